@@ -1,11 +1,12 @@
-"""What distance and loss cost a check.
+"""Measure what distance and packet loss cost a check.
 
-Near, 80 ms away, and 80 ms away with every twentieth packet lost.
+Three links are compared: near, 80 ms away, and 80 ms away with every twentieth packet lost.
 
     python benchmarks/bad_network.py [--nodes N] [--repeat R]
 
-As root. It starts a lab, holds every frame between controller and hosts for 40 ms, drops packets by
-nftables, and counts on the way how often the controller speaks after an answer on each connection.
+Needs root. It starts a lab, holds every frame between controller and hosts for 40 ms, drops packets
+by nftables, and counts on the way how often the controller speaks after an answer on each
+connection.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ def measured(lab: Lab, way: str, far: faults.Distance, repeat: int) -> None:
         turns = sorted({turn for connections in far.turns().values() for turn in connections})
         seconds = statistics.median(run[0] for run in runs)
         trips = seconds * 1000 / (2 * DELAY) if way != "near" else 0.0
+        shown = "-".join(map(str, turns))
         print(
-            f"{len(lab.hosts):5} {way:12} {name:16} {seconds:7.2f} s {trips:7.1f} {'-'.join(map(str, turns)):>9} "
+            f"{len(lab.hosts):5} {way:12} {name:16} {seconds:7.2f} s {trips:7.1f} {shown:>9} "
             f"{min(run[1] for run in runs):8} {min(run[2] for run in runs):8}",
             flush=True,
         )

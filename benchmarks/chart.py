@@ -1,6 +1,8 @@
-"""Draws time against nodes.
+"""Draw time against nodes.
 
-`chart.py FANOUT.json SIMULATED.json OUT.svg`, from what these two programs wrote.
+    chart.py FANOUT.json SIMULATED.json OUT.svg
+
+The two inputs are written by fanout.py and simulated.py.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ LABELS = (1, 2, 5, 10, 20, 50, 100, 200)  # seconds
 
 
 def hosts(sizes: list[dict[str, Any]], family: str) -> list[tuple[int, float]]:
-    """(nodes, median wall time) of a contender on lab hosts.
+    """Return (nodes, median wall time) of a contender on lab hosts.
 
-    Of Ansible the best number of forks.
+    Ansible has its best number of forks.
     """
     found = []
     for size in sizes:

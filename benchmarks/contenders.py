@@ -49,7 +49,7 @@ class Contender:
 
 
 def contenders(lab: Lab, folder: Path, tools: Path) -> Iterator[Contender]:
-    """All contenders, with their files in `folder`.
+    """Return all contenders, with their files in `folder`.
 
     Those that are not installed in `tools` are left out.
     """
@@ -151,7 +151,7 @@ def _jobs(lab: Lab, path: Path) -> tuple[dict[str, Any], bytes]:
     told = {
         "plain": [lab.ssh(host, "true") for host in lab.hosts],
         "probe": [lab.ssh(host, bootstrap.command()) for host in lab.hosts],
-        "payload": boot.payload("0123456789abcdef", parts, near=True).decode("latin-1"),
+        "payload": bootstrap.payload("0123456789abcdef", parts, near=True).decode("latin-1"),
         "looks": [pings + _line(ROUNDS + 1, "look", reads=looks[host.name]) for host in lab.hosts],
         "listen": _line(ROUNDS + 2, "listen", **listen),
         "dial": _line(ROUNDS + 2, "dial", **dial),

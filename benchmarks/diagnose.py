@@ -1,6 +1,6 @@
-"""How fast lines that matter are found in a large log, by several ways.
+"""Measure how fast lines that matter are found in a large log, by several ways.
 
-Python benchmarks/diagnose.py [MEGABYTES].
+    python benchmarks/diagnose.py [MEGABYTES]
 
 It makes four logs of its own (NCCL's INFO lines and steps, one warning a million times, random
 hexadecimal digits, prose) and prints for each way seconds of CPU a gigabyte and the ratio to
@@ -27,7 +27,8 @@ ANY = re.compile(b"|".join(re.escape(word) for word in WORDS), re.IGNORECASE)
 
 def info(source: random.Random, number: int) -> str:
     if number % 2:
-        return f"[2031-02-{number % 28:02} 14:51:{number % 60:02}] [INFO] step {number} loss {source.random():.4f}"
+        time = f"2031-02-{number % 28:02} 14:51:{number % 60:02}"
+        return f"[{time}] [INFO] step {number} loss {source.random():.4f}"
     peers = f"{number % 8}[{number % 8}] -> {(number + 1) % 8}[{(number + 1) % 8}]"
     who = f"gpu-{source.randrange(64):02}:{source.randrange(99999)}:7 [{number % 8}]"
     return f"{who} NCCL INFO Channel 00/0 : {peers} via P2P"
@@ -35,9 +36,10 @@ def info(source: random.Random, number: int) -> str:
 
 def warnings(source: random.Random, number: int) -> str:
     return (
-        f"gpu-{source.randrange(64):02}:{source.randrange(99999)}:7 [{number % 8}] misc/socket.cc:533 NCCL WARN "
-        f"socketPollConnect: Connect to 10.9.0.{source.randrange(255)}<{source.randrange(60000)}> returned 113(No "
-        "route to host)"
+        f"gpu-{source.randrange(64):02}:{source.randrange(99999)}:7 [{number % 8}] "
+        "misc/socket.cc:533 NCCL WARN socketPollConnect: "
+        f"Connect to 10.9.0.{source.randrange(255)}<{source.randrange(60000)}> "
+        "returned 113(No route to host)"
     )
 
 

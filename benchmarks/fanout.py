@@ -1,4 +1,7 @@
-"""How fast clusterprep is on many hosts, against plain ssh, against a floor, and against Ansible and pyinfra."""
+"""Measure clusterprep on many hosts.
+
+It is compared with plain ssh, with a floor, and with Ansible and pyinfra.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class Bench:
         self._content = content()
 
     def run(self, contender: Contender) -> Run:
-        """Measure once; raises where the contender failed, or did not do what it is compared for."""
+        """Measure once. Raises if the contender failed, or did not do what it is compared for."""
         if contender.writes:
             self._clear()
         time.sleep(CALM)
@@ -149,7 +152,8 @@ def _show(contender: Contender, run: Run, when: str) -> None:
 
 def table(measured: Measured, all_of_them: Iterable[Contender]) -> str:
     """One line per contender, then what was wanted."""
-    head = f"{'':4}{'':34}{'wall, s':>8}{'min':>9}{'max':>9}{'runs':>6}{'×(a)':>8}{'×(b)':>8}{'CPU':>8}{'host CPU':>10}"
+    head = f"{'':4}{'':34}{'wall, s':>8}{'min':>9}{'max':>9}{'runs':>6}{'×(a)':>8}{'×(b)':>8}"
+    head += f"{'CPU':>8}{'host CPU':>10}"
     lines = [head, "─" * len(head)]
     for contender in all_of_them:
         runs = measured.runs.get(contender.name)
@@ -158,7 +162,8 @@ def table(measured: Measured, all_of_them: Iterable[Contender]) -> str:
         walls = [run.wall for run in runs]
         ratios = [measured.ratio(contender.name, base) for base in ("ssh", measured.best("floor-"))]
         lines.append(
-            f"({contender.letter}) {contender.what:34}{statistics.median(walls):8.2f}{min(walls):9.2f}{max(walls):9.2f}"
+            f"({contender.letter}) {contender.what:34}"
+            f"{statistics.median(walls):8.2f}{min(walls):9.2f}{max(walls):9.2f}"
             f"{len(walls):6}{_number(ratios[0]):>8}{_number(ratios[1]):>8}"
             f"{measured.cpu(contender.name):8.1f}{measured.hosts(contender.name):10.1f}"
         )
@@ -171,14 +176,24 @@ def _number(value: float | None) -> str:
 
 def _preface(measured: Measured, repeat: int) -> str:
     lines = [
-        f"{measured.nodes} lab hosts, {repeat} runs each after a warm-up, in turn; Python {platform.python_version()}.",
-        f"The hosts share this machine's {CORES} cores with the controller: their work is part of every wall time.",
-        "CPU: milliseconds of the controller per node, all descendants of the command together; median.",
+        (
+            f"{measured.nodes} lab hosts, {repeat} runs each after a warm-up, in turn; "
+            f"Python {platform.python_version()}."
+        ),
+        (
+            f"The hosts share this machine's {CORES} cores with the controller: "
+            "their work is part of every wall time."
+        ),
+        (
+            "CPU: milliseconds of the controller per node, "
+            "all descendants of the command together; median."
+        ),
         "host CPU: milliseconds of one host, from its sshd on; median.",
     ]
     if measured.others > QUIET:
         lines.append(
-            f"NOT QUIET: something else used {measured.others:.0%} of the machine; ratios may be wrong."
+            f"NOT QUIET: something else used {measured.others:.0%} of the machine; "
+            "ratios may be wrong."
         )
     return "\n".join([*lines, ""])
 
@@ -206,8 +221,8 @@ def _as_json(measured: Measured, all_of_them: Iterable[Contender]) -> dict[str, 
     return {"nodes": measured.nodes, "cores": CORES, "contenders": rows, "wanted": wants}
 
 
-def _mention_missing(everybody: Iterable[Contender], tools: Path) -> None:
-    missing = {"ansible", "pyinfra", "parallel"} - {c.name.split("-")[0] for c in everybody}
+def _mention_missing(available: Iterable[Contender], tools: Path) -> None:
+    missing = {"ansible", "pyinfra", "parallel"} - {c.name.split("-")[0] for c in available}
     if missing:
         print(
             f"not in {tools}, so not compared: {', '.join(sorted(missing))}; see requirements.txt",
@@ -218,14 +233,14 @@ def _mention_missing(everybody: Iterable[Contender], tools: Path) -> None:
 def one_size(
     nodes: int, args: argparse.Namespace, forks: str | None
 ) -> tuple[Measured, list[Contender]]:
-    """Start a lab, measure everybody in it."""
+    """Start a lab and measure the chosen contenders in it."""
     with tempfile.TemporaryDirectory(prefix="clusterprep-bench-") as name, Lab(nodes) as lab:
-        everybody = list(contenders(lab, Path(name), args.tools / "bin"))
-        _mention_missing(everybody, args.tools)
-        chosen = [c for c in everybody if chooser(args.only)(c)]
+        available = list(contenders(lab, Path(name), args.tools / "bin"))
+        _mention_missing(available, args.tools)
+        chosen = [c for c in available if chooser(args.only)(c)]
         if not chosen:
             raise SystemExit(
-                f"--only {args.only}: known are {', '.join(c.name for c in everybody)}"
+                f"--only {args.only}: known are {', '.join(c.name for c in available)}"
             )
         return measure(Bench(lab, Path(name)), chosen, args.repeat, forks), chosen
 

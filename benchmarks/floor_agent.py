@@ -1,4 +1,4 @@
-"""A floor for `check`: its own transport and agent, asked what it asks, and the answers thrown away."""
+"""A floor for `check`: its own transport and agent, asked what it asks. The answers are dropped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WIDTH = 64  # nodes at once, as in `--forks`
 def main(job: str, count: str = "") -> int:
     """Read the job that fanout.py wrote.
 
-    An inventory, what to ask each of its nodes, and whom to dial.
+    An inventory, what to ask each of its nodes, and which node to dial.
 
     With a count only so many of the nodes, to tell what starting up costs.
     """

@@ -1,4 +1,7 @@
-"""A floor for `check`: the bytes that it sends, sent through plain OpenSSH clients, and what comes back thrown away."""
+"""A floor for `check`: the bytes that it sends, through plain OpenSSH clients.
+
+The answers are dropped.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class Talk:
 
 
 class Round:
-    """All hosts: look everywhere, then everybody dials the first one."""
+    """All hosts: look everywhere, then every host dials the first one."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         asked = [job["payload"].encode("latin-1") + looks.encode() for looks in job["looks"]]

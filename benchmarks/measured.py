@@ -18,7 +18,7 @@ class Run:
     wall: float
     cpu: float  # of the controller
     hosts: float  # CPU time of all hosts
-    machine: float  # CPU time of the whole machine, for whomever
+    machine: float  # CPU time of the whole machine, of all processes
     memory: float  # KiB, the most that one process of the controller had
 
     @property

@@ -1,7 +1,4 @@
-"""The least that reaching many hosts can cost.
-
-One OpenSSH client for each, all at once, running `true`.
-"""
+"""The least cost of reaching many hosts: an OpenSSH client each, all at once, running `true`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What one full look costs a node.
-
-CPU of the agent and all it starts, and its memory, beside a bare interpreter.
+"""Measure what one full look costs a node, in CPU time and memory of the agent and all it starts.
 
     python benchmarks/probe.py [--repeat N]
 
@@ -48,12 +46,12 @@ def look(asked: tuple[Read, ...]) -> Callable[[], Cost]:
     import json
 
     parts = (*bootstrap.parts_for({read.kind for read in asked}), "dial")
-    question = {
+    request = {
         "id": 1,
         "op": "look",
         "reads": [[read.kind, list(read.args), read.limit] for read in asked],
     }
-    source = boot.payload(NONCE, parts) + json.dumps(question).encode() + b"\n"
+    source = bootstrap.payload(NONCE, parts) + json.dumps(request).encode() + b"\n"
 
     def run() -> Cost:
         return measured(["/bin/sh", "-c", bootstrap.command()], source)
@@ -62,7 +60,7 @@ def look(asked: tuple[Read, ...]) -> Callable[[], Cost]:
 
 
 def measured(argv: list[str], source: bytes) -> Cost:
-    """Run to the answer of the first request, or to the end, and count everything that was reaped."""
+    """Run to the first answer, or to the end, and count every process that was reaped."""
     began = time.monotonic()
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""How long four idempotent tasks take on many hosts, first and again, against Ansible and pyinfra."""
+"""Measure four idempotent tasks on many hosts, first and again, against Ansible and pyinfra."""
 
 from __future__ import annotations
 
@@ -30,13 +30,18 @@ VALUE, FORMER = (
     "16384",
     "4096",
 )  # of net.core.somaxconn, wanted and as a network namespace begins with it
-FILE = "# Written by the benchmark of clusterprep; may be removed at any time.\nNCCL_DEBUG=WARN\nNCCL_IB_DISABLE=1\n"
-OTHER = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # a line that is there before
+FILE = (
+    "# Written by the benchmark of clusterprep; may be removed at any time.\n"
+    "NCCL_DEBUG=WARN\nNCCL_IB_DISABLE=1\n"
+)
+# A line that is there before.
+OTHER = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What the tasks leave, and what clusterprep remembers of them; prints the first of it that is not
 # as wanted.
 CLEAR = """
-rm -rf /etc/clusterprep-bench.conf /etc/sysctl.d/90-clusterprep.conf /etc/security/limits.d/90-clusterprep.conf \
-    /etc/systemd/system.conf.d/90-clusterprep.conf /etc/systemd/user.conf.d/90-clusterprep.conf /var/lib/clusterprep
+rm -rf /etc/clusterprep-bench.conf /etc/sysctl.d/90-clusterprep.conf \
+    /etc/security/limits.d/90-clusterprep.conf /etc/systemd/system.conf.d/90-clusterprep.conf \
+    /etc/systemd/user.conf.d/90-clusterprep.conf /var/lib/clusterprep
 printf '%s\\n' "$2" > /etc/environment
 echo "$1" > /proc/sys/net/core/somaxconn
 """
@@ -46,7 +51,8 @@ LOOK = r"""
 [ "$(sed -n 1p /etc/environment)" = "$3" ] || echo the other line
 [ "$(cat /proc/sys/net/core/somaxconn)" = "$2" ] || echo the value
 grep -qE "^net.core.somaxconn ?= ?$2\$" /etc/sysctl.d/90-clusterprep.conf || echo the value at boot
-[ "$(grep -cE '^(\*|root) - (memlock unlimited|nofile 1048576)$' /etc/security/limits.d/90-clusterprep.conf)" = 4 ] ||
+[ "$(grep -cE '^(\*|root) - (memlock unlimited|nofile 1048576)$' \
+    /etc/security/limits.d/90-clusterprep.conf)" = 4 ] ||
     echo the limits
 """
 # What each says where it had nothing to do: of every host, or of all together.
@@ -105,14 +111,14 @@ def contenders(lab: Lab, folder: Path, tools: Path) -> Iterator[Contender]:
             yield Contender(f"ansible-{forks}", "b", f"Ansible, {forks} forks", argv)
 
 
-def measure(bench: Provision, everybody: Sequence[Contender], repeat: int) -> dict[str, Measured]:
+def measure(bench: Provision, chosen: Sequence[Contender], repeat: int) -> dict[str, Measured]:
     """All in turn, so that a disturbance of the machine meets them alike.
 
     Ours and pyinfra once before it counts.
     """
     passes = {name: Measured(len(bench.lab.hosts), 0) for name in PASSES}
-    quick = [c for c in everybody if not c.name.startswith("ansible")]
-    slow = [c for c in everybody if c.name.startswith("ansible")]
+    quick = [c for c in chosen if not c.name.startswith("ansible")]
+    slow = [c for c in chosen if c.name.startswith("ansible")]
     for contender in quick:
         _show(contender, bench.both(contender), "warm-up")
     for number in range(1, repeat + 1):
@@ -142,11 +148,12 @@ def wants(passes: dict[str, Measured]) -> Iterator[Want]:
             yield Want(text, measured.ratio(other, "clusterprep"), limit, at_least=True)
 
 
-def table(passes: dict[str, Measured], everybody: Iterable[Contender]) -> str:
+def table(passes: dict[str, Measured], chosen: Iterable[Contender]) -> str:
     """One line for each contender and pass, then what was wanted."""
-    head = f"{'':32}{'pass':>8}{'wall, s':>9}{'min':>9}{'max':>9}{'runs':>6}{'times':>8}{'CPU':>8}{'host CPU':>10}"
+    head = f"{'':32}{'pass':>8}{'wall, s':>9}{'min':>9}{'max':>9}{'runs':>6}{'times':>8}"
+    head += f"{'CPU':>8}{'host CPU':>10}"
     lines = [head, "─" * len(head)]
-    for contender in everybody:
+    for contender in chosen:
         for name, measured in passes.items():
             if walls := [run.wall for run in measured.runs.get(contender.name, ())]:
                 ratio = measured.ratio(contender.name, "clusterprep")
@@ -161,8 +168,14 @@ def table(passes: dict[str, Measured], everybody: Iterable[Contender]) -> str:
 def preface(passes: dict[str, Measured]) -> str:
     measured = passes[PASSES[0]]
     lines = [
-        f"{measured.nodes} lab hosts, which share this machine's {CORES} cores with the controller; medians.",
-        "times: as long as clusterprep. CPU: ms of the controller per host, host CPU: of one host, from its sshd on.",
+        (
+            f"{measured.nodes} lab hosts, which share this machine's {CORES} cores "
+            "with the controller; medians."
+        ),
+        (
+            "times: as long as clusterprep. CPU: ms of the controller per host, "
+            "host CPU: of one host, from its sshd on."
+        ),
     ]
     if (others := max(each.others for each in passes.values())) > QUIET:
         lines.append(
@@ -199,12 +212,10 @@ def main() -> int:
         return 2
     compileall.compile_dir(REPOSITORY / "clusterprep", quiet=1)  # as an installation is
     with tempfile.TemporaryDirectory(prefix="clusterprep-bench-") as name, Lab(args.nodes) as lab:
-        everybody = list(
-            filter(chooser(args.only), contenders(lab, Path(name), args.tools / "bin"))
-        )
-        passes = measure(Provision(lab, Path(name)), everybody, args.repeat)
+        chosen = list(filter(chooser(args.only), contenders(lab, Path(name), args.tools / "bin")))
+        passes = measure(Provision(lab, Path(name)), chosen, args.repeat)
     print(preface(passes))
-    print(table(passes, everybody))
+    print(table(passes, chosen))
     if args.json:
         args.json.write_text(json.dumps(as_json(passes), indent=2) + "\n")
     return 0

@@ -7,7 +7,8 @@ from pyinfra.operations import files, server
 files.put(
     name="a file",
     src=StringIO(
-        "# Written by the benchmark of clusterprep; may be removed at any time.\nNCCL_DEBUG=WARN\nNCCL_IB_DISABLE=1\n"
+        "# Written by the benchmark of clusterprep; may be removed at any time.\n"
+        "NCCL_DEBUG=WARN\nNCCL_IB_DISABLE=1\n"
     ),
     dest="/etc/clusterprep-bench.conf",
     mode="644",
@@ -24,9 +25,9 @@ files.put(
     name="limits",
     src=StringIO(
         "".join(
-            f"{whom} - {what}\n"
+            f"{domain} - {what}\n"
             for what in ("memlock unlimited", "nofile 1048576")
-            for whom in "* root".split()
+            for domain in "* root".split()
         )
     ),
     dest="/etc/security/limits.d/90-clusterprep.conf",

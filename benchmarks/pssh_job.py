@@ -1,6 +1,6 @@
-"""The looking part of the common job with parallel-ssh, which verifies no host keys.
+"""The reading part of the common job with parallel-ssh: three commands on every host.
 
-Three commands on every host.
+parallel-ssh verifies no host keys.
 """
 
 from __future__ import annotations

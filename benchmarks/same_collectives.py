@@ -1,6 +1,6 @@
-"""A plain script for torchrun.
+"""A plain script for torchrun with the collectives of verify.
 
-The collectives that verify does, of the same types and as often, unchecked.
+They have the same types and are done as often, and their results are not checked.
 """
 
 from __future__ import annotations

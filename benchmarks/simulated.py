@@ -1,4 +1,7 @@
-"""How much time and memory the pure core takes for fleets of any size, which are grown from recorded machines."""
+"""How much time and memory the pure core takes for fleets of any size.
+
+The fleets are grown from recorded machines.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +50,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one stage at one size.
-
-    CPU seconds, bytes that stay when it is over, and bytes at most while it ran.
-    """
+    """The cost of a stage at one size: CPU seconds, bytes that stay, and its peak of bytes."""
 
     nodes: int
     stage: str
@@ -166,9 +166,9 @@ def _loaded(nodes: int, meter: Meter) -> tuple[Inventory, QueryPlan]:
     assert [node.address for node in again.nodes] == [node.address for node in inventory.nodes]
     with meter.stage("plan"):
         plan = everything(inventory)
-        questions = Queries(plan, inventory)
+        queries = Queries(plan, inventory)
         for node in inventory.nodes:
-            questions.of(node)
+            queries.of(node)
     return inventory, plan
 
 
@@ -240,9 +240,8 @@ def _show(costs: Sequence[Cost]) -> None:
             f"{cost.kept / nodes / 1024:13.1f} {cost.peak / MIB:8.0f}"
         )
     total = sum(cost.seconds for cost in costs if cost.stage not in BESIDE)
-    print(
-        f"{'all':24} {total:8.2f} {total / nodes * 1000:8.3f} {'':13} {max(cost.peak for cost in costs) / MIB:8.0f}"
-    )
+    peak = max(cost.peak for cost in costs) / MIB
+    print(f"{'all':24} {total:8.2f} {total / nodes * 1000:8.3f} {'':13} {peak:8.0f}")
 
 
 BESIDE = ("load, listed",)  # an alternative, no step of the row

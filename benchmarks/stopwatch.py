@@ -1,4 +1,4 @@
-"""Runs one command and says what it cost, with the CPU time of everything that it started or left behind."""
+"""Run one command and print what it cost, with the CPU time of everything that it started."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def measure(argv: Sequence[str]) -> dict[str, float]:
 
 
 def machine_busy() -> float:
-    """Seconds that all processors together have worked since boot, for whomever."""
+    """Return the seconds that all processors together have worked since boot, for all processes."""
     user, nice, system, _idle, _iowait, irq, softirq, *_ = map(
         int, Path("/proc/stat").read_text().split()[1:11]
     )

@@ -1,4 +1,4 @@
-"""What verify costs over a plain torchrun script that does the same collectives on the same hosts, in one run."""
+"""What verify costs over a plain torchrun script with the same collectives on the same hosts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PORT = 29511
 
 
 def verify(lab: Lab, per_node: int) -> tuple[float, float, list[dict[str, Any]]]:
-    """Seconds of the whole command without its links stage, those of that stage, and the collectives that it did."""
+    """Return the seconds without the links stage, those of that stage, and the collectives."""
     words = [
         sys.executable,
         "-m",
@@ -132,16 +132,19 @@ def main() -> int:
                 theirs.append(plain)
                 stage.append(links)
                 print(
-                    f"round {number}: verify {wall:.2f} s (links {links:.2f} s aside), torchrun {plain:.2f} s",
+                    f"round {number}: verify {wall:.2f} s (links {links:.2f} s aside), "
+                    f"torchrun {plain:.2f} s",
                     flush=True,
                 )
     ratio = statistics.median(ours) / statistics.median(theirs)
     held = "holds" if ratio <= WANTED else "does not hold"
     print(
-        f"{len(steps)} collectives on {options.nodes} x {options.nproc_per_node} ranks, medians of {options.repeat}:"
+        f"{len(steps)} collectives on {options.nodes} x {options.nproc_per_node} ranks, "
+        f"medians of {options.repeat}:"
     )
     print(
-        f"verify {statistics.median(ours):.2f} s / torchrun {statistics.median(theirs):.2f} s = {ratio:.2f}"
+        f"verify {statistics.median(ours):.2f} s / "
+        f"torchrun {statistics.median(theirs):.2f} s = {ratio:.2f}"
     )
     print(f"wanted: at most {WANTED}: {held}")
     return 0 if ratio <= WANTED else 1

@@ -1,4 +1,4 @@
-"""What all tests share: their surroundings, the lab's fixtures, the rule for markers, and the totals of a run."""
+"""What all tests share: surroundings, fixtures of the lab, rules for markers, totals of a run."""
 
 from __future__ import annotations
 

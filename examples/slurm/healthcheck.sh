@@ -1,11 +1,10 @@
 #!/bin/sh
-# HealthCheckProgram= of slurm.conf: drains a node on which a check fails; with RESUME=yes also takes that back.
+# HealthCheckProgram= of slurm.conf: drains a node on which a check fails; with RESUME=yes also resumes it.
 #
-# Slurm does nothing about the exit code of this program, so it drains by itself. It resumes what it or prolog.sh has
-# drained and nothing else, and only where the site's file says RESUME=yes: a fault that comes and goes is better looked
-# at by somebody.
+# Slurm ignores the exit code of this program, so it drains by itself. It resumes only nodes that it or prolog.sh has
+# drained, and only if the site's file says RESUME=yes: an administrator should look at a fault that comes and goes.
 set -u
-export PATH="${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" # Slurm gives a prolog none
+export PATH="${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" # Slurm gives a prolog no PATH
 here=$(dirname "$0")
 RESUME=no
 NODE=${SLURMD_NODENAME:-$(uname -n | cut -d . -f 1)}

@@ -1,19 +1,19 @@
 #!/bin/sh
-# Judges this node for prolog.sh and healthcheck.sh, logs what was found, and ends with:
+# Judges this node for prolog.sh and healthcheck.sh, logs the result, and ends with one of these codes:
 #
-# 0: nothing is wrong that counts. 1: something is, and the words for the reason are on stdout: the checks that failed and
-# the name of the run. 3: nobody knows, as the tool could not determine something (its code 3), was given wrong input
-# (2), has a bug (70), is missing (127) or hangs (124). A tool that is broken must not drain a cluster: so its code 1
-# counts only with a report that names a check, for a Python that cannot start ends with 1 too.
+# 0: no error. 1: a check failed; stdout has the words for the reason: the checks that failed and the name of the run.
+# 3: unknown, because the tool could not determine something (its code 3), was given wrong input (2), has a bug (70), is
+# missing (127) or hangs (124). A broken tool must not drain a cluster. So code 1 counts only with a report that names a
+# check: a Python that cannot start ends with 1 too.
 set -u
-export PATH="${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" # Slurm gives a prolog none
+export PATH="${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" # Slurm gives a prolog no PATH
 
 TOOL=clusterprep
-TARGET=--local                  # or an inventory with this node alone: its `require:`, `python:` and `job_user:` count
+TARGET=--local                  # or an inventory with this node alone, for its `require:`, `python:` and `job_user:`
 BUDGET=8                        # seconds for the check
-KEEP=/run/clusterprep           # folder for the last report, last.json, and what went wrong, last.err
+KEEP=/run/clusterprep           # folder for the last report, last.json, and the last error, last.err
 CONF=${CLUSTERPREP_SLURM_CONF:-/etc/clusterprep/slurm.sh}
-# shellcheck source=/dev/null # sets the above, and NODE and RESUME, where a site wants something else
+# shellcheck source=/dev/null # sets the variables above, and NODE and RESUME, as the site wants them
 [ ! -r "$CONF" ] || . "$CONF"
 
 log() { timeout 1 logger -t clusterprep -p "daemon.$1" -- "$2" 2>/dev/null || printf 'clusterprep: %s\n' "$2" >&2; }

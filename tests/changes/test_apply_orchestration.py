@@ -222,8 +222,12 @@ def test_steps_follow_the_files_and_the_nodes_are_asked_again(command: Make) -> 
     assert switches(done.agents) == everywhere("on")
     expected = ["lock", "stage", "commit", "perform", "settle"]
     assert all(done.agents.ops(name) == expected for name in NAMES)
-    (deed,) = done.agents.bodies("perform")["n2"]["deeds"]
-    assert (deed["step"], deed["target"], deed["operations"]) == ("switch", "main", [wire(ON)])
+    (step_action,) = done.agents.bodies("perform")["n2"]["deeds"]
+    assert (step_action["step"], step_action["target"], step_action["operations"]) == (
+        "switch",
+        "main",
+        [wire(ON)],
+    )
     looks = [node for op, node, _ in done.agents.sent if op == "look"]
     assert looks == [*NAMES, *NAMES]  # before the step, as files were written, and after it
 

@@ -1,4 +1,4 @@
-"""Faults planted on real hosts, one row each, and the tests that every one of them is found where it is."""
+"""Faults planted on real hosts, one row each, and the tests that each is found where it is."""
 
 from tests.faults import stages
 

@@ -1,6 +1,6 @@
 """Lines in real files of a host that decide what a job gets.
 
-Start-up files, units, NCCL's own file, our journal.
+The files are start-up files of shells, units, NCCL's own file, and the journal of apply.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _decoy(
 
 
 def _unit(name: str) -> Plant:
-    """A service of a host with systemd, and somebody's drop-in for it."""
+    """A service of a host with systemd, and another package's drop-in for it."""
 
     def plant(host: Host, lab: Lab) -> Fault:
         return faults.together(
@@ -76,7 +76,7 @@ def _forgotten(host: Host) -> Fault:
 
 
 def _cut_off(host: Host, lab: Lab) -> Fault:
-    """kill -9 of the controller when the host has committed and nobody has said yet that the run is done."""
+    """Kill the controller when the host has committed, before it hears that the run is done."""
     inventory = lab.inventory(lab.folder / "journal-inventory.yaml")
     argv = [
         sys.executable,
@@ -204,8 +204,10 @@ ROWS = (
         "export MASTER_ADDR=old MASTER_PORT=12355\n",
     ),
     _decoy("the rendezvous of this job", "launch.ranks", PROFILE, "export MASTER_PORT=29500\n"),
-    Row("apply killed between commit and settle", "state.journal", _cut_off, several=True),
-    Row("apply and rollback, both settled", "state.journal", _undone, verdict="pass", several=True),
+    Row("apply killed between commit and finalize", "state.journal", _cut_off, several=True),
+    Row(
+        "apply and rollback, both finalized", "state.journal", _undone, verdict="pass", several=True
+    ),
     _decoy("a line that is commented out", "env.shadow", BASHRC, "# export NCCL_DEBUG=INFO\n"),
     _decoy("the value that apply writes", "env.shadow", BASHRC, "export NCCL_DEBUG=WARN\n"),
     _decoy("start-up files of another user", "env.cuda_visible", "/home/somebody/.bashrc", _NOBODY),

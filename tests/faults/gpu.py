@@ -1,4 +1,7 @@
-"""GPUs. What the management library does is real, what its description says is laid over, and so is the bus."""
+"""Faults of GPUs.
+
+What the management library does is real. What its description says is laid over, and so is the bus.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,14 @@ from tests.support.lab.faults import Fault
 
 _MODULE = "/proc/driver/nvidia/version"
 NEWER = "550.90.07"
-_XID = "3,3,86300000000,-;NVRM: Xid (PCI:0000:2a:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
-_PROGRAM = "3,3,86300000000,-;NVRM: Xid (PCI:0000:2a:00): 31, pid=4711, name=python3, Ch 00000008, intr 00000000.\n"
+_XID = (
+    "3,3,86300000000,-;NVRM: Xid (PCI:0000:2a:00): 79, pid='<unknown>', name=<unknown>, "
+    "GPU has fallen off the bus.\n"
+)
+_PROGRAM = (
+    "3,3,86300000000,-;NVRM: Xid (PCI:0000:2a:00): 31, pid=4711, name=python3, "
+    "Ch 00000008, intr 00000000.\n"
+)
 
 
 # What the management library would tell, were it to answer.
@@ -62,10 +71,7 @@ def _other_driver(host: Host, lab: Lab) -> Fault:
 
 
 def _half_upgraded(host: Host, lab: Lab) -> Fault:
-    """The package of the driver was upgraded and the module is still the old one.
-
-    NVML does not start.
-    """
+    """The driver's package was upgraded, the old module is loaded, and NVML does not start."""
     return faults.together(_library_file(host), _library(host, init=18, driver=NEWER))
 
 

@@ -1,4 +1,4 @@
-"""Hosts made into servers with eight H100 and their InfiniBand cards, as tests/machines describes them."""
+"""Hosts made into servers with eight H100 and their InfiniBand cards, as in tests/machines."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def hgx(host: Host) -> Iterator[Fault]:
 
 
 def bare_metal(cpuinfo: str) -> str:
-    """The processors without the flag of a virtual machine, where many checks leave much to the host."""
+    """Return cpuinfo without the flag of a virtual machine, for which many checks say less."""
     return cpuinfo.replace(" hypervisor", "")
 
 

@@ -16,7 +16,7 @@ def _machine_id_of_n1(host: Host, lab: Lab) -> Fault:
 
 
 def _other_address(host: Host, lab: Lab) -> Fault:
-    """The line of n2 in /etc/hosts has an address that nobody else gives it."""
+    """The line of n2 in /etc/hosts has an address that no other node gives it."""
     return faults.changed(host, "/etc/hosts", f"{lab.host('n2').address} n2\n", "10.77.99.99 n2\n")
 
 

@@ -35,13 +35,16 @@ def _kernel_says(host: Host, *lines: str) -> Fault:
 
 
 def _quiet_after_a_program(host: Host, lab: Lab) -> Fault:
-    """A process wrote into the kernel's log (facility 1): anybody may write what it likes there."""
+    """A process wrote into the kernel's log (facility 1): any process may write there."""
     line = "12,3,900000001,-;tester: watchdog: BUG: soft lockup - CPU#3 stuck for 22s!\n"
     return faults.file_over(host, KMSG, QUIET + line)
 
 
 _LOCKUP = "watchdog: BUG: soft lockup - CPU#12 stuck for 26s! [kworker/12:1:4187]"
-_OOM = "Out of memory: Killed process 18123 (python3) total-vm:981234kB, anon-rss:733120kB, file-rss:0kB"
+_OOM = (
+    "Out of memory: Killed process 18123 (python3) total-vm:981234kB, anon-rss:733120kB, "
+    "file-rss:0kB"
+)
 _DISK = "I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2"
 
 ROWS = (

@@ -73,14 +73,17 @@ ROWS = (
         "outgoing connections dropped",
         "net.ports",
         _going_out,
-        also={**SEEN, "eth.path_mtu": "it reached nobody, so no path of its own was measured"},
+        also={
+            **SEEN,
+            "eth.path_mtu": "it reached no other host, so none of its own paths was measured",
+        },
         several=True,
     ),
     Row(
         "packet filter that lets SSH in and nothing else",
         "net.firewall",
         lambda host, lab: faults.drop_policy(host, "tcp dport 22"),
-        also={"net.ports": "nobody reaches its ports"},
+        also={"net.ports": "no other host reaches its ports"},
         several=True,
     ),
     Row(

@@ -1,4 +1,4 @@
-"""Two RoCE rails: real interfaces with real addresses and routes, and RDMA devices on them as files over /sys."""
+"""Two RoCE rails: real interfaces with addresses and routes, RDMA devices as files over /sys."""
 
 from __future__ import annotations
 

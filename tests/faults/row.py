@@ -19,7 +19,7 @@ class Row:
 
     `mechanism` is `real` where the host really is that way, and `laid over` where a file over
     /proc, /sys or /dev, or the description of a stand-in, says so. `verdict` pass marks what looks
-    like a fault and is none: nobody may be blamed. `others` are nodes that the same check blames
+    like a fault and is none: no node may be blamed. `others` are nodes that the same check blames
     with good reason, `also` checks that are right to speak of these nodes too, with the reason.
     `at` names the host where it matters which; `several` says that the check looks at every node by
     itself, so that more than one may be ill at the same time.
@@ -40,7 +40,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Stage:
-    """Hosts made into machines of one kind, an inventory that says what they should be, and their faults.
+    """Hosts made into machines of one kind, with the faults to plant on them.
+
+    `inventory` says what they should be.
 
     Stages with the same `base` share it; `prepare` is a stage's own. `known` holds what `check` may
     say of these machines when nothing is wrong: (check, verdict) and why. `missing` says what is
@@ -103,7 +105,7 @@ def _place(row: Row, run: list[Placed]) -> str | None:
 
 
 def _free(row: Row, taken: tuple[str, ...]) -> str | None:
-    """The last host that nobody has, so that the first, where ranks meet, is ill last."""
+    """Return the last free host, so that the first, where ranks meet, is ill last."""
     if set(row.others) & set(taken):
         return None
     if row.at is not None:

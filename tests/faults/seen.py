@@ -1,4 +1,4 @@
-"""Plants the faults of one run, asks `clusterprep check` once, and compares whom it blames with who is ill."""
+"""Plant the faults of one run, run `clusterprep check`, compare the blamed hosts with the ill."""
 
 from __future__ import annotations
 
@@ -153,6 +153,7 @@ def unlike(answer: Answer, stage: Stage, run: Run) -> list[str]:
         }
         if placed.row.reason is not None and given != {placed.row.reason}:
             wrong.append(
-                f"{placed.row.check} on {placed.host} gives {given} as its reason, not {placed.row.reason}"
+                f"{placed.row.check} on {placed.host} gives {given} as its reason, "
+                f"not {placed.row.reason}"
             )
     return wrong

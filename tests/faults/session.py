@@ -1,7 +1,4 @@
-"""What a login brings with it.
-
-Start-up files and variables that should not matter, and some that do.
-"""
+"""Start-up files and variables of a login, some that must not matter and some that do."""
 
 from __future__ import annotations
 

@@ -31,20 +31,14 @@ DAY = 86400
 
 
 def own_kernel(host: Host) -> Iterator[Fault]:
-    """What the kernel tells of the whole machine, told of the host alone.
-
-    Its load, its log, and since when it runs.
-    """
+    """Show the host its own load, kernel log and boot time in place of the machine's."""
     yield faults.file_over(host, "/proc/loadavg", limits.LOAD)
     yield faults.file_over(host, limits.KMSG, limits.QUIET)
     yield faults.file_over(host, "/proc/uptime", f"{DAY}.00 {2 * DAY}.00\n")
 
 
 def site(host: Host) -> Iterator[Fault]:
-    """As the site's set-up leaves a host.
-
-    Limits raised as far as they go, shared memory and the mounts declared.
-    """
+    """Set up the host as a site does: highest limits, shared memory and mounts declared."""
     yield faults.written(
         host, "/etc/security/limits.d/10-site.conf", "* - nofile 20000\nroot - nofile 20000\n"
     )
@@ -78,7 +72,7 @@ def _roce(lab: Lab) -> dict[str, Any]:
 
 
 def with_users(lab: Lab) -> Iterator[Fault]:
-    """Where nobody logs in as root.
+    """Hosts on which root cannot log in.
 
     One user logs in and may become root, and jobs are another's.
     """

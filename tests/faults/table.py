@@ -38,13 +38,15 @@ def _counts(found: Sequence[Seen]) -> list[str]:
     kinds = Counter(one.placed.row.mechanism for one in found if one.placed.row.verdict != "pass")
     decoys = [one.placed.row.name for one in found if one.placed.row.verdict == "pass"]
     said = [
-        f"{kinds.total()} faults: {kinds['real']} by the real mechanism, {kinds['laid over']} laid over"
+        (
+            f"{kinds.total()} faults: {kinds['real']} by the real mechanism, "
+            f"{kinds['laid over']} laid over"
+        )
     ]
-    return said + (
-        [f"{len(decoys)} that look like faults and blame nobody: {'; '.join(decoys)}"]
-        if decoys
-        else []
-    )
+    if decoys:
+        names = "; ".join(decoys)
+        said.append(f"{len(decoys)} that look like faults and are none: {names}")
+    return said
 
 
 def markdown(found: Sequence[Seen], stages: Iterable[Stage]) -> str:
@@ -96,15 +98,17 @@ def _cell(one: Seen) -> str:
 
 
 _HEALTHY = """\
-Each kind of machine is also looked at with no fault on it: no failure, and nothing unknown but what stands here.
-The load, the kernel's log and the time since boot are the machine's; each host has files of its own over them."""
+Each kind of machine is also checked without a fault: no check fails, and only the checks in this
+table are unknown. The load, the kernel's log and the time since boot are the machine's; each host
+has its own files over them."""
 _HEADER = """\
 # Faults that were planted, and what found them
 
-Written by `python -m tests.faults --write`, from real runs of `clusterprep check` over eight hosts of the lab, with
-OpenSSH between them. Several faults were planted at once, on different hosts. Each was found by the check named here,
-on the host that had it, and no check blamed anybody else.
+Written by `python -m tests.faults --write`, from real runs of `clusterprep check` on eight lab
+hosts, with OpenSSH between them. Several faults were planted at once, on different hosts. Each was
+found by the check named here, on the host that had it, and no check blamed another host.
 
-*By the real mechanism* means that the host really was that way: another MTU, a dropped port, a lowered limit, a file
-system that does not answer. *Laid over* means that a file over /proc, /sys or /dev, or the description of a stand-in
-for NVIDIA's management library, said so, for this machine has no such hardware."""
+*By the real mechanism* means that the host really had the fault: another MTU, a dropped port, a
+lowered limit, a file system that does not answer. *Laid over* means that the fault was simulated,
+because this machine has no such hardware: by a file over /proc, /sys or /dev, or by the description
+for a stand-in of NVIDIA's management library."""

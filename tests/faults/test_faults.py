@@ -1,4 +1,4 @@
-"""Every fault is found by its check, on its host, and nobody else is blamed.
+"""Every fault is found by its check, on its host, and no other host is blamed.
 
 Healthy hosts are blamed for nothing.
 """

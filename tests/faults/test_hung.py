@@ -1,6 +1,6 @@
-"""Of 64 hosts three hang, each in another way.
+"""Three of 64 hosts hang, each in another way.
 
-The run ends in time, and all others are complete.
+The run ends in time, and the answers of all others are complete.
 """
 
 from __future__ import annotations

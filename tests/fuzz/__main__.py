@@ -1,6 +1,6 @@
-"""`python -m tests.fuzz TARGET [SECONDS]`.
+"""Let atheris look for input that breaks a promise, and keep what does.
 
-Atheris looks for input that breaks a promise, and keeps what does.
+    python -m tests.fuzz TARGET [SECONDS]
 
 A finding lies in tests/fuzz/findings/TARGET/ under the digest of its bytes: rename it after what it
 shows. The corpus grows in .fuzz/TARGET, which is no part of the project.

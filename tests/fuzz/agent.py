@@ -44,15 +44,15 @@ ABOUT_OTHERS = {
 }
 
 
-# ---------------------------------------------------------------- a healthy fleet, of which one node is spoilt
+# --------------------------------------------------- a healthy fleet, of which one node is spoilt
 
 
 @dataclass(frozen=True)
-class Question:
-    """One read of the victim, the facts that are made of it, and the checks that are made of those."""
+class Query:
+    """One read of the victim, the facts that are made of it, and the checks made of those facts."""
 
     key: str
-    questions: Queries
+    queries: Queries
     sheet: Sheet
     answers: tuple[bytes, ...]  # healthy ones, as they travel
     place: int  # of this read among them
@@ -67,7 +67,7 @@ class Question:
 class World:
     fleet: Fleet
     node: Node
-    questions: tuple[Question, ...]
+    queries: tuple[Query, ...]
     said: Mapping[str, frozenset[tuple[str, str, str]]]  # by check: verdict, severity and node
 
 
@@ -85,7 +85,7 @@ def world() -> World:
 
 def _questions(
     fleet: Fleet, node: Node, checks: Sequence[Check], answers: Mapping[str, Json]
-) -> Iterator[Question]:
+) -> Iterator[Query]:
     needed = {name for check in checks for name in (*check.facts, *check.uses)}
     facts = [
         fact for fact in registry.facts().values() if fact.stage is None and fact.name in needed
@@ -94,14 +94,14 @@ def _questions(
     for read in reads:
         mine = tuple(fact for fact in facts if read in fact.reads(node, fleet.inventory))
         names = {fact.name for fact in mine}
-        questions = Queries(QueryPlan((), mine), fleet.inventory)
-        sheet = questions.of(node)
+        queries = Queries(QueryPlan((), mine), fleet.inventory)
+        sheet = queries.of(node)
         told = tuple(
             json.dumps(answers.get(read_key(one), ["no", "missing"])).encode()
             for one in sheet.reads
         )
         judged = tuple(check for check in checks if names & {*check.facts, *check.uses})
-        yield Question(read_key(read), questions, sheet, told, sheet.reads.index(read), judged)
+        yield Query(read_key(read), queries, sheet, told, sheet.reads.index(read), judged)
 
 
 def _said(findings: Sequence[Finding]) -> frozenset[tuple[str, str, str]]:
@@ -111,24 +111,24 @@ def _said(findings: Sequence[Finding]) -> frozenset[tuple[str, str, str]]:
 # ---------------------------------------------------------------- ways to spoil an answer
 
 
-def _raw(question: Question, at: int, payload: bytes) -> bytes:
+def _raw(query: Query, at: int, payload: bytes) -> bytes:
     """The value of the answer, as it comes."""
     return b'["ok",' + payload + b"]"
 
 
-def _row(question: Question, at: int, payload: bytes) -> bytes:
+def _row(query: Query, at: int, payload: bytes) -> bytes:
     """The answer as a whole."""
     return payload
 
 
-def _text(question: Question, at: int, payload: bytes) -> bytes:
+def _text(query: Query, at: int, payload: bytes) -> bytes:
     """Every text of the answer is another one."""
     return json.dumps(
-        _texts(question.healthy, lambda text: payload.decode("utf-8", "surrogateescape"))
+        _texts(query.healthy, lambda text: payload.decode("utf-8", "surrogateescape"))
     ).encode()
 
 
-def _spliced(question: Question, at: int, payload: bytes) -> bytes:
+def _spliced(query: Query, at: int, payload: bytes) -> bytes:
     """Something stands in the middle of every text."""
     words = payload.decode("utf-8", "surrogateescape")
 
@@ -136,14 +136,14 @@ def _spliced(question: Question, at: int, payload: bytes) -> bytes:
         cut = at % (len(text) + 1)
         return text[:cut] + words + text[cut + (at >> 8) % 40 :]
 
-    return json.dumps(_texts(question.healthy, splice)).encode()
+    return json.dumps(_texts(query.healthy, splice)).encode()
 
 
-def _leaf(question: Question, at: int, payload: bytes) -> bytes:
+def _leaf(query: Query, at: int, payload: bytes) -> bytes:
     """One value of the answer is another one: one of ODD where a byte names it, else what comes."""
     payload = ODD[payload[0] % len(ODD)] if len(payload) == 1 else payload
-    mark, number = "\x00here\x00", [at % max(1, _size(question.healthy))]
-    told = json.dumps(_marked(question.healthy, number, mark)).encode()
+    mark, number = "\x00here\x00", [at % max(1, _size(query.healthy))]
+    told = json.dumps(_marked(query.healthy, number, mark)).encode()
     return told.replace(json.dumps(mark).encode(), payload, 1)
 
 
@@ -184,15 +184,21 @@ def _marked(value: Json, number: list[int], mark: str) -> Json:
     return value
 
 
+# Values where others are expected: of another type, of extreme size, or with control characters.
 ODD = tuple(
     word.encode()
     for word in (
-        "null", "true", "0", "-1", "1.5", "1e308", "18446744073709551615", "99999999999999999999", "1e999", "NaN",
-        '""', '"x"', '"-1"', '"nan"', '"inf"', '"0-4294967295"', '"\\ud800"', '"\\u001b[31m"', '"[red]\\n</script>"',
-        '"a\\"b\\\\c{d=\\"e\\"}"', '"9999999999999999999999999"', "[]", "{}", "[null]", '["x"]', "[[1]]", '{"x":1}',
-        '{"\\u202e":[]}', "[" * 63 + "]" * 63, "[" * 200 + "]" * 200, '"' + "9" * 5000 + '"', '"' + "a" * 9000 + '"',
+        *"null true 0 -1 1.5 1e308 18446744073709551615 99999999999999999999 1e999 NaN".split(),
+        *r'''"" "x" "-1" "nan" "inf" "0-4294967295" "\ud800" "\u001b[31m"'''.split(),
+        *r'''"[red]\n</script>" "a\"b\\c{d=\"e\"}" "9999999999999999999999999"'''.split(),
+        *'[] {} [null] ["x"] [[1]] {"x":1}'.split(),
+        r'{"\u202e":[]}',
+        "[" * 63 + "]" * 63,
+        "[" * 200 + "]" * 200,
+        '"' + "9" * 5000 + '"',
+        '"' + "a" * 9000 + '"',
     )
-)  # fmt: skip
+)
 WAYS = (_raw, _row, _text, _spliced, _leaf)
 
 
@@ -202,29 +208,27 @@ WAYS = (_raw, _row, _text, _spliced, _leaf)
 def one(data: bytes) -> None:
     """The first byte chooses how the rest is meant.
 
-    As a stream, or as the answer to one question.
+    As a stream, or as the answer to one query.
     """
     way = data[0] % (len(WAYS) + 1) if data else 0
     if way == len(WAYS):
         _stream(data[1:])
     elif len(data) > 5:
-        question, data = _chosen(data[1:])
-        _answer(WAYS[way], question, int.from_bytes(data[:2], "big"), data[2:])
+        query, data = _chosen(data[1:])
+        _answer(WAYS[way], query, int.from_bytes(data[:2], "big"), data[2:])
 
 
-def _chosen(data: bytes) -> tuple[Question, bytes]:
-    """The question that two bytes name, or behind two of 255 a part of its words.
+def _chosen(data: bytes) -> tuple[Query, bytes]:
+    """The query that two bytes name, or behind two of 255 a part of its words.
 
     So a finding stays what it is.
     """
-    questions = world().questions
+    queries = world().queries
     if data[:2] == b"\xff\xff" and b"\n" in data:
         words, _, data = data[2:].partition(b"\n")
-        named = [
-            question for question in questions if words.decode("utf-8", "replace") in question.key
-        ]
-        return (named or questions)[0], data
-    return questions[int.from_bytes(data[:2], "big") % len(questions)], data[2:]
+        named = [query for query in queries if words.decode("utf-8", "replace") in query.key]
+        return (named or queries)[0], data
+    return queries[int.from_bytes(data[:2], "big") % len(queries)], data[2:]
 
 
 def _stream(data: bytes) -> None:
@@ -253,22 +257,22 @@ def _fed(pieces: Sequence[bytes]) -> list[Any]:
 
 
 def _answer(
-    way: Callable[[Question, int, bytes], bytes], question: Question, at: int, payload: bytes
+    way: Callable[[Query, int, bytes], bytes], query: Query, at: int, payload: bytes
 ) -> None:
     """From the bytes of a frame to a report."""
     here = world()
-    rows = list(question.answers)
-    rows[question.place] = row = way(question, at, payload)
+    rows = list(query.answers)
+    rows[query.place] = row = way(query, at, payload)
     answers = _received(b'{"id":1,"answers":[' + b",".join(rows) + b"]}")
     if answers is None or len(answers) != len(rows):
         return  # the node is lost, with the reason
-    question.questions._values.clear()
+    query.queries._values.clear()
     before = here.fleet.snapshots[here.node.name]
-    facts = question.questions.facts(question.sheet, answers)
+    facts = query.queries.facts(query.sheet, answers)
     after = replace(before, facts={**before.facts, **facts})
     fleet = replace(here.fleet, snapshots={**here.fleet.snapshots, here.node.name: after})
-    findings = judge(fleet, question.checks, TODAY)
-    _fair(here, question, facts, findings)
+    findings = judge(fleet, query.checks, TODAY)
+    _fair(here, query, facts, findings)
     _bounded(findings, len(row))
     _shown(fleet, after, findings, row)
 
@@ -281,16 +285,14 @@ def _received(payload: bytes) -> list[Json] | None:
     return None
 
 
-def _fair(
-    here: World, question: Question, facts: Mapping[str, Any], findings: Sequence[Finding]
-) -> None:
-    """Nobody passes without what is needed, no check breaks, and the others are judged as before."""
+def _fair(here: World, query: Query, facts: Mapping[str, Any], findings: Sequence[Finding]) -> None:
+    """No node passes without what is needed, no check breaks, the others are judged as before."""
     name = here.node.name
     gone = {fact for fact, value in facts.items() if isinstance(value, Absent)}
-    blind = {check.name for check in question.checks if gone & set(check.facts)}
+    blind = {check.name for check in query.checks if gone & set(check.facts)}
     for finding in findings:
         assert finding.reason != "a bug in clusterprep", (
-            f"{question.key}: {finding.check}: {finding.message}"
+            f"{query.key}: {finding.check}: {finding.message}"
         )
         if finding.verdict == "pass" and finding.check in blind:
             assert name not in finding.nodes, f"{finding.check} passes without {gone}"
@@ -302,7 +304,8 @@ def _fair(
                 "skip",
             )  # there may be something to compare with now
             assert fine, (
-                f"{question.key}: {finding.check} of {node} is {finding.verdict}: {finding.message:.300}"
+                f"{query.key}: {finding.check} of {node} is {finding.verdict}: "
+                f"{finding.message:.300}"
             )
 
 
@@ -321,7 +324,10 @@ def _bounded(findings: Sequence[Finding], sent: int) -> None:
 def _shown(
     fleet: Fleet, snapshot: NodeSnapshot, findings: tuple[Finding, ...], payload: bytes
 ) -> None:
-    """The environment that follows, and now and then a format, for some take a hundred times as long as the rest."""
+    """Render the environment that follows, and now and then a report.
+
+    Not every time, as some formats take a hundred times as long as the rest.
+    """
     env = planned_environment(fleet)
     assert all(value.value is None or value.value.isprintable() for value in env.values)
     chosen = zlib.crc32(payload) % (2 * len(FORMATS))
@@ -397,11 +403,11 @@ DICTIONARY = (
 
 
 def seeds() -> Iterator[bytes]:
-    """Each question answered as a healthy node does, and each way to spoil an answer once."""
-    for number, question in enumerate(world().questions):
+    """Each query answered as a healthy node does, and each way to spoil an answer once."""
+    for number, query in enumerate(world().queries):
         head = bytes([1]) + number.to_bytes(2, "big") + b"\0\0"
-        if len(question.answers[question.place]) < 4096:
-            yield head + question.answers[question.place]
+        if len(query.answers[query.place]) < 4096:
+            yield head + query.answers[query.place]
         for way, payload in (
             (0, b"7"),
             (2, b"x"),

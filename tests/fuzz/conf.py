@@ -1,7 +1,7 @@
 """A text of settings, nccl.conf above all: lint judges any, and apply keeps what is not its own.
 
 May happen: InputError for what is no text. Never: another exception, a report that is not
-well-formed, a line of somebody else that apply loses, or a second apply that changes what the first
+well-formed, a foreign line that apply loses, or a second apply that changes what the first
 one wrote.
 """
 
@@ -115,7 +115,8 @@ def seeds() -> Iterator[bytes]:
         nccl_conf(OURS, b"A=1"),
     ]
     texts.append(
-        b'#!/bin/bash\nif [ -n "$X" ]; then export NCCL_P2P_DISABLE=1; fi\nNCCL_DEBUG=INFO torchrun x.py\n'
+        b'#!/bin/bash\nif [ -n "$X" ]; then export NCCL_P2P_DISABLE=1; fi\n'
+        b"NCCL_DEBUG=INFO torchrun x.py\n"
     )
     texts.append(b'[Service]\nEnvironment="NCCL_DEBUG=INFO" NCCL_IB_TIMEOUT=%h\n')
     for number, text in enumerate([*texts, *texts_of("machines/*/environment.yaml")]):

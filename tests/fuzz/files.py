@@ -1,7 +1,4 @@
-"""Inputs that are read from files.
-
-Where they lie while they are played, and what may be said against them.
-"""
+"""Inputs that are read from files: the place they have during a test, and how to judge them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A playbook: it is refused with every mistake and its place, or its steps are what their resources take.
+"""A playbook is refused with every mistake and its place, or gives what its resources take.
 
 May happen: InputError. Never: another exception, or a message that steers the terminal. A step that
 was read can be asked for the files that it is about, for its names, and for a text of itself.

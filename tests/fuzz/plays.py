@@ -1,7 +1,4 @@
-"""What is played to each target.
-
-Its seeds, all that was ever found, and for some seconds what is made of both.
-"""
+"""The inputs of each target: seeds, earlier findings, and for some seconds mutations of both."""
 
 from __future__ import annotations
 
@@ -26,9 +23,9 @@ def found(name: str) -> list[Path]:
 
 
 def mutants(seeds: Sequence[bytes], words: Sequence[bytes], seed: int) -> Iterator[bytes]:
-    """Endlessly, and alike for a seed.
+    """Yield mutations of the seeds without end, the same ones for the same seed number.
 
-    Something is put into a seed, taken out, doubled or changed, a few times.
+    A few times something is put into a seed, taken out, doubled or changed.
     """
     draw = random.Random(seed)
     while True:

@@ -1,4 +1,4 @@
-"""Every promise of every target over its seeds, over all that was ever found, and over what is made of both.
+"""Every promise of every target over its seeds, all earlier findings, and mutations of both.
 
 What is made is made by atheris where it is installed, which is steered by the code that it reaches.
 Elsewhere, and so in most checkouts, as atheris has no wheel for some machines, by a generator with

@@ -1,4 +1,7 @@
-"""What every report format promises whatever a node says, as a function for each format that raises AssertionError."""
+"""What every report format promises whatever a node says.
+
+There is a function for each format, which raises AssertionError.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Ranks of a script on this machine over loopback.
+"""Run the ranks of a script on this machine over loopback.
 
-Torch is imported once, then each rank is forked.
+torch is imported once, then each rank is forked.
 
     python -m tests.guard.ranks WORLD PORT SCRIPT FOLDER
 

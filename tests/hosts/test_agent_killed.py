@@ -1,6 +1,6 @@
 """kill -9 of one agent at every call that puts something on disk.
 
-The node says so, and one command makes all equal.
+The node reports it, and one command makes all nodes equal.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ SYNCS = 30  # more than there are
 
 @contextlib.contextmanager
 def killed_at(host: Host, call: str, number: int) -> Iterator[None]:
-    """The kernel kills a process of this host when it makes this call for the n-th time, and does not do the call."""
+    """Have the kernel kill a process of this host at its n-th call, without doing the call."""
     inject = f"inject={call}:signal=SIGKILL:when={number}"
     with strace(host, "-o", "/dev/null", "-e", f"trace={call}", "-e", inject):
         yield
 
 
 def cut(lab: Lab, call: str, number: int) -> bool:
-    """One apply whose agent on the victim dies there.
+    """Run one apply whose agent on the victim dies at that call.
 
-    False where it makes no such call any more.
+    Return False if there is no such call.
     """
     with killed_at(lab.host(VICTIM), call, number):
         found = apply(lab)

@@ -1,4 +1,4 @@
-"""A controller that is far from its nodes, over a way that loses packets.
+"""A controller that is far from its nodes, over a link that loses packets.
 
 Every node is judged as it would be near.
 """

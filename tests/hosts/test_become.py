@@ -1,6 +1,4 @@
-"""Real sudo on four real hosts.
-
-With a password, without one, with a wrong one, and with a program in its place.
+"""Real sudo on four real hosts: with a password, without, with a wrong one, with another program.
 
 Failed passwords are counted by pam_faillock, as on hosts that lock an account after some of them.
 """
@@ -102,7 +100,10 @@ def test_a_wrong_password_fails_once_on_one_node_and_is_given_to_no_other(lab: L
     assert {finding["reason"] for finding in answer.findings("ssh.reach")} == {"sudo_refused"}
     assert sorted(counted(lab)) == [0, 0, 0, 1]
     (first,) = [name for name, count in zip(NAMES, counted(lab), strict=True) if count]
-    said = f"sudo did not let us in: Sorry, try again. ({first} was given the password first, and no other node after that"
+    said = (
+        f"sudo did not let us in: Sorry, try again. ({first} was given the password first, "
+        "and no other node after that"
+    )
     assert [(words.startswith(said), names) for words, names in refusals(answer).items()] == [
         (True, NAMES)
     ]

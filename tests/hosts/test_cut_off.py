@@ -1,4 +1,4 @@
-"""Writers that die or lose a node.
+"""Controllers that die or lose a node while they write.
 
 Every host is wholly old or wholly new, and one command makes all equal.
 """
@@ -33,14 +33,17 @@ SECONDS = 35  # from the death of a holder until the next may write
 def lab(lab4: Lab, tmp_path: Path) -> Iterator[Lab]:
     """The module's lab as if nothing had ever been written, and a playbook of two files.
 
-    One is there, one is not.
+    One of the files exists, the other does not.
     """
     for host in lab4.hosts:
         host.run(
             ["sh", "-c", f"rm -rf {RUNS} {OLD_FILE} {Path(NEW_FILE).parent} /etc/.*.clusterprep-*"]
         )
         host.write(OLD_FILE, "old\n", mode=0o640)
-    content = f'- file: {{path: {OLD_FILE}, content: "new\\n"}}\n- file: {{path: {NEW_FILE}, content: "hello\\n"}}\n'
+    content = (
+        f'- file: {{path: {OLD_FILE}, content: "new\\n"}}\n'
+        f'- file: {{path: {NEW_FILE}, content: "hello\\n"}}\n'
+    )
     book(lab4).write_text(content)
     yield lab4
     quiet(lab4)
@@ -71,10 +74,7 @@ def begun(lab: Lab, how: str, point: str, command: str = "apply") -> subprocess.
 
 
 def cut_off(lab: Lab, point: str, command: str = "apply") -> None:
-    """A command whose controller was killed at that point.
-
-    Its agents are gone when this returns.
-    """
+    """Run a command whose controller is killed at that point. Its agents are gone on return."""
     process = begun(lab, "kill", point, command)
     _, err = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, err
@@ -138,10 +138,7 @@ def equal(lab: Lab, wanted: tuple[str | None, ...]) -> None:
 
 
 def settled_by(lab: Lab, command: str) -> Answer:
-    """One command after a death makes all hosts equal.
-
-    Rollback as they were, apply as they should be.
-    """
+    """One command after a death makes all hosts equal: rollback as before, apply as wanted."""
     assert set(pairs(lab)) <= {OLD, NEW}, "a host is neither old nor new"
     done = rollback(lab) if command == "rollback" else apply(lab)
     assert done.code == 0, done.report
@@ -350,7 +347,7 @@ def test_a_second_apply_is_refused_also_where_it_has_nothing_to_write(lab: Lab) 
 
 @pytest.mark.slow
 def test_two_at_once_many_times(lab: Lab) -> None:
-    """One works and the other is refused, or comes after it and finds nothing to do.
+    """One works and the other is refused, or comes later and finds nothing to do.
 
     Never do both write.
     """
@@ -380,7 +377,7 @@ def test_two_at_once_many_times(lab: Lab) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_while_one_works_the_other_is_told_whose_run_it_is_many_times(lab: Lab) -> None:
-    """Alone two runs of a few files hardly meet, so the first stands still somewhere between its lock and its end."""
+    """The first run is stopped between its lock and its end: alone two short runs hardly meet."""
     points = (
         "stage n1",
         "stage answered",
@@ -438,9 +435,11 @@ def planted(host: Host, fault: str) -> faults.Fault:
         return faults.read_only(host, "/etc")
     place = inside(host, OLD_FILE)
     if fault == "immutable":
-        flag = lambda sign: subprocess.run(
-            ["chattr", f"{sign}i", place], check=False, capture_output=True
-        )  # noqa: E731
+
+        def flag(sign: str) -> subprocess.CompletedProcess[bytes]:
+            argv = ["chattr", f"{sign}i", place]
+            return subprocess.run(argv, check=False, capture_output=True)
+
         if flag("+").returncode:
             pytest.skip("no chattr on this file system")
         return faults.Fault(lambda: flag("-"))

@@ -37,10 +37,7 @@ STATES = ["staged", "committed", "done"]
 
 @dataclass(frozen=True)
 class Call:
-    """A system call that succeeded.
-
-    The path it is about, for a rename where from, for a write what.
-    """
+    """A system call that succeeded, with its path: of a rename the source, of a write the file."""
 
     name: str
     path: str
@@ -114,7 +111,7 @@ def _moved(seen: list[Call], target: str, committed: int) -> Iterator[str]:
 
 
 def _journal(seen: list[Call]) -> Iterator[str]:
-    """Every word of the journal is on disk before its name, and its name before anything else is done."""
+    """Every word of the journal is on disk before its name, its name before any other action."""
     states = _states(seen)
     if [state for _, state in states] != STATES:
         yield f"the journal says {[state for _, state in states]}"
@@ -180,10 +177,7 @@ def test_apply_puts_everything_on_disk_in_order(trace: list[Call]) -> None:
 
 
 def test_every_sync_counts(trace: list[Call]) -> None:
-    """The judge above is no rubber stamp.
-
-    Without any one of the syncs of files it sees the loss.
-    """
+    """The judge above is no rubber stamp: it sees the loss if a sync of any file is left out."""
     paths = [
         r"/runs/[^/]+/(\d+\.(before|after)|manifest\.json\.clusterprep-new)$",
         r"^/etc/.*\.clusterprep-[^/]*$",

@@ -1,6 +1,6 @@
-"""The table of our own on real hosts.
+"""The nftables table of clusterprep on real hosts in their own network namespaces.
 
-Nftables in their own network namespaces, and connections that come or do not.
+Connections are tried: those that must come through and those that must not.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def state(lab: Lab) -> list[tuple[str, str]]:
 
 
 def connects(source: Host, target: Host, port: int) -> bool:
-    """Whether a packet to this port comes through: an answer, if only that nobody listens there."""
+    """Return whether a packet to this port comes through: an answer, even a refusal."""
     script = f"exec 3<>/dev/tcp/{target.address}/{port}"
     return "refused" in source.run(["timeout", "2", "bash", "-c", script], check=False).stderr
 

@@ -32,16 +32,20 @@ Entry = tuple[int, int, int, str]  # mode with the kind of file, owner, group, w
 
 @pytest.fixture
 def lab(lab4: Lab) -> Iterator[Lab]:
-    """n1 has none of the files.
+    """Four hosts that begin differently.
 
-    N2 has all, with owners, modes and bytes of its own; n3 a part; n4 not even folders.
+    n1 has none of the files; n2 has all, with its own owners, modes and bytes; n3 has some of them;
+    n4 lacks the folders too.
     """
     for host in lab4.hosts:
         host.run(
             [
                 "sh",
                 "-c",
-                f"rm -rf /var/lib/clusterprep {FOLDER} {' '.join(TARGETS)}; mkdir -p /etc/profile.d",
+                (
+                    f"rm -rf /var/lib/clusterprep {FOLDER} {' '.join(TARGETS)}; "
+                    "mkdir -p /etc/profile.d"
+                ),
             ]
         )
     for number, path in enumerate(TARGETS):
@@ -118,7 +122,7 @@ def test_rollback_gives_back_bytes_modes_owners_and_absence(lab: Lab) -> None:
 
 
 def written(lab: Lab, before: dict[str, dict[str, Entry]]) -> None:
-    """All hosts got the four files, kept modes and owners of those that were there, and nothing else changed."""
+    """All hosts got the four files, with the modes and owners of earlier ones, and nothing else."""
     now = everywhere(lab)
     names = {path.removeprefix("/etc/") for path in TARGETS}
     for host, entries in now.items():
@@ -132,9 +136,17 @@ def written(lab: Lab, before: dict[str, dict[str, Entry]]) -> None:
             if name in before[host] and name not in names
         }
         assert same == {name: entry for name, entry in before[host].items() if name not in names}
-        assert {name for name in entries.keys() - before[host].keys() if not name.startswith("profile.d/.")} <= {
-            *names, "clusterprep", "clusterprep/.", "profile.d", "profile.d/.",
-        }  # fmt: skip
+        assert {
+            name
+            for name in entries.keys() - before[host].keys()
+            if not name.startswith("profile.d/.")
+        } <= {
+            *names,
+            "clusterprep",
+            "clusterprep/.",
+            "profile.d",
+            "profile.d/.",
+        }
         assert {entries[name][0] & 0o777 for name in names - before[host].keys()} <= {0o644, 0o755}
     conf = inside(lab.host("n3"), "/etc/nccl.conf").read_bytes()
     assert conf.endswith(b"# END clusterprep\nA=1\nNCCL_DEBUG=TRACE")

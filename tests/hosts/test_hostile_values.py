@@ -1,6 +1,6 @@
 """The same texts on real hosts.
 
-What is allowed arrives byte for byte for whoever reads it, and none of it is run.
+What is allowed arrives byte for byte at every reader, and none of it is run.
 """
 
 from __future__ import annotations

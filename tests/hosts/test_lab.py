@@ -1,7 +1,4 @@
-"""The lab is what it claims to be.
-
-Separate hosts, faults that come and go, and nothing left afterwards.
-"""
+"""The lab is what it claims to be: separate hosts, faults that come and go, no leftovers."""
 
 from __future__ import annotations
 
@@ -373,7 +370,8 @@ STATE = """
 find /tmp /var/tmp /run /dev ! -path '/dev/pts/*' ! -path "$0/*" ! -path "$1/*" ! -name '*.pid' \\
     -printf '%p %M %U %l\\n' | sort
 hostname; umask; ulimit -n
-ip -brief address show eth0 | sed 's/fe80[^ ]*//'; ip -brief link | cut -d@ -f1; cat /sys/class/net/*/mtu
+ip -brief address show eth0 | sed 's/fe80[^ ]*//'; ip -brief link | cut -d@ -f1
+cat /sys/class/net/*/mtu
 ip route; ip rule; ip neighbour show nud permanent
 tc qdisc show dev eth0; nft list ruleset
 sysctl net 2>/dev/null | grep -vE 'random|secret|stable|fib_sync_mem|nf_conntrack_count'
@@ -396,7 +394,8 @@ DIRT = {
     "device": "mknod /dev/nvidia0 c 195 0",
     "process": "setsid sleep 4711 > /dev/null 2>&1 &",
     "queue": "tc qdisc add dev eth0 root tbf rate 10mbit burst 32kbit latency 400ms",
-    "filter": "nft add table inet t && nft add chain inet t c '{ type filter hook input priority 0; policy drop; }'",
+    "filter": "nft add table inet t && "
+    "nft add chain inet t c '{ type filter hook input priority 0; policy drop; }'",
     "mtu": "ip link set eth0 mtu 9000",
     "address": "ip address add 10.99.0.1/24 dev eth0",
     "link": "ip link add v0 type veth peer name v1",
@@ -412,7 +411,7 @@ DIRT = {
 
 
 def looked_at(lab: Lab) -> list[list[str]]:
-    """What each host and the controller show of themselves.
+    """Return what each host and the controller show of themselves.
 
     All of it is the same for a lab that is as new.
     """
@@ -521,9 +520,13 @@ def test_a_lab_that_cannot_be_reset_is_replaced() -> None:
 @pytest.mark.hosts
 def test_hosts_do_not_depend_on_what_started_the_tests() -> None:
     require_lab()
-    asked = "umask; grep -E '^Sig(Blk|Ign)' /proc/self/status; ulimit -Sn; ls -A /srv /home /opt /mnt /media; locale"
+    asked = (
+        "umask; grep -E '^Sig(Blk|Ign)' /proc/self/status; ulimit -Sn; "
+        "ls -A /srv /home /opt /mnt /media; locale"
+    )
     script = (
-        "import os, sys; from tests.support.lab import Lab\nwith Lab(1) as lab:\n (host,) = lab.hosts\n"
+        "import os, sys; from tests.support.lab import Lab\n"
+        "with Lab(1) as lab:\n (host,) = lab.hosts\n"
         f" print(host.run(['sh', '-c', {asked!r}]).stdout,"
         f" lab.controller.run(lab.ssh(host, {asked!r})).stdout)"
     )
@@ -582,7 +585,8 @@ def test_killed_owner_leaves_nothing(make_lab: Callable[..., Lab]) -> None:
     del make_lab  # only for the question whether there can be a lab
     script = (
         "import os; from tests.support.lab import Lab; lab = Lab(2); lab.start(os.getpid());"
-        "print(lab.folder, lab.supervisor, *(host.pid for host in lab.hosts), flush=True); os.kill(os.getpid(), 9)"
+        "print(lab.folder, lab.supervisor, *(host.pid for host in lab.hosts), flush=True);"
+        "os.kill(os.getpid(), 9)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=False
@@ -597,7 +601,7 @@ def test_by_hand(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
     del make_lab
 
     def by_hand(*words: str) -> str:
-        # A folder of its own, so that a lab that somebody started by hand stays.
+        # A folder of its own, so that a lab that was started by hand stays.
         env = os.environ | {"CLUSTERPREP_LAB_DIR": str(tmp_path)}
         command = [sys.executable, "-m", "tests.support.lab", *words]
         return subprocess.run(

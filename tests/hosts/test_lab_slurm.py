@@ -1,4 +1,4 @@
-"""The lab's Slurm is a real one, is gone with its lab, and hosts of other labs show nothing of it."""
+"""The lab's Slurm is a real one, is gone with its lab, and does not show on hosts of other labs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A value planted where it wins over what apply writes is found there, with file and line.
 
-Bad profiles too.
+Bad profiles are found too.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ SKEL = "# ~/.bashrc\ncase $- in\n    *i*) ;;\n      *) return;;\nesac\n"
 
 @pytest.fixture(scope="module")
 def lab(lab4: Lab) -> Lab:
-    """Four nodes without GPUs.
-
-    The job is of a user of its own, who has the start-up files of Debian.
-    """
+    """Four nodes without GPUs. The job's user has the start-up files of Debian."""
     for host in lab4.hosts:
         faults.add_user(host, TRAINER)
     return lab4
@@ -226,7 +223,7 @@ def test_secrets_stay_where_they_are(lab: Lab) -> None:
 
 
 def test_the_login_user_is_asked_too(lab: Lab) -> None:
-    """Without job_user the session itself is the ssh command, and its values need no second shell."""
+    """Without job_user the session itself is the ssh command, so values need no second shell."""
     with faults.session_environment(lab.host("n3"), {"NCCL_DEBUG": "INFO"}):
         (found,) = check(lab, user=None)["env.shadow"]
     assert found["nodes"] == ["n3"]

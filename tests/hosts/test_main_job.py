@@ -396,7 +396,8 @@ TARGETS = {
 
 def print_of(host: Host) -> str:
     """Names, modes, owners and bytes of all that apply may touch."""
-    what = "find /etc/profile.d /etc/nccl.conf /etc/clusterprep -printf '%p %M %U %G\\n' 2>/dev/null | sort; "
+    what = "find /etc/profile.d /etc/nccl.conf /etc/clusterprep -printf '%p %M %U %G\\n'"
+    what += " 2>/dev/null | sort; "
     return host.run(["sh", "-c", f"{what} sha256sum /etc/nccl.conf"]).stdout
 
 

@@ -1,4 +1,4 @@
-"""`nccl.iface` against NVIDIA's own library in three releases, on hosts with the interfaces that real nodes have."""
+"""`nccl.iface` against NVIDIA's own library in three releases, with interfaces of real nodes."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ os._exit(0)
 
 @pytest.fixture(scope="module")
 def lab(lab4: Lab) -> Iterator[Lab]:
-    """n1, n2 and n3 have a release each, n4 the newest once more.
+    """Four hosts with a release of NCCL each, n4 with the newest once more.
 
-    All have what containers leave behind.
+    All have the interfaces that containers leave behind.
     """
     try:
         libraries = [real_nccl.library(release) for release in RELEASES]
@@ -105,24 +105,48 @@ CASES = [
     Case("absent", setting("ib0"), everywhere(NONE)),
     Case("one letter is as if unset", setting("x")),
     Case("line ends of Windows", setting("eth0\r"), {OLD: NONE, MIDDLE: NONE}),
-    Case("the session against the conf file", setting("docker0"), session={"NCCL_SOCKET_IFNAME": "eth0"}),
-    Case("a stale session", setting("eth0"), everywhere(DOCKER), session={"NCCL_SOCKET_IFNAME": "docker0"}),
-    Case("the user's file against that of all", setting("eth0"), everywhere(DOCKER), home=setting("docker0")),
-    Case("a profile, in login shells alone", None, everywhere(DOCKER), profile=f"export {setting('docker0')}"),
+    Case(
+        "the session against the conf file",
+        setting("docker0"),
+        session={"NCCL_SOCKET_IFNAME": "eth0"},
+    ),
+    Case(
+        "a stale session",
+        setting("eth0"),
+        everywhere(DOCKER),
+        session={"NCCL_SOCKET_IFNAME": "docker0"},
+    ),
+    Case(
+        "the user's file against that of all",
+        setting("eth0"),
+        everywhere(DOCKER),
+        home=setting("docker0"),
+    ),
+    Case(
+        "a profile, in login shells alone",
+        None,
+        everywhere(DOCKER),
+        profile=f"export {setting('docker0')}",
+    ),
     Case(
         "NCCL_CONF_FILE, which old releases do not know",
-        setting("docker0"), {OLD: DOCKER},
-        other=setting("eth0"), session={"NCCL_CONF_FILE": OTHER_CONF},
+        setting("docker0"),
+        {OLD: DOCKER},
+        other=setting("eth0"),
+        session={"NCCL_CONF_FILE": OTHER_CONF},
     ),
     Case(
         "NCCL_COMM_ID of this network, whatever the name says",
-        setting("docker0"), session={"NCCL_COMM_ID": "10.77.0.2:29400"},
+        setting("docker0"),
+        session={"NCCL_COMM_ID": "10.77.0.2:29400"},
     ),
     Case(
         "NCCL_COMM_ID of loopback",
-        setting("eth0"), everywhere("no interface (result 2"), session={"NCCL_COMM_ID": "10.66.0.2:29400"},
+        setting("eth0"),
+        everywhere("no interface (result 2"),
+        session={"NCCL_COMM_ID": "10.66.0.2:29400"},
     ),
-]  # fmt: skip
+]
 
 
 @contextlib.contextmanager
@@ -207,8 +231,12 @@ def test_after_apply_nccl_itself_uses_what_was_meant(lab: Lab) -> None:
 
 
 def test_names_and_values_are_judged_by_the_nccl_that_is_there(lab: Lab) -> None:
-    """2.32.3 reads a name that no list of ours has, and says itself that it did not take a word for a switch."""
-    text = "NCCL_IB_EVENT_BASED_LB_REMOTE=1\nNCCL_SOKET_IFNAME=eth0\nNCCL_DEBUG_TIMESTAMP_LEVELS=SOMETIMES\n"
+    """2.32.3 reads a name that is in no list of ours, and says that a word is no switch."""
+    text = (
+        "NCCL_IB_EVENT_BASED_LB_REMOTE=1\n"
+        "NCCL_SOKET_IFNAME=eth0\n"
+        "NCCL_DEBUG_TIMESTAMP_LEVELS=SOMETIMES\n"
+    )
     with laid(lab, Case("names", text)):
         found = clusterprep(lab, "check", "--only", "env.nccl_unknown,env.no_effect,nccl.iface")
     strange = {
@@ -229,7 +257,7 @@ def test_names_and_values_are_judged_by_the_nccl_that_is_there(lab: Lab) -> None
 def test_nothing_stays_behind(lab: Lab) -> None:
     """NCCL listens in the process that was asked, which ends with the answer.
 
-    It writes no log that somebody wants.
+    It does not write to the log file of the configuration.
     """
     with laid(lab, Case("a log", "NCCL_DEBUG=INFO\nNCCL_DEBUG_FILE=/srv/nccl.log\n")):
         assert clusterprep(lab, "check", "--only", "nccl.iface").code == 0

@@ -1,4 +1,4 @@
-"""Packages and kernels on real hosts, with real apt and dpkg and packages that the test has built."""
+"""Packages and kernels on real hosts, with real apt and dpkg and packages that the test builds."""
 
 from __future__ import annotations
 
@@ -142,7 +142,10 @@ def test_an_upgrade_keeps_settings_and_goes_back_to_the_version_before(lab: Lab)
 
 
 def test_what_no_source_has_is_said_before_anything_is_done(lab: Lab) -> None:
-    book = "- command: {run: touch /run/lab-read, unless: 'true'}\n- package: {name: [lab-tool, lab-nothing]}\n"
+    book = (
+        "- command: {run: touch /run/lab-read, unless: 'true'}\n"
+        "- package: {name: [lab-tool, lab-nothing]}\n"
+    )
     found = apply(lab, book, *LIMIT)
     assert (found.code, found.outcomes()) == (1, {"not-started", "unchanged"}), found.report
     assert "Unable to locate package lab-nothing" in str(found.report["changes"])
@@ -223,7 +226,7 @@ def shipped(lab: Lab, command: str, name: str, *words: str) -> Answer:
 def test_the_shipped_kernel_playbook_installs_and_starts_anew_until_the_kernel_runs(
     lab: Lab,
 ) -> None:
-    """The host says that it runs an old kernel, and has the machine's own again once it has started anew."""
+    """The host says that it runs an old kernel, and has the machine's own after its restart."""
     host = lab.host("n1")
     systemd.install(host)
     host.write("/boot/vmlinuz-5.4.0-1-lab", "no kernel\n")
@@ -246,7 +249,8 @@ def test_the_shipped_kernel_playbook_installs_and_starts_anew_until_the_kernel_r
 MODPROBE = """#!/bin/sh
 # loads by a note in /run, and knows two modules
 for name; do :; done
-case $name in ib_uverbs|rdma_ucm) ;; *) echo "modprobe: FATAL: Module $name not found." >&2; exit 1 ;; esac
+case $name in ib_uverbs|rdma_ucm) ;;
+*) echo "modprobe: FATAL: Module $name not found." >&2; exit 1 ;; esac
 case $1 in
 -n) [ -e /run/loaded-$name ] || echo "insmod /lib/modules/$name.ko" ;;
 -r) rm -f /run/loaded-$name ;;

@@ -1,6 +1,6 @@
-"""Files where others than root decide.
+"""Files in folders that users other than root can change.
 
-Refused with the reason before anything is written, on this node or another.
+They are refused with the reason before anything is written, on this node or another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Steps on real hosts: plan says each change, apply makes it and no other, a second one none, rollback undoes all."""
+"""Steps on real hosts: plan says each change, apply makes it and no other, rollback undoes all.
+
+A second apply changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +158,11 @@ def as_wanted(lab: Lab, after: list[dict[str, str]]) -> None:
     assert [row[BANNER].split("\n")[0] for row in after] == ["600 nobody nogroup"] * 4
     assert lab.host("n2").read(BANNER) == f"n2 at {lab.host('n2').address} of 4: {{{{ kept }}}}\n"
     kernel = lab.host("n1").run(["uname", "-r"]).stdout.strip()
-    block = f"# BEGIN job: kept by clusterprep\r\nnode=%s\r\nkernel={kernel}\r\n# END job: kept by clusterprep\r\n"
+    block = (
+        "# BEGIN job: kept by clusterprep\r\n"
+        f"node=%s\r\nkernel={kernel}\r\n"
+        "# END job: kept by clusterprep\r\n"
+    )
     front = "# BEGIN front: kept by clusterprep\r\nfront\r\n# END front: kept by clusterprep\r\n"
     raw = {host.name: host.run(["base64", "-w0", CONF]).stdout for host in lab.hosts}
     found = {name: base64.b64decode(text).decode() for name, text in raw.items()}
@@ -227,7 +234,8 @@ def test_a_condition_that_cannot_be_judged_writes_nothing(
     before = state(lab)
     unknown = lab.folder / "unknown.yaml"
     unknown.write_text(
-        f"- file: {{path: /etc/lab-banner, content: new}}\n- {step}\n  file: {{path: /etc/lab-other, content: x}}\n"
+        f"- file: {{path: /etc/lab-banner, content: new}}\n"
+        f"- {step}\n  file: {{path: /etc/lab-other, content: x}}\n"
     )
     found = apply(lab, playbook=unknown)
     assert (found.code, found.outcomes()) == (code, {"not-started"}), found.report

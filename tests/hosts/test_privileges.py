@@ -1,7 +1,4 @@
-"""Whose rights a fact takes is what the fact says.
-
-A host looked at by root, and by a user who has none of root's.
-"""
+"""A host read by root, and by a user without root's rights: each fact says which it needs."""
 
 from __future__ import annotations
 
@@ -124,7 +121,7 @@ def test_the_exit_code_is_that_of_the_severity(host: Host, lab4: Lab) -> None:
 
 @pytest.mark.hosts
 def test_nobody_but_root_becomes_the_jobs_user(host: Host, root: Answer, lab4: Lab) -> None:
-    """Its limits, its shells and its interpreter are then not known, and not those of whoever logged in."""
+    """Its limits, shells and interpreter are then unknown; those of the login user do not count."""
     done = looked(lab4, "alice", job_user="root")
     there = {
         name for name in JOBS & facts(root).keys() if reasons(root).get(name) != "not_applicable"
@@ -161,9 +158,9 @@ def test_the_rule_for_sudo_is_enough_and_is_what_it_says(lab4: Lab) -> None:
 
 
 @pytest.mark.machine
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
 def test_acs_is_shown_to_root_alone(tmp_path: Path) -> None:
-    """By the read itself: a bridge's configuration space in a file that the kernel shows as it shows such a space."""
+    """The read itself is tested, on a file with the contents of a bridge's configuration space."""
     config = tmp_path / "config"
     config.write_bytes(
         bytes(0x100) + (0x000D | 1 << 16).to_bytes(4, "little") + bytes([0, 0, 0x1D, 0])

@@ -1,4 +1,4 @@
-"""Canaries: secrets that a run is given or passes by, looked for in everything that it shows, writes and starts.
+"""Canaries: secrets given to a run, looked for in everything that it shows, writes and starts.
 
 The memory of the agent and of the controller is out of reach, and root on a node sees what goes to
 sudo there.
@@ -45,7 +45,7 @@ ALL = (SUDO, PHRASE, CONTROLLER, FILE, LOGIN)
 GIVEN = 'exec 3< {0}/sudo 4< {0}/phrase; exec "$@"'
 BUG = """\
 import clusterprep.cli.commands.check as command
-def run(job): raise RuntimeError(repr((job, job.password(None))))
+def run(invocation): raise RuntimeError(repr((invocation, invocation.password(None))))
 command.run = run
 """
 JOB = "import os, time; assert os.environ['WANDB_API_KEY']; time.sleep(0.3); print('trained')"
@@ -60,7 +60,7 @@ def canaries(data: bytes) -> set[bytes]:
 
 @dataclass
 class Watcher:
-    """Command lines and environments of all processes of this machine, the hosts' included, looked at all the time."""
+    """Watch command lines and environments of all processes of this machine, also the hosts'."""
 
     looks: int = 0
     agents: int = 0
@@ -180,7 +180,7 @@ def outputs(path: Path) -> list[str]:
 
 @pytest.fixture
 def runs(make_lab: Callable[..., Lab], tmp_path: Path) -> Runs:
-    """Hosts with secrets of their own, an ordinary user with a password, and a key with a passphrase."""
+    """Hosts with secrets of their own, a user with a password, and a key with a passphrase."""
     lab = make_lab(2)
     key = new_key(tmp_path / "key", passphrase=PHRASE.decode())
     for host in lab.hosts:
@@ -234,14 +234,14 @@ def everything(runs: Runs) -> None:
 
 
 def hidden(path: Path, top: Path) -> bool:
-    """Whether a folder on the way lets nobody else in."""
+    """Return whether a folder on the way is closed to other users."""
     return any(
         folder.stat().st_mode & 0o077 == 0 for folder in path.parents if folder.is_relative_to(top)
     )
 
 
 def on_the_nodes(runs: Runs) -> None:
-    """Old bytes alone hold what they held, and nobody but root may read them."""
+    """Old bytes alone hold what they held, and only root may read them."""
     mine = {CONF, f"/home/{USER}/.profile"}
     for host in runs.lab.hosts:
         upper = host.folder / "upper"
@@ -275,12 +275,12 @@ def test_no_secret_leaves_the_place_that_it_was_given_to(runs: Runs) -> None:
     assert watcher.shown("argv") == {}
     # The job's own processes have what they were given, and its user's shells what his files set.
     environments = watcher.shown("environ")
-    strangers = {
+    others = {
         words: found & {SUDO, PHRASE}
         for words, found in environments.items()
         if found & {SUDO, PHRASE}
     }
-    assert all("-m clusterprep" in words for words in strangers), strangers
+    assert all("-m clusterprep" in words for words in others), others
     assert not [words for words in environments if "-EsSB" in words]
 
     assert {name: found for name, said in runs.said.items() if (found := canaries(said))} == {}

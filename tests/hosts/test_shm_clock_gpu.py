@@ -1,6 +1,4 @@
-"""Shared memory, clocks and GPUs on real hosts.
-
-Predicted, done once, looked at again, and as before after a rollback.
+"""Shared memory, clocks and GPUs on real hosts: planned, done once, checked, and rolled back.
 
 n1 is a source of time. The others have chronyd with sources in a folder of their own, n4 in
 chrony.conf itself. n1 and n2 have GPUs, of which one is set otherwise.
@@ -32,12 +30,15 @@ BOOK = """
 GOOD, ODD = ("1", "0", "700"), ("0", "3", "450")
 CONF = "/etc/chrony/chrony.conf"
 SOURCE = "local stratum 8\nallow all\npidfile /run/chrony/chronyd.pid\n"
-FOLDER = "sourcedir /etc/chrony/sources.d\npidfile /run/chrony/chronyd.pid\n"  # as Debian's, without its pool
+# As Debian's, without its pool.
+FOLDER = "sourcedir /etc/chrony/sources.d\npidfile /run/chrony/chronyd.pid\n"
 NO_FOLDER = "pidfile /run/chrony/chronyd.pid\n"
-# For a host whose chronyd nobody but this starts.
+# For a host whose chronyd only this script starts.
 SYSTEMCTL = """#!/bin/sh
 echo "$@" >> /run/lab-systemctl
-kill $(cat /run/chrony/chronyd.pid); while [ -e /run/chrony/chronyd.pid ]; do sleep 0.05; done; chronyd -x
+kill $(cat /run/chrony/chronyd.pid)
+while [ -e /run/chrony/chronyd.pid ]; do sleep 0.05; done
+chronyd -x
 """
 
 

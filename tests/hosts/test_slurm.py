@@ -1,7 +1,4 @@
-"""The commands over `transport.
-
-Slurm` on four real nodes of Slurm's, and what its failures look like to a user.
-"""
+"""The commands over `transport: slurm` on four real nodes of Slurm, and how its failures look."""
 
 from __future__ import annotations
 
@@ -119,9 +116,9 @@ def test_check_apply_verify_and_rollback_each_in_one_step(slurm4: Slurm, invento
 def test_sudo_and_several_steps_within_an_allocation(
     slurm4: Slurm, inventory: Path, tmp_path: Path
 ) -> None:
-    """Beside the user's own step, on the nodes of the job alone.
+    """It runs beside the user's own step, only on the job's nodes.
 
-    The agent of `become` starts under sudo.
+    The agent of `become` starts by sudo.
     """
     content = json.loads(inventory.read_text()) | {"ssh": {"become": True}}
     (tmp_path / "sudo.yaml").write_text(json.dumps(content))
@@ -147,9 +144,9 @@ def test_sudo_and_several_steps_within_an_allocation(
 
 
 def test_init_finds_the_nodes_of_slurm(slurm4: Slurm, tmp_path: Path) -> None:
-    """The one that is down is left out with Slurm's reason.
+    """The node that is down is left out with Slurm's reason.
 
-    The others are looked at over SSH, as init does.
+    The others are read over SSH, as init does.
     """
     slurm4.run("scontrol", "update", "node=n4", "state=down", "reason=lost its disk", check=True)
     lab, target = slurm4.lab, tmp_path / "found.yaml"

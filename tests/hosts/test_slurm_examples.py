@@ -1,6 +1,6 @@
-"""The examples under a real Slurm: only what is known to be wrong drains, with our reason.
+"""The examples under a real Slurm: only what is known to be wrong drains a node, with our reason.
 
-Others' drains stay.
+Drains by others stay.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ TOOL = "/usr/local/bin/clusterprep"
 SITE = "/etc/clusterprep/slurm.sh"
 # The agent's Python may be replaced by a test; the one that the command itself runs with is another
 # name of it.
-START = f"#!/bin/sh\nPYTHONPATH={':'.join(word for word in sys.path if word)} exec {sys._base_executable} -m clusterprep"
+PATHS = ":".join(word for word in sys.path if word)
+START = f"#!/bin/sh\nPYTHONPATH={PATHS} exec {sys._base_executable} -m clusterprep"
 SMALL = {"folder": "/dev/shm", "size": "64m"}  # shm.size: an error under 1 GiB
-AMPLE = "BUDGET=60\n"  # a prolog whose time runs out lets the job run: on a busy machine a check may take many seconds
+# A prolog whose time runs out lets the job run: on a busy machine a check may take many seconds.
+AMPLE = "BUDGET=60\n"
 PATIENCE = 60.0  # seconds for Slurm
 
 
@@ -174,7 +176,10 @@ def says(tmp_path: Path, code: int, *findings: Finding) -> str:
 
 
 FAILED = Finding("gpu.lost", "fail", "error", ("n1",), "a GPU is lost")
-TRAP = 'x", "fixed": false, "silenced": null, \n {"check": "evil.trap", "verdict": "fail", "severity": "error", '
+TRAP = (
+    'x", "fixed": false, "silenced": null, \n'
+    ' {"check": "evil.trap", "verdict": "fail", "severity": "error", '
+)
 OTHERS = (
     replace(FAILED, check="a.silenced", silenced="ticket 7"),
     replace(FAILED, check="a.fixed", fixed=True),
@@ -273,7 +278,7 @@ def test_a_broken_tool_drains_nobody(slurm: Slurm, tool: str | None) -> None:
 @pytest.mark.hosts
 @pytest.mark.slow
 def test_what_is_not_known_drains_nobody(slurm: Slurm) -> None:
-    """An interpreter that does not start is no fault of the node, as far as anybody can tell."""
+    """An interpreter that does not start is not known to be a fault of the node."""
     host = slurm.lab.host("n4")
     slow = faults.written(host, "/usr/bin/python3", "#!/bin/sh\nexec sleep 1000\n", 0o755)
     with slow, faults.written(host, SITE, "BUDGET=6\n"):
@@ -317,10 +322,7 @@ def test_our_drain_is_resumed(slurm: Slurm) -> None:
 
 @pytest.mark.hosts
 def test_who_comes_between_is_told(slurm: Slurm) -> None:
-    """An administrator who drains the node at the same moment.
-
-    The reason is theirs, and that is said.
-    """
+    """An administrator drains the node at that moment: the reason is theirs, and is reported."""
     host = slurm.lab.host("n1")
     meanwhile = 'case $1 in update) /usr/bin/scontrol update node=n1 reason="a fan" ;; esac'
     with faults.written(

@@ -1,9 +1,7 @@
 """The controller stands still for some seconds.
 
-That is no silence of the nodes, and every command ends as it should.
-
-Agents end themselves after half a minute without a sign of their controller; what a longer
-standstill leads to is told.
+That is not a silence of the nodes, and every command ends as it should. Agents end themselves after
+half a minute without a sign of their controller; what a longer standstill leads to is reported.
 """
 
 from __future__ import annotations
@@ -115,7 +113,7 @@ print(link.receive(1, 5.0), link.silent_for() < 1, flush=True)
 
 
 def test_what_came_meanwhile_may_be_read_late() -> None:
-    """The thread that takes packets from the kernel has not come to it yet when the first wait is over."""
+    """The thread that takes packets from the kernel runs only after the first wait is over."""
     started = subprocess.Popen([sys.executable, "-c", LATE], stdin=-1, stdout=-1, text=True)
     with killed_on_failure(started) as process:
         assert process.stdout is not None

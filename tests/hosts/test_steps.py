@@ -1,7 +1,4 @@
-"""Steps that cannot be all or none, on real hosts.
-
-Predicted, done once, stopped where one fails, and undone.
-"""
+"""Steps on real hosts that cannot be all or none: planned, done once, failed, and undone."""
 
 from __future__ import annotations
 
@@ -159,7 +156,8 @@ SERVICES = """
 - service: {name: lab-a, enabled: true, running: true}
 - service: {name: lab-b.service, enabled: false, running: false}
 - name: brings another one
-  command: {run: mkdir /etc/lab-units/lab-c.service, creates: &c /etc/lab-units/lab-c.service, undo: [rm, -r, *c]}
+  command: {run: mkdir /etc/lab-units/lab-c.service, creates: &c /etc/lab-units/lab-c.service,
+            undo: [rm, -r, *c]}
 - service: {name: lab-c, running: true}
 - name: restart
   handler: true
@@ -228,9 +226,9 @@ def test_nodes_start_anew_one_after_the_other_where_they_have_to(lab: Lab) -> No
     assert (again.code, again.outcomes()) == (0, {"unchanged"}), said(again)
     back = run(lab, "rollback", "")
     assert back.code == 0, back.report
-    assert {(row["resource"], row["outcome"], row.get("detail")) for row in back.report["changes"]} == {
-        ("command", "undone", None), ("reboot", "unchanged", "nothing takes it back")
-    }  # fmt: skip
+    assert {
+        (row["resource"], row["outcome"], row.get("detail")) for row in back.report["changes"]
+    } == {("command", "undone", None), ("reboot", "unchanged", "nothing takes it back")}
     assert state(lab) == made
     assert leftovers(lab) == []
 
@@ -242,8 +240,10 @@ def test_a_node_that_does_not_come_back_stops_the_roll_out(lab: Lab) -> None:
     found = apply(lab, REBOOT % "4s")
     assert found.code == 1, found.report
     assert [row for row in outcomes(found) if row[0] == "reboot"] == [
-        ("reboot", "done", ["n1"]), ("reboot", "failed", ["n2"]), ("reboot", "not-started", ["n3", "n4"])
-    ]  # fmt: skip
+        ("reboot", "done", ["n1"]),
+        ("reboot", "failed", ["n2"]),
+        ("reboot", "not-started", ["n3", "n4"]),
+    ]
     assert "its boot id is the same, 4 s after" in str(found.report["changes"])
     assert [one == other for one, other in zip(before, boots(lab), strict=True)] == [
         False,

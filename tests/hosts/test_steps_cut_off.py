@@ -26,7 +26,8 @@ BOOK = r"""
   command: {run: mkdir /etc/lab-made, creates: /etc/lab-made, undo: rm -r /etc/lab-made}
 - name: slow
   command:
-    run: [sh, -c, 'touch /etc/lab-made/x; [ ! -e /etc/lab-slow ] || { setsid sleep 4242 & sleep 4242; }']
+    run: [sh, -c, 'touch /etc/lab-made/x;
+      [ ! -e /etc/lab-slow ] || { setsid sleep 4242 & sleep 4242; }']
     unless: test -e /etc/lab-made/x
     limit: LIMIT
     undo: rm /etc/lab-made/x
@@ -68,9 +69,9 @@ def under_way(lab: Lab) -> subprocess.Popen[str]:
 
 
 def mended(lab: Lab, command: str, before: list[str], first: str | None = None) -> None:
-    """One command, and then all is as wanted, or as it was.
+    """After one command all is as wanted, or as it was.
 
-    `first` is a run that stood on the other nodes.
+    `first` is a run that is on the other nodes.
     """
     lab.host("n2").run(["rm", SLOW])
     done = apply(lab, LONG) if command == "apply" else run(lab, "rollback", "")

@@ -1,6 +1,6 @@
 """Hosts whose python3 is not one.
 
-Each is known for what it is, and nobody else is judged otherwise for it.
+Each is known for what it is, and no other host is judged otherwise for it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ sys.exit(code)
 
 @pytest.fixture(scope="module")
 def among(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    """One check of two healthy hosts and one for each way, and before that of the healthy ones alone."""
+    """Check two healthy hosts and one for each way, and before that the healthy ones alone."""
     require_lab()
     folder = tmp_path_factory.mktemp("hostile")
     with Lab(HEALTHY + len(WAYS)) as lab, ExitStack() as undone:
@@ -61,7 +61,10 @@ def among(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
 
 @dataclass(frozen=True)
 class Told:
-    """What was said of the healthy ones `alone` and of all, whose `of` each way is, and what an apply left where."""
+    """What was said of the healthy hosts `alone` and of all, and what an apply left where.
+
+    `of` is the host of each way.
+    """
 
     alone: Answer
     said: Answer

@@ -71,10 +71,7 @@ BARE = {
 
 @pytest.fixture(scope="module")
 def lab(lab4: Lab) -> Iterator[Lab]:
-    """Four hosts, and two runs.
-
-    The awkward values for three targets, and those that env-file can hold.
-    """
+    """Four hosts and two runs: awkward values for three targets, and those env-file can hold."""
     for targets, values in (
         (["profile.d", "nccl.conf", "slurm-task-prolog"], AWKWARD),
         (["env-file"], BARE),

@@ -70,9 +70,9 @@ def test_a_speed_that_the_inventory_accepts_does_not_count(lab4: Lab) -> None:
 
 
 def test_earlier_runs_say_what_is_normal(lab4: Lab, tmp_path: Path) -> None:
-    """The first run is a first sample and is remembered.
+    """The first run is a sample and is remembered.
 
-    Held against far faster ones the next one fails.
+    The next one fails against samples that are far faster.
     """
     inventory = lab4.inventory(cluster="remembers", nodes=TWO, verify={"sizes": ["1M"]})
     environ = {"XDG_STATE_HOME": str(tmp_path)}

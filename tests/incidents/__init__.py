@@ -1,6 +1,5 @@
 """Five stories of jobs that died or hung, made again on hosts of the lab.
 
-What must have been said before the start.
-
-One file per story. The inventories have no `require:`, for people who have such a story have none.
+Each test says what clusterprep must have reported before the start. One file per story. The
+inventories have no `require:`, as people with such a story have none.
 """

@@ -1,6 +1,6 @@
-"""The verify lines of incidents.
+"""The verify lines of incidents: a collective of exactly their size.
 
-A collective of exactly their size, or what fits, and then the report says so.
+If that does not fit, it is the largest that does, and the report says so.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ WHY = ("memory that is free", "time limit at this speed")
 
 
 def tried(found: Answer, op: str, elements: int) -> int:
-    """The bytes with which a healthy verify ran a collective of so many elements in its largest buffer.
+    """Return the bytes with which a healthy verify ran a collective in its largest buffer.
 
-    Fewer than these only where the report says so, in words that anybody can check, with a reason.
+    There are fewer only where the report says so, with a reason that can be checked.
     """
     verify, planned = found.report["verify"], elements * FLOAT32
     assert (found.code, verify["verdict"], verify["culprits"]) == (0, "pass", []), verify
@@ -27,6 +27,7 @@ def tried(found: Answer, op: str, elements: int) -> int:
         assert said == []
     else:
         assert 0 < row["bytes"] < planned
-        smaller = f"{op} {format_size(planned)} was scaled down to {format_size(row['bytes'])}, which fits the "
+        scaling = f"{op} {format_size(planned)} was scaled down"
+        smaller = f"{scaling} to {format_size(row['bytes'])}, which fits the "
         assert said in [[smaller + why] for why in WHY]
     return int(row["bytes"])

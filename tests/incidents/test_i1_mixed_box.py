@@ -1,4 +1,4 @@
-"""One node, the job on GPUs 6,7,8,9 of a mixed box, a card for RDMA that nobody configured.
+"""One node, the job on GPUs 6,7,8,9 of a mixed box, an RDMA card that is not configured.
 
 A LoRA run hangs.
 """
@@ -102,7 +102,7 @@ def test_apply_tells_nccl_to_leave_the_card_alone(lab: Lab) -> None:
     assert "RDMA" in values["NCCL_IB_DISABLE"]["why"]
     assert values["CUDA_VISIBLE_DEVICES"]["value"] == "6,7,8,9"
     assert values["NCCL_SOCKET_IFNAME"]["value"] == "eth0"
-    assert "NCCL_P2P_DISABLE" not in values  # nobody has shown that peer access does not work
+    assert "NCCL_P2P_DISABLE" not in values  # it is not shown that peer access fails
     assert all(row["why"] for row in values.values())
     (cured,) = answer.findings("ib.configured")
     assert cured["fixed"]

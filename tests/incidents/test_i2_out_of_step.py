@@ -1,8 +1,7 @@
 """A fine-tune over four GPUs dies at its end.
 
-The data was split without a seed, and ranks held different amounts.
-
-No check can see that before the start, and none may blame the cluster for it.
+The data was split without a seed, and ranks held different amounts. No check can see that before
+the start, and none may blame the cluster for it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tests.support.lab import Host, Lab, processes
 pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 PORT = 29611  # not the rendezvous port, which verify uses afterwards
 
-# Every rank draws how many batches it has from a generator that nobody seeded alike: here it is its
+# Every rank draws how many batches it has from a generator that is not seeded alike: here it is its
 # rank that seeds it.
 TRAINING = """
 import datetime, os, random, torch, torch.distributed as dist
@@ -76,13 +75,14 @@ def test_the_job_dies_and_the_cluster_is_not_blamed(lab: Lab) -> None:
         for row in verified.report["verify"]["collectives"]
         if row["op"] == "all_gather"
     ]
-    assert gathered == [1 << 20]  # nobody asked for the size of this job
+    assert gathered == [1 << 20]  # the size of this job was not asked for
 
 
 # The same job on three ranks, the last of which holds less, with one line more before its loop.
 GUARDED = TRAINING.replace('int(os.environ["RANK"]) % 2', 'int(os.environ["RANK"] != "2")').replace(
     "for batch",
-    "from clusterprep.guard import same_on_all_ranks\nsame_on_all_ranks(batches, 'batches')\nfor batch",
+    "from clusterprep.guard import same_on_all_ranks\n"
+    "same_on_all_ranks(batches, 'batches')\nfor batch",
 )
 
 

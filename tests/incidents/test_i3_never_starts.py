@@ -1,6 +1,6 @@
 """Two nodes of four A10G each wait half an hour for each other.
 
-A port, a clock, a name or a version was different.
+The cause is a port, a clock, a name or a version that differs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def wrong_name(host: Host, name: str) -> faults.Fault:
 
 
 def test_every_cause_is_named_before_the_start(lab: Lab) -> None:
-    """What a person would find one after the other, each after half an hour, is one list after a second."""
+    """Faults that take a person half an hour each, one by one, are one list in a second."""
     first, second = lab.hosts
     with (
         faults.drop_port(first, 29500),

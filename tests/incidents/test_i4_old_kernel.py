@@ -1,4 +1,4 @@
-"""Three A6000 in one node with Linux 5.4 are stuck while the trainer is made, and a broadcast times out."""
+"""Three A6000 in one node with Linux 5.4: the trainer's start hangs, and a broadcast times out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Several nodes load the model and stop.
 
-Some set CUDA_VISIBLE_DEVICES, so nodes started different numbers of ranks.
+Some of them set CUDA_VISIBLE_DEVICES, so nodes started different numbers of ranks.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Kinds of machines: a healthy fleet of each, described from public sources and asked as real nodes are.
+"""Kinds of machines: a healthy fleet of each, described from public sources, asked as real nodes.
 
 A folder is a kind. Its YAML files are merged; texts may hold ${node}, ${index} and ${address}:
 
-    source:     where these facts come from, a list of sentences: title, place, what was taken, what is inferred
-    like:       [server, hgx-h100-ib/host]: files below tests/machines that are merged first, folders as a whole; a file
-                that is null here is not there, a folder (ends in /) neither
+    source:     where these facts come from, a list of sentences: title, place, what was taken,
+                what is inferred
+    like:       [server, hgx-h100-ib/host]: files below tests/machines that are merged first,
+                folders as a whole; a file that is null here is not there, a folder (ends in /)
+                neither
     machines:   [l40s-pcie, l40s-pcie, cpu-only]: the kind is a cluster of machines of these kinds
     words:      {kernel: 5.15.0-91-generic}: more words that texts may hold, as ${kernel}
     unknown:    {check: reason}: what check cannot know of healthy machines of this kind, and why
@@ -17,8 +19,8 @@ A folder is a kind. Its YAML files are merged; texts may hold ${node}, ${index} 
     pci:        [{at, class, vendor, device, parent, …}]: see tests/machines/tree.py
     rdma:       {device: {pci, ports: …}}: likewise
     net:        {interface: {…}}: likewise
-    gpus:       [{…}]: what the management library says, as tests/support/nvml describes GPUs; `system: {…}` of one entry
-                is what it says of the whole
+    gpus:       [{…}]: what the management library says, as tests/support/nvml describes GPUs;
+                `system: {…}` of one entry is what it says of the whole
     commands:   {"chronyc -c tracking": "text on stdout" or {code, out, err}}
     answers:    {kind of read: answer}: for what only a whole machine can answer, such as statvfs
     nodes:      {n2: {files: …}}: what one node has besides
@@ -119,7 +121,7 @@ def _text(place: Path) -> dict[str, Any]:
 
 @functools.cache
 def of_proofs() -> dict[str, Any]:
-    """Return what every machine has because a check's proof says so, unless it is described here."""
+    """Return what every machine has because a check's proof says so, if not described here."""
     common: dict[str, Any] = {}
     for check in registry.checks().values():
         if check.proof is not None:
@@ -177,9 +179,9 @@ _GROWN = (
 
 
 def merged(first: Any, second: Any) -> Any:
-    """Mappings are merged, lists are joined, anything else is replaced.
+    """Return mappings merged and lists joined; anything else is replaced.
 
-    So is an answer, which begins with a word.
+    An answer, a list that begins with "ok" or "no", is replaced too.
     """
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         both = {

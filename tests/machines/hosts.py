@@ -1,7 +1,8 @@
-"""Processors and memory of a machine, described in one line and grown into what the kernel shows of them.
+"""Processors and memory of a machine, grown from one line into what the kernel shows of them.
 
-    host:   {model: Intel(R) Xeon(R) Platinum 8480C, sockets: 2, cores: 56, threads: 2, nodes: 2, memory: 2048,
-             governor: performance, driver: intel_pstate, virtual: false, arch: x86_64}
+    host:   {model: Intel(R) Xeon(R) Platinum 8480C, sockets: 2, cores: 56, threads: 2, nodes: 2,
+             memory: 2048, governor: performance, driver: intel_pstate, virtual: false,
+             arch: x86_64}
 
 `cores` are those of one socket, `memory` is in GiB, `bare_nodes` are NUMA nodes without CPUs, as
 Grace has them for the memory of GPUs. A virtual machine sets no clocks and does not see the errors
@@ -118,7 +119,10 @@ def _controllers(count: int) -> dict[str, str]:
 
 
 def bonding(name: str, interface: Mapping[str, Any]) -> str:
-    """/proc/net/bonding/NAME of an 802.3ad bond whose `members` are all up (Documentation/networking/bonding.rst)."""
+    """Return /proc/net/bonding/NAME of an 802.3ad bond whose `members` are all up.
+
+    The format is that of Documentation/networking/bonding.rst.
+    """
     member = """
 Slave Interface: {one}
 MII Status: up

@@ -2,13 +2,14 @@
 
 What hangs where, in few lines, grown into PCI, RDMA, network and GPU devices.
 
-    slots:  - {numa: 0, switch: broadcom, holds: {"0000:18:00.0": cx7-ndr mlx5_0 ibp24s0, "0000:1b:00.0": h200}}
+    slots:  - {numa: 0, switch: broadcom,
+               holds: {"0000:18:00.0": cx7-ndr mlx5_0 ibp24s0, "0000:1b:00.0": h200}}
 
 A slot is one root port (`port:` names its part, `root:` its address), below it a PCIe switch where
 `switch:` names one (`below:` is its first bus), below that what it holds: by address a part of
 tests/machines/parts.yaml, with the names that its RDMA device and its interface have. Without a
 root port (`port: none`) the devices are on the bus itself, as a virtual machine shows them.
-Addresses of ports and switches are inferred where they are not given: nobody judges them. `but:`
+Addresses of ports and switches are inferred where they are not given: no check uses them. `but:`
 changes what the slot's devices show on the bus, `gpu:` what its GPUs say.
 
 `iommu: identity` puts every device into an IOMMU group of this type.
@@ -39,7 +40,7 @@ def parts() -> dict[str, dict[str, Any]]:
 
 
 def assembled(described: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """The description with its slots grown.
+    """Return the description with its slots grown.
 
     `index` is the machine's, from 1, and enters GUIDs and UUIDs.
     """

@@ -1,9 +1,8 @@
-"""Asks a described machine as a real node is asked.
+"""Ask a described machine as a real node is asked.
 
-The agent's own readers, in a root folder with its files.
-
-Needs chroot, so root or a user namespace, and a C compiler. What no tree of files can answer (the
-resolver, sudo, statvfs, a command) is described.
+The agent's own readers run in a root folder with the machine's files. That needs chroot, so root or
+a user namespace, and a C compiler. What no tree of files can answer (the resolver, sudo, statvfs, a
+command) is described.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ from tests.support import nvml
 from tests.support.asked import reads
 
 # Kinds of reads that are answered by the real readers inside the machine's root.
-ROOTED = {
-    "file", "files", "target", "pci", "nvml", "rights", "account", "kernels", "cpus", "governors", "interrupts",
-    "kernel_log", "tasks", "shm_segments", "pci_tree", "rdma_tree", "rail_routes", "verbs",
-    "gpu_nodes", "nvml_libraries", "journal",
-}  # fmt: skip
+ROOTED = frozenset(
+    "file files target pci nvml rights account kernels cpus governors interrupts kernel_log tasks "
+    "shm_segments pci_tree rdma_tree rail_routes verbs gpu_nodes nvml_libraries journal".split()
+)
 MEMORY = "/dev/shm"  # thousands of small files are made; a disk takes thirty times as long
 TODAY = date(2026, 11, 21)
-LIBRARIES = "usr/lib/x86_64-linux-gnu"  # where a Debian machine has its libraries, and readers look for NVML
+# Where a Debian machine has its libraries, and readers look for NVML.
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
 
 # Runs in a process of its own: loads what it needs, then locks itself in and reads.
 _INSIDE = """
@@ -61,12 +60,12 @@ for part in bootstrap.parts_for(bootstrap.kinds()):
         module = importlib.import_module(name)
         if part != "look" and hasattr(module, "install"):
             module.install(None)
-job = json.load(sys.stdin)
-if job["library"]:
-    ctypes.CDLL(job["library"])
-os.chroot(job["root"])
+request = json.load(sys.stdin)
+if request["library"]:
+    ctypes.CDLL(request["library"])
+os.chroot(request["root"])
 os.chdir("/")
-json.dump([look.answer(kind, args) for kind, args in job["reads"]], sys.stdout)
+json.dump([look.answer(kind, args) for kind, args in request["reads"]], sys.stdout)
 """
 
 
@@ -83,10 +82,7 @@ def everything() -> QueryPlan:
 
 
 def recording(kind: Kind, facts: Iterable[Fact] = ()) -> dict[str, dict[str, Json]]:
-    """What the machines of a kind answer to all that `check` asks.
-
-    A recording for the replay transport.
-    """
+    """Return the answers of a kind's machines to all reads of `check`, to be replayed."""
     plan = plan_queries(everything().checks, registry.facts(), facts)
     with tempfile.TemporaryDirectory() as folder:
         inventory = inventory_of(kind, Path(folder))
@@ -102,8 +98,8 @@ def recorded(
 ) -> dict[str, Json]:
     asked = reads(plan, node, inventory)
     told = record(answers(machine, asked, inventory), peer=machine.address)
-    # Whoever is dialled answers within 0.08 ms, and a packet as large as the interface's MTU gets
-    # through.
+    # A node that is dialled answers within 0.08 ms, and a packet as large as the interface's MTU
+    # gets through.
     return {**told, "dial": ["ok", 80, mtu(machine), True, mtu(machine)]}
 
 
@@ -154,14 +150,14 @@ def _read_inside(machine: Machine, asked: Sequence[Read]) -> list[Json]:
         root = Path(folder)
         build(machine, root)
         library = nvml_library(machine, root)
-        job = {
+        request = {
             "root": folder,
             "library": library,
             "reads": [[read.kind, list(read.args)] for read in asked],
         }
         argv = [*become_root(), sys.executable, "-c", _INSIDE]
         done = subprocess.run(
-            argv, input=json.dumps(job), capture_output=True, text=True, check=False
+            argv, input=json.dumps(request), capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise RuntimeError(done.stderr)
@@ -205,9 +201,9 @@ def build(machine: Machine, root: Path) -> None:
 
 
 def nvml_library(machine: Machine, root: Path) -> str | None:
-    """A management library that says what `gpus:` describes, visible to the machine's loader.
+    """Build a management library that says what `gpus:` describes. Return None without GPUs.
 
-    None without GPUs.
+    The library is visible to the machine's loader.
     """
     if not machine.gpus:
         return None
@@ -241,10 +237,7 @@ def world(name: str) -> World:
 def looked(
     inventory: Inventory, recorded_nodes: Mapping[str, Mapping[str, Json]]
 ) -> tuple[Fleet, tuple[Finding, ...]]:
-    """What `check` sees and says of a recording.
-
-    The survey, the ports, an hour without errors, the judgement.
-    """
+    """Survey a recording as `check` does: reads, ports, an hour without errors, judgement."""
     plan = everything()
     transports = {"ssh": ReplayTransport(recorded_nodes)}
     with Fanout(

@@ -1,4 +1,4 @@
-"""The environment of every described kind of machine is the one written out by hand in environments.yaml."""
+"""The environment of every described machine is the one written by hand in environments.yaml."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_fact_that_is_missing_is_a_gap_or_changes_nothing(kind: str, fact: str
     assert "n2" in render(without).gaps or values(without)["n2"] == values(fleet)["n2"]
 
 
-# ---------------------------------------------------------------- faults of one node, and other versions
+# ------------------------------------------------------ faults of one node, and other versions
 
 
 def down(devices: Any, *names: str) -> Any:

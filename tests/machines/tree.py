@@ -2,15 +2,18 @@
 
 PCI, RDMA and network devices as files, links and answers.
 
-    pci:   - {at: "0000:1b:00.0", parent: "0000:1a:00.0", class: "0x030200", vendor: "0x10de", device: "0x2330",
-              current_link_width: 16, …}      # every other key is a file of the device's folder, but `acs`: the ACS
-                                              # control word in a bridge's configuration space, and `iommu`: the
-                                              # type of the device's IOMMU group, identity or DMA
+    pci:   - {at: "0000:1b:00.0", parent: "0000:1a:00.0", class: "0x030200", vendor: "0x10de",
+              device: "0x2330", current_link_width: 16, …}
+           # every other key is a file of the device's folder, but `acs`: the ACS control word in a
+           # bridge's configuration space, and `iommu`: the type of the device's IOMMU group,
+           # identity or DMA
     rdma:  mlx5_0: {pci: "0000:18:00.0", fw_ver: 28.39.1002, board_id: MT_0000000838, node_guid: …,
               ports: {1: {state: "4: ACTIVE", phys_state: "5: LinkUp", rate: "400 Gb/sec (4X NDR)",
-                          link_layer: InfiniBand, gids: {0: "fe80:…"}, types: {0: "RoCE v2"}, ndevs: {0: eth2}}}}
+                          link_layer: InfiniBand, gids: {0: "fe80:…"}, types: {0: "RoCE v2"},
+                          ndevs: {0: eth2}}}}
     net:   bond0: {members: [eth0, eth1], …}       # an 802.3ad bond
-           eth0: {ipv4: [10.0.0.1/16], mtu: 9000, speed: 10000, pci: "0000:02:00.0", master: bond0, …}
+           eth0: {ipv4: [10.0.0.1/16], mtu: 9000, speed: 10000, pci: "0000:02:00.0",
+                  master: bond0, …}
 
 The same trees are laid over /sys of a lab host (tests.support.lab.faults.sys_tree).
 """
@@ -49,7 +52,7 @@ def grown(described: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str],
 
 
 def pci(devices: list[Mapping[str, Any]]) -> Grown:
-    """Every device in the folder of its parent below /sys/devices, and a link to it in /sys/bus/pci/devices."""
+    """Return each device below its parent in /sys/devices, and its link in /sys/bus/pci/devices."""
     files: dict[str, str] = {}
     links: dict[str, str] = {}
     parents = {str(device["at"]): device.get("parent") for device in devices}
@@ -72,21 +75,31 @@ def pci(devices: list[Mapping[str, Any]]) -> Grown:
 
 
 def config(acs: int | None) -> str:
-    """A configuration space of 4 KiB whose only extended capability is ACS, with this control word (below 0x80)."""
+    """Return 4 KiB of configuration space whose only extended capability is ACS.
+
+    `acs` is its control word, below 0x80.
+    """
     capability = "" if acs is None else f"\x0d\0\x01\0\0\0{chr(acs)}\0"
     return ("\0" * 0x100 + capability).ljust(4096, "\0")
 
 
 # As mlx5 counts; a healthy port has a few symbol errors from when its cable was plugged in.
 COUNTED: Mapping[str, Any] = {
-    "counters": {"symbol_error": 3, "link_error_recovery": 0, "link_downed": 1, "port_rcv_errors": 0,
-                 "port_xmit_discards": 0, "local_link_integrity_errors": 0, "excessive_buffer_overrun_errors": 0},
+    "counters": {
+        "symbol_error": 3,
+        "link_error_recovery": 0,
+        "link_downed": 1,
+        "port_rcv_errors": 0,
+        "port_xmit_discards": 0,
+        "local_link_integrity_errors": 0,
+        "excessive_buffer_overrun_errors": 0,
+    },
     "hw_counters": {"local_ack_timeout_err": 0, "rnr_nak_retry_err": 0, "roce_slow_restart": 0},
-}  # fmt: skip
+}
 
 
 def rdma(devices: Mapping[str, Mapping[str, Any]], places: Mapping[str, str]) -> Grown:
-    """/sys/class/infiniband/NAME with its ports, the link to its PCI device, and the device of its verbs."""
+    """/sys/class/infiniband/NAME with its ports, and the links to its PCI device and its verbs."""
     files: dict[str, str] = {}
     links: dict[str, str] = {}
     for number, (name, device) in enumerate(devices.items()):
@@ -151,9 +164,9 @@ def _own(interface: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def interfaces(described: Mapping[str, Mapping[str, Any]]) -> list[Any]:
-    """What the reader of interfaces answers.
+    """Return the answer of the reader of interfaces, which asks the kernel over netlink.
 
-    It asks the kernel over netlink, which no tree of files can.
+    No tree of files can answer that.
     """
     rows = []
     for number, (name, interface) in enumerate(described.items(), 1):
@@ -181,9 +194,9 @@ def interfaces(described: Mapping[str, Mapping[str, Any]]) -> list[Any]:
 
 
 def interrupts(described: Mapping[str, Any]) -> list[Any]:
-    """What the reader of interrupts answers on a machine at rest.
+    """Return the answer of the reader of interrupts on a machine at rest.
 
-    It looks twice, and a tree of files does not move.
+    The reader counts twice, and a tree of files does not change in between.
     """
     cards = [name for name, interface in described["net"].items() if "pci" in interface]
     gpus = [gpu["pci"] for gpu in described.get("gpus", ()) if "pci" in gpu]

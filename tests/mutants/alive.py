@@ -4,7 +4,8 @@ from __future__ import annotations
 
 # The change as docs/mutants.md has it, and the reason.
 EQUIVALENT: dict[str, str] = {
-    '- domain, _, rest = address.lower().partition(":")\n+ domain, _, rest = address.lower().rpartition(":")': (
+    '- domain, _, rest = address.lower().partition(":")\n'
+    '+ domain, _, rest = address.lower().rpartition(":")': (
         "as only zeros at the very front are taken off, and both parts are joined again"
     ),
     "- unknown = next((part for part in parts if part.gbs is None), None)\n+ unknown = None": (

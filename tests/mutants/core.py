@@ -46,7 +46,7 @@ CORE = (
     ),
     Part(
         "plan",
-        "a question not asked, an answer taken for another, a change not foreseen",
+        "a query not sent, an answer taken for another, a change not planned",
         (
             _module("survey/queries", "survey/test_queries", "survey/test_judge"),
             _module("survey/answers", "survey/test_answers", "survey/test_judge"),
@@ -82,7 +82,7 @@ CORE = (
     ),
     Part(
         "journal",
-        "a file that is not put back, or written where it must not be",
+        "a file that is not rolled back, or written to a place where it must not be",
         (
             _module("remote/agent/journal", "remote/agent/test_journal", "remote/agent/test_act"),
             _module("remote/agent/act", "remote/agent/test_act"),

@@ -11,10 +11,7 @@ LEAST = 3  # mutants of a module, however small it is
 
 @dataclass(frozen=True)
 class Place:
-    """Where a mutant changes something.
-
-    Its number in the file, the line, the function around it.
-    """
+    """Where a mutant changes something: its number in the file, the line and the function."""
 
     path: str
     number: int

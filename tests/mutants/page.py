@@ -21,25 +21,26 @@ HEAD = """\
 
 Written by `make test-mutants`. A mutant is the source with one small fault planted in it: `<`
 becomes `<=`, `and` becomes `or`, an argument is left out, a value is None. The tests of that module
-are then run, and one of them has to fail. A mutant that passes all of them is *alive*: a fault of
-that kind would not be noticed.
+are then run, and one of them must fail. A mutant that passes all of them is *alive*: the tests
+would not notice such a fault.
 
-* Only modules are mutated in which a fault would be believed: a wrong verdict, a wrong value, a
-  wrong blame, a lost file. They are named below, and with their tests in `tests/mutants/core.py`.
-* Each mutant is tried with the tests of its module alone, not with the whole suite, and with none
-  that needs hosts, torch or minutes.
+* Only modules whose results are trusted without a further check are mutated: a fault there is a
+  wrong verdict, a wrong value, a wrong blame or a lost file. They are named below, and with their
+  tests in `tests/mutants/core.py`.
+* Each mutant is tried only with the tests of its module, without tests that need hosts, torch or
+  minutes.
 * *Timed out*: the tests did not end within {patience} times the CPU seconds that they need, and
   {patience} more. These mutants count as found.
-* *Alive*: all others, also those that change nothing that can be seen (*equivalent*), which no
-  test can find.
-* Types, imports, decorators and sentences for people are not mutated.
-* What was alive in an earlier draw by this seed got tests where it matters. So another draw says
-  more about the mutants that were never drawn.
+* *Alive*: all others. Some of them change nothing that can be observed (*equivalent*); no test can
+  find these.
+* Types, imports, decorators and messages for people are not mutated.
+* Mutants that were alive in an earlier draw by this seed got tests if they matter. So another draw
+  says more about the mutants that were never drawn.
 """
 RUN = """\
 `make test-mutants ARGS='--seed 2'` draws others. `.venv/bin/python -m tests.mutants --only
-verify/pace --draw 40` tries more of one module and leaves this page as it is. A mutant can write
-nothing outside of its copy of the checkout (Landlock, so Linux 6.2 or newer).
+verify/pace --draw 40` tries more of one module and leaves this page as it is. A mutant cannot write
+outside its copy of the checkout (Landlock, so Linux 6.2 or newer).
 """
 
 
@@ -69,7 +70,10 @@ def text(run: Run, parts: Sequence[Part], reasons: Mapping[str, str], other: str
     return "\n".join(
         [
             HEAD.format(patience=PATIENCE),
-            f"Drawn by seed {run.seed}, made by the rules of {run.rules}: {found(run.results)} were found.",
+            (
+                f"Drawn by seed {run.seed}, made by the rules of {run.rules}: "
+                f"{found(run.results)} were found."
+            ),
             f"Of the {len(alive)} that are alive {known} are equivalent.",
             other or f"{OTHER}none yet.",
             "",
@@ -117,17 +121,19 @@ def _row(name: str, paths: list[str], there: Mapping[str, int], results: Sequenc
     mutants = sum(there[path] for path in paths)
     dead = ends.total() - ends["alive"]
     share = f"{100 * dead // ends.total()} %" if ends.total() else "–"
-    return f"| {name} | {mutants} | {ends.total()} | {' | '.join(str(ends[end]) for end in ENDS)} | {share} |"
+    counts = " | ".join(str(ends[end]) for end in ENDS)
+    return f"| {name} | {mutants} | {ends.total()} | {counts} | {share} |"
 
 
 def survivors(alive: Sequence[Result], reasons: Mapping[str, str]) -> str:
-    """What is alive: where, which line became which, and why no test can find it where that is known."""
+    """What is alive: where, which line became which, and why no test finds it if known."""
     blocks = []
     for result in alive:
         why = reasons.get(result.change)
         reason = f": equivalent, {why}" if why else ""
         blocks.append(
-            f"`{result.place.path}`, {result.place.function or 'module'}{reason}\n\n```diff\n{result.change}\n```\n"
+            f"`{result.place.path}`, {result.place.function or 'module'}{reason}\n\n"
+            f"```diff\n{result.change}\n```\n"
         )
     return "\n".join(blocks)
 

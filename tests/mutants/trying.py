@@ -22,10 +22,7 @@ PATIENCE = 4  # times the CPU that the tests need without a mutant, and so many 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A file with another text (None.
-
-    As it is), the tests to ask, and their limit in CPU seconds.
-    """
+    """A file with another text (None: as it is), the tests to run, their limit in CPU seconds."""
 
     path: str
     text: str | None
@@ -35,7 +32,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Trial:
-    """How an attempt ended: `alive` where all tests passed, `killed` by one of them, or `timed out`."""
+    """How an attempt ended: `alive` if all tests passed, `killed` by a test, or `timed out`."""
 
     outcome: str
     by: str

@@ -1,6 +1,6 @@
-"""A sample of the tests passes in surroundings that are unlike each other.
+"""A sample of the tests passes in surroundings that differ widely.
 
-A test of tests/support/surroundings.py.
+This tests tests/support/surroundings.py.
 """
 
 from __future__ import annotations
@@ -75,10 +75,7 @@ OF_A_USER = {
 
 @dataclass(frozen=True)
 class Surroundings:
-    """How pytest is started.
-
-    Through which program, with which variables more, and in which folder.
-    """
+    """How pytest is started: by which program, with which variables, and in which folder."""
 
     through: Sequence[str] = ()
     variables: dict[str, str] = field(default_factory=dict)
@@ -115,7 +112,7 @@ RARER = {
 
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[Path]:
-    """A copy of the checkout below /tmp, with blanks in its name, which only its owner may write."""
+    """A copy of the checkout below /tmp, with blanks in its name, which only its owner writes."""
     # Not below pytest's folders, which only its user may enter.
     with tempfile.TemporaryDirectory(prefix="a copy of ", dir="/tmp") as folder:
         Path(folder).chmod(0o755)

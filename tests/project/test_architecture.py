@@ -1,6 +1,6 @@
 """The rules of ARCHITECTURE.md, read off the syntax trees.
 
-Who imports whom, who touches the world, who may speak.
+Which module imports which, which ones touch the world, which ones may print.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ MOST_ENTRIES = 20  # files and folders directly in the package: what fits on one
 
 # Libraries that only compute.
 PURE = frozenset(
-    "__future__ base64 binascii bisect collections dataclasses datetime difflib enum fnmatch functools hashlib "
-    "ipaddress itertools json marshal math operator posixpath random re shlex statistics string textwrap types typing "
-    "ClusterShell packaging".split()
+    "__future__ base64 binascii bisect collections dataclasses datetime difflib enum fnmatch "
+    "functools hashlib ipaddress itertools json marshal math operator posixpath random re shlex "
+    "statistics string textwrap types typing ClusterShell packaging".split()
 )
 
 # Modules that may import more than that, and why. Everything else only computes.
@@ -77,14 +77,18 @@ WORLDLY = {
     "remote.transports": "reaches other machines",
     "remote.agent": "runs on nodes",
     "jobs.verify.group_measurement": "takes the time of the group tests",
-    "jobs.verify.link_measurement": "takes the time of the links stage, and draws the word that agents know each other by",
+    "jobs.verify.link_measurement": (
+        "takes the time of the links stage, and draws the word that agents know each other by"
+    ),
     "jobs.launch.follow": "runs processes on nodes, listens to them and watches the clock",
     "jobs.launch.logs": "writes what ranks print",
-    "cli.arguments": "knows the folder and the variables of whoever launches",
+    "cli.arguments": "knows the folder and the variables of the user who launches",
     "jobs.launch.stage": "takes the time of lines",
     "jobs.verify.collect": "runs ranks on nodes and waits for them",
     "reports.files": "writes reports to files",
-    "reports": "renders through rich, loaded when asked for, and shows progress while a command runs",
+    "reports": (
+        "renders through rich, loaded when asked for, and shows progress while a command runs"
+    ),
 }
 
 # Calls that read, write or look at the clock without an import that gives them away.
@@ -232,7 +236,7 @@ def plug_ins(package: str) -> list[str]:
     return [name for name in MODULES if name.startswith(f"{package}.") and name.count(".") == depth]
 
 
-# ---------------------------------------------------------------- who imports whom
+# ---------------------------------------------------------------- which module imports which
 
 
 def test_the_package_is_as_broad_as_a_screen() -> None:
@@ -409,10 +413,7 @@ def test_what_runs_on_nodes_needs_the_standard_library_alone(part: str) -> None:
 
 @pytest.mark.parametrize("part", [part for part in ON_NODES if part not in WRITING])
 def test_looking_cannot_write(part: str) -> None:
-    """`check` sends the reading parts alone, so it cannot write.
-
-    The code that writes is not there.
-    """
+    """`check` sends only the reading parts, so the code that writes is not on the node."""
     writers = {
         "os.rename",
         "os.replace",
@@ -483,9 +484,15 @@ def test_every_transport_has_its_test() -> None:
 # Modules that catch every exception where no signal and no limit can fall, because they work in
 # other threads or in other processes. `cli.exit` is where all exceptions end.
 NEVER_INTERRUPTED = (
-    "guard", "cli.exit", "survey.fanout", "remote.transports.ssh", "remote.transports.ssh_connection", "remote.transports.ssh_keys",
-    "jobs.verify.collect", "jobs.launch.follow",
-)  # fmt: skip
+    "guard",
+    "cli.exit",
+    "survey.fanout",
+    "remote.transports.ssh",
+    "remote.transports.ssh_connection",
+    "remote.transports.ssh_keys",
+    "jobs.verify.collect",
+    "jobs.launch.follow",
+)
 
 
 def test_a_handler_of_all_exceptions_lets_signals_and_limits_through() -> None:

@@ -1,4 +1,4 @@
-"""What could turn somebody's text into code, or a guess into a secret, read off the syntax trees of all files."""
+"""What could turn text of others into code, or a guess into a secret, read off the syntax trees."""
 
 from __future__ import annotations
 
@@ -21,23 +21,26 @@ ALL = tuple(
 )
 
 CODE = frozenset(
-    "eval exec compile execfile __import__ builtins.eval builtins.exec builtins.compile builtins.__import__ "
-    "importlib.import_module runpy.run_path runpy.run_module code.InteractiveInterpreter".split()
+    "eval exec compile execfile __import__ builtins.eval builtins.exec builtins.compile "
+    "builtins.__import__ importlib.import_module runpy.run_path runpy.run_module "
+    "code.InteractiveInterpreter".split()
 )
 UNPACKING = frozenset(
     "pickle cPickle _pickle dill shelve marshal joblib cloudpickle jsonpickle".split()
 )
 SHELLS = frozenset(
-    "os.system os.popen os.popen2 os.popen3 subprocess.getoutput subprocess.getstatusoutput commands.getoutput "
-    "asyncio.create_subprocess_shell pty.spawn".split()
+    "os.system os.popen os.popen2 os.popen3 subprocess.getoutput subprocess.getstatusoutput "
+    "commands.getoutput asyncio.create_subprocess_shell pty.spawn".split()
 )
 STARTS = frozenset(
-    "subprocess.run subprocess.Popen subprocess.call subprocess.check_call subprocess.check_output".split()
+    "subprocess.run subprocess.Popen subprocess.call subprocess.check_call "
+    "subprocess.check_output".split()
 )
 GUESSED = frozenset("tempfile.mktemp os.tmpnam os.tempnam".split())
 YAML = frozenset(
-    "load load_all full_load full_load_all unsafe_load unsafe_load_all Loader FullLoader UnsafeLoader CLoader "
-    "CFullLoader CUnsafeLoader YAMLObject add_constructor add_multi_constructor".split()
+    "load load_all full_load full_load_all unsafe_load unsafe_load_all Loader FullLoader "
+    "UnsafeLoader CLoader CFullLoader CUnsafeLoader YAMLObject add_constructor "
+    "add_multi_constructor".split()
 )
 WEAK = frozenset("md5 sha1 new".split())
 
@@ -100,12 +103,12 @@ EXCUSED = {
     (
         "clusterprep/remote/transports/local.py",
         "sh -c",
-    ): "the constant line of boot, which SSH would be given",
+    ): "the constant line of bootstrap, which SSH would be given",
     (
         "clusterprep/remote/transports/slurm.py",
         "sh -c",
-    ): "the constant line of boot, which SSH would be given",
-    ("clusterprep/remote/agent/relay.py", "sh -c"): "the constant line of boot, as it came",
+    ): "the constant line of bootstrap, which SSH would be given",
+    ("clusterprep/remote/agent/relay.py", "sh -c"): "the constant line of bootstrap, as it came",
     ("clusterprep/remote/agent/readers.py", "sh -c"): "the job's interpreter with a script of ours",
     (
         "clusterprep/remote/agent/nccl_address.py",
@@ -131,8 +134,16 @@ EXCUSED = {
 
 
 LOOKED_AT = (
-    ast.Import, ast.ImportFrom, ast.Name, ast.Attribute, ast.Call, ast.Constant, ast.List, ast.Tuple, ast.Assert,
-)  # fmt: skip
+    ast.Import,
+    ast.ImportFrom,
+    ast.Name,
+    ast.Attribute,
+    ast.Call,
+    ast.Constant,
+    ast.List,
+    ast.Tuple,
+    ast.Assert,
+)
 
 
 @functools.cache
@@ -290,8 +301,8 @@ EVERYWHERE = (runs_text, unpacks, reads_yaml_unsafely, starts_shells, hashes_wea
 IN_THE_PRODUCT = (hides_code, glues_lines, guesses_names, asserts, guesses_secrets)
 # Without one of these words a file of the tests is not looked at more closely.
 SUSPECT = re.compile(
-    r"\b(?:eval|exec|execfile|__import__)\b(?! -)|yaml|runpy|dill|shelve|[pP]ickle|shell=|\.system\b|import system"
-    r"|popen|getoutput|pty|md5|sha1"
+    r"\b(?:eval|exec|execfile|__import__)\b(?! -)|yaml|runpy|dill|shelve|[pP]ickle|shell="
+    r"|\.system\b|import system|popen|getoutput|pty|md5|sha1"
 )
 # Not of the product, so that what only tests do may be done: paths on the lab's hosts, lists of
 # names.

@@ -1,7 +1,4 @@
-"""README.md shows what the tool does.
-
-The run on top is `make demo`'s, and the checks are those that are built.
-"""
+"""README.md shows what the tool does: the run of `make demo`, and the checks that exist."""
 
 from __future__ import annotations
 

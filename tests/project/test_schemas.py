@@ -1,4 +1,4 @@
-"""The shipped schemas are schemas, explain every key, and give the defaults that the program really uses."""
+"""The shipped schemas are valid, explain every key, and give the defaults of the program."""
 
 import json
 from collections.abc import Iterator, Mapping

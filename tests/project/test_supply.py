@@ -1,7 +1,4 @@
-"""What the project takes from others.
-
-Its bounds, the locked releases with their hashes, and that CI takes these.
-"""
+"""What the project takes from others: bounds, and locked releases with hashes, which CI takes."""
 
 from __future__ import annotations
 
@@ -32,7 +29,9 @@ HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 # What is installed by no hash, and why.
 UNLOCKED = {
     "--no-deps --no-build-isolation -e .": "is this checkout",
-    "$(or $(TORCH),torch)": "what a build for GPUs brings along differs by build; and who names a build means it",
+    "$(or $(TORCH),torch)": (
+        "what a build for GPUs brings along differs by build; and who names a build means it"
+    ),
 }
 
 OTHER_RELEASES = (

@@ -1,6 +1,6 @@
 """What every test finds, in its own process and in those that it starts.
 
-Tests/support/surroundings.py.
+This tests tests/support/surroundings.py.
 """
 
 from __future__ import annotations
@@ -92,7 +92,10 @@ def test_the_user_has_no_settings_here() -> None:
 
 
 def test_commands_in_another_folder_are_those_of_this_checkout(tmp_path: Path) -> None:
-    script = "import clusterprep, json, locale; print(json.dumps([clusterprep.__file__, locale.getpreferredencoding()]))"
+    script = (
+        "import clusterprep, json, locale; "
+        "print(json.dumps([clusterprep.__file__, locale.getpreferredencoding()]))"
+    )
     said = json.loads(
         subprocess.check_output([sys.executable, "-c", script], cwd=tmp_path, text=True)
     )

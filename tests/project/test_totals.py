@@ -38,7 +38,10 @@ def test_totals_are_added_up() -> None:
 
 def test_a_run_inside_a_test_is_no_run_of_its_own(tmp_path: Path) -> None:
     """As pytest-xdist's processes are none. What they print is the outer run's own business."""
-    inner = f"[{sys.executable!r}, '-m', 'pytest', '-q', '-p', 'tests.support.totals', {str(tmp_path / 'inner_test.py')!r}]"
+    inner = (
+        f"[{sys.executable!r}, '-m', 'pytest', '-q', '-p', 'tests.support.totals', "
+        f"{str(tmp_path / 'inner_test.py')!r}]"
+    )
     (tmp_path / "inner_test.py").write_text("def test_inner(): pass\n")
     outer = tmp_path / "outer_test.py"
     outer.write_text(

@@ -1,4 +1,4 @@
-"""What is published: a wheel that works in an empty environment, with everything it needs inside."""
+"""What is published: a wheel that works in an empty environment, with everything it needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [
 
 
 def run(*argv: str | Path, cwd: Path) -> str:
-    """Standard output of a command, which has to succeed, with nothing of this environment in its own."""
+    """Return the standard output of a command, which must succeed, run without our environment."""
     env = {
         k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")
     }

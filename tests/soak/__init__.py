@@ -1,4 +1,6 @@
-"""Hosts of the lab that flap while checks, applies and rollbacks are repeated, and a stranger who judges them.
+"""Hosts of the lab that flap while commands are repeated, and an observer who judges them.
+
+The commands are checks, applies, rollbacks and verifies.
 
 `schedule` says what is done and what goes wrong, from a seed alone; `harm` makes it go wrong;
 `commands` runs the command line and `resident` the same many times in one process; `observer` looks

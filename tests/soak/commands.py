@@ -1,7 +1,4 @@
-"""Runs commands on the lab's controller.
-
-By themselves, with the memory that each took, or in one process for many.
-"""
+"""Run commands on the lab's controller, with the memory of each, or many in one process."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ TOKEN = "CLUSTERPREP_SOAK"  # in the environment of all that a command starts
 
 @dataclass(frozen=True)
 class Place:
-    """Where what a command says goes, and where it finds a folder for temporary files that nobody else uses."""
+    """Where the output of a command goes, and its own folder for temporary files."""
 
     out: Path
     err: Path

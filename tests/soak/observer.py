@@ -1,6 +1,6 @@
-"""Looks into hosts, and at what commands leave on the controller, with nothing of ours.
+"""Look into hosts, and at what commands leave on the controller.
 
-Files, /proc and flock.
+It uses none of clusterprep's code, but files, /proc and flock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Templates = tuple[bytes, ...]  # the TARGETS with `#` for the value
 
 @dataclass(frozen=True)
 class Pending:
-    """A run in a node's journal that is not settled, and what its files were and were to be."""
+    """A run in a node's journal that is not finalized, and what its files were and were to be."""
 
     run: str
     state: str
@@ -58,10 +58,7 @@ class Seen:
 
 
 def version_of(data: bytes | None, template: bytes) -> int | None:
-    """The value that an apply wrote, if the file is what it wrote, to the byte.
-
-    BROKEN if it is not.
-    """
+    """Return the value of an apply whose file it is, to the byte, or BROKEN."""
     if data is None:
         return None
     found = re.search(rb"%s='?(\d+)" % NAME.encode(), data)
@@ -157,10 +154,7 @@ def _locked(path: Path) -> bool:
 
 
 def _processes(names: Mapping[int, str]) -> dict[str, list[tuple[int, str]]]:
-    """Host → its processes, by their namespace.
-
-    The id as the machine counts, and the command line.
-    """
+    """Return host → its processes, by their namespace: id on the machine, command line."""
     found: dict[str, list[tuple[int, str]]] = {name: [] for name in names.values()}
     for pid, process in _all_processes():
         with contextlib.suppress(OSError):
@@ -187,7 +181,10 @@ def _words(process: Path) -> str:
 
 
 def with_token(token: str) -> list[str]:
-    """Processes of this machine whose environment holds a word, which all that a command started has inherited."""
+    """Return the processes of this machine with a word in their environment.
+
+    All processes that a command started have inherited it.
+    """
     found = []
     for pid, process in _all_processes():
         with contextlib.suppress(OSError):

@@ -22,7 +22,7 @@ from tests.support.lab import Lab
 FORKS = 16  # logins at once; two processors serve both ends of each
 CHECKS = "ssh.,host.identity,time.offset,eth.mtu,state."
 GRACE = 5.0  # seconds for what ends with a command to be gone
-PATIENCE = 45.0  # seconds for agents that nobody could tell, which end themselves after 30
+PATIENCE = 45.0  # seconds for agents without a connection, which end themselves after 30
 USUAL = {
     "check": 3.0,
     "apply": 6.0,
@@ -60,7 +60,7 @@ class Soak:
         self._baseline: dict[str, frozenset[str]] = {}
 
     def play(self) -> None:
-        """Rounds, first one without any harm, until the time is over or ten violations were seen."""
+        """Play rounds, first one without any harm, until the time is over or ten violations."""
         schedule = rounds(self.wanted.seed, self.nodes, self.wanted.share)
         self._begin(next(schedule))
         end = time.monotonic() + self.wanted.seconds
@@ -70,7 +70,7 @@ class Soak:
                 return
 
     def finish(self) -> None:
-        """With nothing wrong any more everything has to work at once, and in the end nothing is left."""
+        """With nothing wrong any more all has to work at once, and in the end nothing is left."""
         self._until_quiet()
         for command in (
             "apply",
@@ -106,9 +106,9 @@ class Soak:
     # ------------------------------------------------------------ rounds
 
     def _begin(self, first: Round) -> None:
-        """The first apply, with nothing wrong.
+        """Do the first apply, with nothing wrong.
 
-        What its files are like, byte for byte, all later ones have to be.
+        All later files must be like its files, byte for byte.
         """
         self._baseline = {name: seen.stray for name, seen in self._look().items()}
         self._seen = self._look()
@@ -162,7 +162,8 @@ class Soak:
         quiet = f", {len(missed)} healthy not reached ({','.join(missed[:4])})" if missed else ""
         told_harms = ", ".join(f"{h.kind} {h.node}".strip() for h in turn.harms) or "nothing wrong"
         self._say(
-            f"{turn.number:4} {turn.command:8} exit {told.code:4} {took:5.1f} s of {time.monotonic() - started:5.1f} s"
+            f"{turn.number:4} {turn.command:8} exit {told.code:4} {took:5.1f} s "
+            f"of {time.monotonic() - started:5.1f} s"
             f"{quiet}: {told_harms}{''.join(f' [{t}]' for t in trouble)}"
         )
         return case
@@ -243,7 +244,7 @@ class Soak:
         self.tally.sizes.append(observer.size_of(self._resident.pid))
 
     def _processes(self, turn: Round, told: Told) -> list[str]:
-        """Nothing of a command runs on healthy nodes once it has returned, and nothing at all here."""
+        """Once it has returned, nothing of a command runs on healthy nodes, and nothing here."""
         hosts = [self.lab.host(name) for name in self.nodes if name not in turn.harmed()]
         found: list[str] = []
         for _ in _until(GRACE):

@@ -1,9 +1,7 @@
 """One process that runs many commands, as a program that uses clusterprep would.
 
-For each line it is given, one.
-
-A line is JSON: `words` of the command line, and where `out` and `err` go. It answers with the exit
-code.
+Each line of its input is JSON: `words` of the command line, and where `out` and `err` go. It
+answers with the exit code.
 """
 
 from __future__ import annotations

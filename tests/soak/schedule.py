@@ -1,4 +1,4 @@
-"""What a soak does: which command, and what goes wrong on whom and when, from a seed alone."""
+"""What a soak does: which command, and what goes wrong where and when, from a seed alone."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Kind:
     """One way to go wrong.
 
     `whole`: from before the command until after it, so that the report must say so; else it comes
-    and goes meanwhile. `tells` is the check that must not pass on the node then. `blocks`: nobody
-    can log in, so apply needs --partial.
+    and goes meanwhile. `tells` is the check that must not pass on the node then. `blocks`: no
+    user can log in, so apply needs --partial.
     """
 
     name: str
@@ -45,19 +45,21 @@ KINDS = (
     _down("powered-off", "the node is switched off"),
     _down("cable-out", "its cable is out"),
     _down("frozen", "every process of the node is stopped, its kernel answers"),
-    _down("sshd-frozen", "sshd is stopped: TCP connects, and nobody speaks"),
+    _down("sshd-frozen", "sshd is stopped: TCP connects, and no banner comes"),
     _down("host-key", "another host key than the known one"),
     _down("no-python", "no Python"),
     Kind("clock", "clock five seconds off", LOOKS, whole=True, tells="time.offset"),
     Kind("mtu", "another MTU than the rest", LOOKS, whole=True, tells="eth.mtu"),
-    Kind("disk-full", "no space where a file is to be written", ALL, whole=True),
+    Kind("disk-full", "no space for the file to be written", ALL, whole=True),
     Kind("lock", "another run holds the lock", ALL, whole=True),
-    Kind("sshd-restart", "sshd starts anew", ALL | {"verify"}),
+    Kind("sshd-restart", "sshd restarts", ALL | {"verify"}),
     Kind("sessions-killed", "the SSH sessions of the node are killed", ALL | {"verify"}),
     Kind("link-flap", "the link goes down for some seconds", ALL | {"verify"}),
     Kind("agent-killed", "the agent is killed with -9", ALL | {"verify"}),
     Kind(
-        "agent-stopped", "the agent is stopped for longer than silence is borne", ALL | {"verify"}
+        "agent-stopped",
+        "the agent is stopped for longer than the limit for silence",
+        ALL | {"verify"},
     ),
     Kind("reboot", "the node reboots", ALL),
     Kind("controller-killed", "clusterprep itself is killed with -9", ALL, of_command=True),
@@ -67,7 +69,7 @@ KINDS = (
         ALL | {"verify"},
         of_command=True,
     ),
-    Kind("interrupted", "clusterprep is told to end, as by Ctrl-C", ALL, of_command=True),
+    Kind("interrupted", "clusterprep gets a signal to end, as by Ctrl-C", ALL, of_command=True),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}
 HARMLESS = ("clock", "mtu")  # to an apply: it goes on, and says so
@@ -93,7 +95,7 @@ class Harm:
 
 @dataclass(frozen=True)
 class Round:
-    """One command. `value` is what apply writes, `nodes` those of a verify, all where it is empty."""
+    """One command: `value` is what apply writes, `nodes` those of a verify, empty for all."""
 
     number: int
     command: str

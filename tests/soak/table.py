@@ -63,15 +63,18 @@ def _figures(tally: Tally) -> list[str]:
     rows = [
         f"Commands: {told}; {sum(tally.tried.values())} faults took effect.",
         f"Violations: {len(tally.wrong)}.",
-        f"Nodes on which nothing was wrong: looked at {tally.looked_at} times, not reached {tally.unreached} times.",
+        (
+            f"Nodes without a fault: inspected {tally.looked_at} times, "
+            f"not reached {tally.unreached} times."
+        ),
         f"Peak memory of a command, median of the first half and of the second: {peaks}.",
     ]
     if len(tally.sizes) > 1:
         first, last = tally.sizes[1], tally.sizes[-1]
         rows.append(
-            f"One process that ran {len(tally.sizes)} checks had {first.rss // MEBI} MiB, {first.threads} threads and "
-            f"{first.files} open files after the first, {last.rss // MEBI} MiB, {last.threads} and {last.files} "
-            "after the last."
+            f"One process that ran {len(tally.sizes)} checks had {first.rss // MEBI} MiB, "
+            f"{first.threads} threads and {first.files} open files after the first, "
+            f"{last.rss // MEBI} MiB, {last.threads} and {last.files} after the last."
         )
     return rows
 
@@ -97,36 +100,40 @@ def markdown(tally: Tally, conditions: Sequence[str]) -> str:
 
 
 _HEADER = """\
-# What it survives
+# Reliability: faults during commands
 
-Written by `make soak`, from a run over hosts of the lab with real OpenSSH. Commands follow each other without a pause,
-and while each of them works, a share of the nodes is broken in ways that are drawn anew for each command. A stranger
-who shares no code with clusterprep then looks into every host and says whether the command told the truth and left
-nothing behind.
+Written by `make soak`, from a run on lab hosts with real OpenSSH. Commands follow each other
+without a pause. During each command a share of the nodes has faults, which are drawn again for each
+command. An independent observer, which shares no code with clusterprep, then inspects every host:
+it decides whether the report of the command was true, and whether the command left anything behind.
 """
 _READING = """\
 ## How to read it
 
-*12 of 12*: the fault took effect during twelve commands of that kind, and nothing was wrong with any of the twelve. A
-command that fails, is refused or does not know is not wrong: with a node gone that is what it has to say. It is wrong
-when any of this is seen:
+*12 of 12*: the fault took effect during twelve commands of that kind, and none of the twelve had a
+violation. A command may fail, be refused or report unknown: with a node gone, that is the correct
+answer. Each of these is a violation:
 
-* **A wrong pass.** A node that was down passed `ssh.reach`, one whose clock was off by five seconds passed
-  `time.offset`, or another fault that was there from before the command until after it was not named; or exit 0 then.
-* **A wrong failure.** A node on which nothing was wrong failed a check, or was named as the culprit of a verify.
-* **Half a file.** A file is not, byte for byte, what some apply wrote. Or a node has another version than was told:
-  the new one where the change is `done`, the old one where it is `rolled-back`, `not-started` or refused, the one
-  before the apply where it is `undone`. A node that was lost in between may have either, and then its journal says so.
-* **Something left.** A process on a node or on the controller, a lock, a file that was laid beside another one, a file
-  in a folder where all may write, more runs in the state folder than are kept.
-* **Growth.** The peak memory of commands of one kind, or memory, threads and open files of one process that runs
-  checks again and again.
+* **A wrong pass.** A node that was down passed `ssh.reach`, or one whose clock was off by five
+  seconds passed `time.offset`. Or another fault that lasted from before the command until after it
+  was not named, or the exit code was 0 in spite of it.
+* **A wrong failure.** A node without a fault failed a check, or was named as the culprit of a
+  verify.
+* **Half a file.** A file is not, byte for byte, what some apply wrote. Or a node has another
+  version than reported: the new one is expected if the change is `done`, the old one if it is
+  `rolled-back`, `not-started` or refused, the one before the apply if it is `undone`. A node that
+  was lost in between may have either, and then its journal says so.
+* **Leftovers.** A process on a node or on the controller, a lock, a staged file beside its target,
+  a file in a folder that all may write to, or more runs in the state folder than are kept.
+* **Growth.** The peak memory of commands of one kind grows, or memory, threads and open files of
+  one process that runs checks repeatedly.
 
-Several faults are there at once, on different nodes, and each of them counts. Faults that come and go start at a random
-moment, and take effect only if the command still runs then; the last three rows are done to the command. An apply over
-nodes that are down is told to go on without them (`--partial`). A node on which nothing was wrong and that was not
-reached is no violation, as a busy machine may be the reason, but it is counted above. The figures say what was tried,
-not that nothing else can happen.
+Several faults are present at once, on different nodes, and each of them counts. Faults that come
+and go start at a random moment, and take effect only if the command still runs then. The last three
+rows are faults of the command itself. An apply with nodes that are down runs with `--partial`, to
+continue without them. A node without a fault that was not reached is no violation, because a busy
+machine may be the reason, but it is counted above. The figures say what was tried, not that nothing
+else can happen.
 
-`make soak ARGS='--seed N'` repeats the same schedule; what happens within a command depends on moments and differs.
+`make soak ARGS='--seed N'` repeats the same schedule; the timing within a command differs.
 """

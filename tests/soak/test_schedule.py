@@ -1,4 +1,4 @@
-"""A seed says everything, the majority stays right, and every fault meets every command that it is for."""
+"""A seed says everything, the majority stays right, every fault meets every command of its own."""
 
 from __future__ import annotations
 

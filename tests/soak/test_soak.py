@@ -1,7 +1,4 @@
-"""A soak of some seconds over six hosts.
-
-It ends by itself, breaks something, and nothing is wrong.
-"""
+"""A soak of some seconds over six hosts: it ends by itself, plants faults, and nothing is wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ SEED, HOSTS, SECONDS = (
     3817,
     6,
     8.0,
-)  # of this seed the first four rounds wait for nobody who is down
+)  # of this seed the first four rounds wait for no node that is down
 
 
 def test_a_short_soak(tmp_path: Path) -> None:

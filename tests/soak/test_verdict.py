@@ -1,4 +1,4 @@
-"""What counts as wrong: each rule seen to speak, and to keep silent where a command told the truth."""
+"""What counts as wrong: each rule speaks, and keeps silent where a command told the truth."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Case:
-    """One round as it went: what each node had before and after, and what it had before each run that it knows."""
+    """One round as it went: what each node had before and after, and before each run it knows."""
 
     round: Round
     told: Told
@@ -128,7 +128,8 @@ def _wrong_journal(case: Case) -> Iterator[str]:
     for node in case.healthy:
         seen, verdicts = case.before[node], case.told.verdicts(JOURNAL, node)
         if seen.pending and not seen.locked and "pass" in verdicts:
-            yield f"wrong pass: {JOURNAL} on {node}, whose run {seen.pending[0].run} is {seen.pending[0].state}"
+            run = seen.pending[0]
+            yield f"wrong pass: {JOURNAL} on {node}, whose run {run.run} is {run.state}"
         if not seen.pending and "fail" in verdicts:
             yield f"wrong failure: {JOURNAL} on {node}, where every run is settled"
 
@@ -141,10 +142,7 @@ def _wrong_culprits(case: Case) -> Iterator[str]:
 
 
 def unreached(case: Case) -> list[str]:
-    """Nodes on which nothing was wrong and that were not reached all the same.
-
-    No violation, and worth a number.
-    """
+    """Return nodes without a fault that were not reached: no violation, and worth a number."""
     return [node for node in case.healthy if "unknown" in case.told.verdicts(REACH, node)]
 
 
@@ -161,7 +159,8 @@ def _files(case: Case) -> Iterator[str]:
         yield from _wrong_pending(case, node, after)
         told = before.beside == after.beside and not before.pending
         if after.beside and not after.pending and not told:
-            yield f"left beside files of {node}, whose journal is settled: {', '.join(sorted(after.beside))}"
+            names = ", ".join(sorted(after.beside))
+            yield f"left beside files of {node}, whose journal is settled: {names}"
         if len(after.runs) > KEPT + 1 + len(after.pending):
             yield f"{node} keeps {len(after.runs)} runs"
 
@@ -196,9 +195,9 @@ def _allowed(case: Case, node: str, before: Seen, after: Seen) -> set[Versions]:
 
 
 def bases(before: Seen) -> set[Versions]:
-    """What a node may have that this command wrote nothing to.
+    """Return what a node may have if this command wrote nothing to it.
 
-    What it had, or either side of a run to be settled.
+    That is what it had before, or either side of a run that is not settled.
     """
     return {before.versions} | {
         version for run in before.pending for version in (run.before, run.after)

@@ -18,6 +18,6 @@ def interpret(
     plan: QueryPlan, node: Node, inventory: Inventory, answers: Mapping[Read, Json]
 ) -> dict[str, Any]:
     """The facts of one node from its answers."""
-    questions = Queries(plan, inventory)
-    sheet = questions.of(node)
-    return questions.facts(sheet, [answers.get(read) for read in sheet.reads])
+    queries = Queries(plan, inventory)
+    sheet = queries.of(node)
+    return queries.facts(sheet, [answers.get(read) for read in sheet.reads])

@@ -72,7 +72,8 @@ def main(words: Sequence[str]) -> int:
     if missing:
         print(
             f"Not found on PATH or in ~/.pyenv/versions: Python {', '.join(missing)}.\n"
-            "Install it with its venv module, or say which ones to test on: make test-bounds PYTHONS='3.10 3.11'",
+            "Install it with its venv module, or say which ones to test on: "
+            "make test-bounds PYTHONS='3.10 3.11'",
             file=sys.stderr,
         )
         return 2
@@ -106,7 +107,7 @@ def runs(versions: Iterable[str]) -> list[Run]:
 
 
 def lowest(project: Mapping[str, Any]) -> list[str]:
-    """Return the lower bounds of what users and tests install, as lines of a constraints file of pip."""
+    """Return the lower bounds of what users and tests install, as a constraints file of pip."""
     texts = [
         *project["project"]["dependencies"],
         *project["project"]["optional-dependencies"]["dev"],

@@ -1,6 +1,6 @@
 """A headless Chromium for tests, driven over its own pipe.
 
-Pages are opened, keys pressed, and everything is noted.
+It opens pages, presses keys, and notes every event.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Browser:
         argv = [
             *("bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash"),
             program,
-            *"--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --mute-audio".split(),
-            *"--disable-background-networking --disable-component-update --disable-sync --hide-scrollbars".split(),
+            *"--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage".split(),
+            *"--no-first-run --mute-audio --disable-background-networking".split(),
+            *"--disable-component-update --disable-sync --hide-scrollbars".split(),
             "--remote-debugging-pipe",
             f"--user-data-dir={folder}",
             "about:blank",
@@ -77,10 +78,7 @@ class Browser:
             self._process.wait()
 
     def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """One command of the DevTools protocol and its answer.
-
-        Events that come meanwhile are kept.
-        """
+        """Run a command of the DevTools protocol and return its answer. Other events are kept."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
         if session:
@@ -188,7 +186,7 @@ class Page:
         self.call("Input.insertText", text=text)
 
     def complaints(self) -> list[str]:
-        """What the console says, errors that nobody caught, and what the page's policy refused."""
+        """What the console says, uncaught errors, and what the page's policy refused."""
         kinds = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
         return [json.dumps(event["params"]) for event in self._heard() if event["method"] in kinds]
 
@@ -202,7 +200,8 @@ class Page:
     def picture(self, path: Path, selector: str = "html") -> None:
         """A screenshot of one element, for people to look at."""
         box = self.run(
-            f"(() => {{ const r = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
+            " const r = e.getBoundingClientRect();"
             " return {x: r.x + scrollX, y: r.y + scrollY, width: r.width, height: r.height}; })()"
         )
         shot = self.call(

@@ -60,7 +60,7 @@ def build(
 
 
 def lay(folder: Path, *hosts: Host) -> None:
-    """Make the packages of a folder all that apt of these hosts can have, from a `file:` repository."""
+    """Make the packages of a folder all that apt of these hosts has, from a `file:` repository."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     packed = subprocess.run(
         ["tar", "c", "-C", folder, *names], check=True, capture_output=True

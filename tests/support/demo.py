@@ -84,7 +84,7 @@ def missing_tool() -> str | None:
 
 
 def on_lab_hosts() -> None:
-    """Four hosts behind real OpenSSH servers, each with a file system, a network and processes of its own."""
+    """Four hosts behind real OpenSSH servers, each with its own files, network and processes."""
     say("Starting four hosts n1 to n4 with real OpenSSH, on a network of their own.")
     with Lab(4, chrony=True) as lab:
         lab.wait_time_sync()
@@ -94,7 +94,8 @@ def on_lab_hosts() -> None:
         inventory = lab.inventory(cluster="demo", require={"memlock": "8MiB", "lim.nofile": "1024"})
 
         say(
-            f"Planting two faults: the clock of n3 goes {CLOCK_OFF:g} s ahead, eth0 of n2 gets an MTU of {ODD_MTU}."
+            f"Planting two faults: the clock of n3 goes {CLOCK_OFF:g} s ahead, "
+            f"eth0 of n2 gets an MTU of {ODD_MTU}."
         )
         with faults.clock(lab.host("n3"), CLOCK_OFF), faults.mtu(lab.host("n2"), ODD_MTU):
             first = apply(lab.controller.popen, inventory)
@@ -115,7 +116,8 @@ def on_lab_hosts() -> None:
     expect(not folder.exists() and folder not in running(), f"the lab's folder {folder} to be gone")
     expect(not Path(f"/proc/{supervisor}").exists(), f"the lab's process {supervisor} to be gone")
     say(
-        "This was the lab: four real hosts over SSH. Nothing is left: no agent on them, no host, no process, no file."
+        "This was the lab: four real hosts over SSH. "
+        "Nothing is left: no agent on them, no host, no process, no file."
     )
 
 
@@ -123,12 +125,10 @@ def on_lab_hosts() -> None:
 
 
 def on_two_folders(reason: str) -> None:
-    """Two nodes that are both this machine, over `transport: local`.
-
-    What is a node's own lies below a folder.
-    """
+    """Run on two nodes that are both this machine, over `transport: local`, each in its folder."""
     say(
-        f"No lab hosts here: {reason}.\nThe same job instead on `transport: local`, with two folders as roots."
+        f"No lab hosts here: {reason}.\n"
+        "The same job instead on `transport: local`, with two folders as roots."
     )
     with tempfile.TemporaryDirectory(prefix="clusterprep-demo-") as folder:
         state = {
@@ -154,7 +154,8 @@ def on_two_folders(reason: str) -> None:
     expect(not Path(folder).exists(), f"{folder} to be gone")
     expect(not (left := marked()), f"no process to be left, but there are {left}")
     say(
-        f"This was `transport: local` on this machine alone ({reason}). Nothing is left: no process, no file."
+        f"This was `transport: local` on this machine alone ({reason}). "
+        "Nothing is left: no process, no file."
     )
 
 

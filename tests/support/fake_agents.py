@@ -169,9 +169,9 @@ class FakeNode:
     def do_perform(self, body: Mapping[str, Any]) -> dict[str, Any]:
         manifest = self.runs[body["run"]]
         assert manifest["state"] == "committed"
-        for deed in body["deeds"]:
-            manifest["deeds"].append({**deed, "state": "done"})
-            for operation in deed["operations"]:
+        for step_action in body["deeds"]:
+            manifest["deeds"].append({**step_action, "state": "done"})
+            for operation in step_action["operations"]:
                 if operation["do"] == "reboot":
                     self.boots += 1
                     self.parts, self.locked_by = {"look"}, None
@@ -182,23 +182,28 @@ class FakeNode:
 
     def do_take_back(self, body: Mapping[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = {"undone": [], "kept": []}
-        deeds = self.runs.get(body["run"], {"deeds": []})["deeds"]
+        step_actions = self.runs.get(body["run"], {"deeds": []})["deeds"]
         if body.get("half"):
             return answer
-        for number, deed in reversed(list(enumerate(deeds))):
-            if deed["state"] != "done":
+        for number, step_action in reversed(list(enumerate(step_actions))):
+            if step_action["state"] != "done":
                 continue
-            can = all(operation.get("undo") for operation in deed["operations"])
-            deed["state"] = "undone" if can else "kept"
-            answer[deed["state"]].append(number)
+            can = all(operation.get("undo") for operation in step_action["operations"])
+            step_action["state"] = "undone" if can else "kept"
+            answer[step_action["state"]].append(number)
             if can:
                 self.switch = "off"
         return answer
 
     def do_deeds(self, body: Mapping[str, Any]) -> dict[str, Any]:
         keys = ("place", "step", "resource", "target", "action", "diff")
-        deeds = self.runs[body["run"]]["deeds"]
-        return {"deeds": [[*(deed[key] for key in keys), [deed["state"]]] for deed in deeds]}
+        step_actions = self.runs[body["run"]]["deeds"]
+        return {
+            "deeds": [
+                [*(step_action[key] for key in keys), [step_action["state"]]]
+                for step_action in step_actions
+            ]
+        }
 
     def do_halt(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return {}
@@ -323,7 +328,7 @@ class FakeAgents:
     def _goes_down(self, op: str, body: Mapping[str, Any]) -> bool:
         if op != "perform":
             return False
-        operations = [each for deed in body["deeds"] for each in deed["operations"]]
+        operations = [each for step_action in body["deeds"] for each in step_action["operations"]]
         return any(operation["do"] == "reboot" for operation in operations)
 
     def _signal(self, moment: str) -> None:

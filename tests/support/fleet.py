@@ -41,8 +41,16 @@ PORT = 29500
 
 # Every way in which a fact can be missing: words of the contract, of the agent, and a sentence.
 REASONS = (
-    "denied", "missing_tool", "timed_out", "hung", "garbled", "truncated", "not_reached", "not_asked", "no sysfs here"
-)  # fmt: skip
+    "denied",
+    "missing_tool",
+    "timed_out",
+    "hung",
+    "garbled",
+    "truncated",
+    "not_reached",
+    "not_asked",
+    "no sysfs here",
+)
 
 
 def fleet(
@@ -53,7 +61,7 @@ def fleet(
 ) -> Fleet:
     """A fleet of the nodes named.
 
-    Facts by name, or a whole sighting for a node that was not reached.
+    Facts by name, or a whole snapshot for a node that was not reached.
 
     `each` holds fields of Node for all of them, `some` for single ones, `inventory` fields of
     Inventory.
@@ -95,9 +103,9 @@ def findings(seen: Fleet, check: str, today: date = TODAY) -> tuple[Finding, ...
 
 
 def told(seen: Fleet, check: str) -> dict[str, str]:
-    """What a check says of each node.
+    """Return a check's verdict by node: «pass», «fail error», «unknown warning denied».
 
-    «pass», «fail error», «unknown warning denied», several joined with +.
+    Several of one node are joined with +.
     """
     return by_node(findings(seen, check))
 

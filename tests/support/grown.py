@@ -176,7 +176,8 @@ class Answers:
 
     def frame(self, number: int, asked: Sequence[Read]) -> bytes:
         """The JSON object by which an agent answers `look`: what a link hands to json.loads."""
-        return f'{{"answers": [{", ".join(self._answer(number, read) for read in asked)}], "id": 1}}'.encode()
+        rows = ", ".join(self._answer(number, read) for read in asked)
+        return f'{{"answers": [{rows}], "id": 1}}'.encode()
 
     def _answer(self, number: int, read: Read) -> str:
         if read.kind == "resolve":
@@ -215,13 +216,16 @@ class Fates:
 
     silent: frozenset[str] = frozenset()
     refusing: frozenset[str] = frozenset()
-    deaf: frozenset[str] = frozenset()  # behind a firewall: nobody reaches their ports
+    deaf: frozenset[str] = frozenset()  # behind a firewall: no node reaches their ports
     unread: frozenset[str] = frozenset()
     checks: Mapping[str, Check] = field(default_factory=dict)  # by node: its proof is planted there
 
 
 def fates(inventory: Inventory, share: float = 0.03) -> Fates:
-    """Of every twelve nodes that are not healthy eight have a fault that a check must find, each one in its turn."""
+    """Of every twelve nodes that are not healthy eight have a fault that a check must find.
+
+    Each node in its turn.
+    """
     names = [node.name for node in inventory.nodes]
     count = max(4, int(share * len(names)))
     chosen = names[1 :: len(names) // count][:count]  # not the first, where all others meet
@@ -294,24 +298,24 @@ def expected(fated: Fates) -> dict[tuple[str, str], set[str]]:
 
 
 def looked(
-    questions: Queries,
+    queries: Queries,
     inventory: Inventory,
     fated: Fates,
     beside: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Fleet:
-    """What a look at all nodes brings, from bytes to facts.
+    """Return the facts of a look at all nodes, from bytes on.
 
-    `beside` holds what is the nodes' work and not ours.
+    `beside` times the nodes' own work.
     """
     answers, seen = Answers(), dict[str, NodeSnapshot]()
     for number, node in enumerate(inventory.nodes):
         with beside():
-            sheet, lost = questions.of(node), without(node, fated)
+            sheet, lost = queries.of(node), without(node, fated)
             frame = answers.frame(number, sheet.reads)
         if lost:
             seen[node.name] = lost
             continue
-        facts = questions.facts(sheet, json.loads(frame)["answers"])
+        facts = queries.facts(sheet, json.loads(frame)["answers"])
         facts |= {"ssh.peer": node.address, "clock.offset": offset(number)}
         seen[node.name] = NodeSnapshot(
             node.name, node.address, True, facts=facts, seconds=1.0, login=0.5
@@ -319,7 +323,7 @@ def looked(
     return Fleet(inventory, seen)
 
 
-# ---------------------------------------------------------------- what nodes find out about each other
+# -------------------------------------------------------- what nodes find out about each other
 
 
 class Wires:
@@ -335,7 +339,7 @@ class Wires:
         return {name: json.loads(self._answer(op, body)) for name, body in bodies.items()}
 
     def tell(self, op: str, names: Iterable[str]) -> None:
-        """Nobody waits for what they answer."""
+        """Do nothing: answers to this are not waited for."""
 
     def _answer(self, op: str, body: Mapping[str, Any]) -> str:
         if op == "listen":
@@ -353,9 +357,9 @@ def offset(number: int) -> Offset:
 
 
 def compare(findings: Iterable[Finding], fated: Fates) -> None:
-    """AssertionError unless exactly what was planted is found.
+    """Raise AssertionError unless exactly what was planted is found.
 
-    That more is not known of a faulty node is no fault.
+    That more is unknown of a faulty node is no fault.
     """
     found: dict[tuple[str, str], set[str]] = {}
     for finding in findings:

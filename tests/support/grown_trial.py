@@ -1,7 +1,4 @@
-"""A trial of a fleet of any size, as its agents would tell it.
-
-Every rank's milestones, and what a few do instead.
-"""
+"""A trial of a fleet of any size, as its agents report it: milestones of ranks, and deviations."""
 
 from __future__ import annotations
 
@@ -127,7 +124,7 @@ def _items(rank: PlannedRank, part: str, strange: bool) -> dict[str, str]:
 
 
 def stories(names: list[str]) -> dict[str, Story]:
-    """One trial that goes well but for a few slow and a few strange nodes, and one that hangs because of some."""
+    """One trial that goes well but for a few slow and a few odd nodes, and one that hangs."""
     few = max(1, len(names) // 500)
     spread = [frozenset(names[start :: len(names) // few][:few]) for start in (3, 5, 7)]
     return {

@@ -1,10 +1,8 @@
-"""A python3 of a node that is not one.
+"""A python3 of a node that is not one: it reads what the controller sends, and answers as WAY says.
 
-It reads what the controller sends, and answers as WAY has it.
-
-It becomes the host's interpreter by being laid where that is looked for. Some ways run the real
-agent and spoil what it says, for the rest of the conversation to be as it is; others are no agent
-at all.
+It becomes the host's interpreter because it lies where that is looked for. Some ways run the real
+agent and spoil its answers, so that the rest of the conversation is real; others are no agent at
+all.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ def frame(payload):
     say(b"\n" + nonce + b" " + str(len(payload)).encode() + b" " + payload + b"\n")
 
 def rest():
-    """As a heart beats, for as long as somebody listens."""
+    """Send a heartbeat for as long as the other end listens."""
     while True:
         frame(b'{"beat": 1}')
         time.sleep(0.2)
@@ -112,7 +110,10 @@ def fake():
         heard = heard[-20:]
     rest()
 
-EVIL = "\x1b[31m\x1b]0;x\x07[red]x[/] </script><img src=x onerror=y> a\"b\\c{d=\"e\"}\nPASS all is well\u202e\ud800"
+EVIL = (
+    "\x1b[31m\x1b]0;x\x07[red]x[/] </script><img src=x onerror=y> a\"b\\c{d=\"e\"}"
+    "\nPASS all is well\u202e\ud800"
+)
 
 def spoil(body):
     if WAY == "clock" and "seen" in body:

@@ -34,7 +34,8 @@ if not found:
     sys.exit(6)
 gpu = {row[1]: row for row in rows if row[0] == found[0]}
 if option == "-pl":
-    watts, least, most = float(word), int(gpu["power_min"][2]) / 1000, int(gpu["power_max"][2]) / 1000
+    watts = float(word)
+    least, most = (int(gpu[key][2]) / 1000 for key in ("power_min", "power_max"))
     if not least <= watts <= most:
         print("Provided power limit %.2f W is not a valid power limit which should be between "
               "%.2f W and %.2f W for GPU %s" % (watts, least, most, gpu["pci"][2]))

@@ -1,4 +1,4 @@
-"""Counts what a call executes, so that work is held to a number that no other load on the machine changes."""
+"""Count what a call executes: a number that does not depend on the load of the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def operations(work: Callable[[], object]) -> int:
-    """Return how many lines of Python `work` executes in this thread, each turn of a loop on one line for itself.
+    """Return how many lines of Python `work` executes in this thread, each turn of a loop counted.
 
     What a line calls in C counts nothing more. What is imported or computed once is done beforehand
     by the caller.
@@ -25,7 +25,7 @@ def operations(work: Callable[[], object]) -> int:
 
 
 def interrupt(work: Callable[[], object], line: int) -> None:
-    """Raise KeyboardInterrupt in the middle of `work`, before the line that it executes as the one of that number."""
+    """Raise KeyboardInterrupt in the middle of `work`, before the line with that number is run."""
     left = line
 
     def each_line() -> None:

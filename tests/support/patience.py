@@ -17,7 +17,7 @@ PAUSE = 0.01  # seconds between two looks
 
 @contextmanager
 def killed_on_failure(process: Process) -> Iterator[Process]:
-    """Wait for the process at the end of the block, which a test that failed, or ran into its limit, does not do."""
+    """Wait for the process at the end of the block, or kill it if the test failed or timed out."""
     with process:
         try:
             yield process

@@ -1,4 +1,4 @@
-"""The pictures of README.md, as the tool itself prints them of a recorded fleet with faults planted on some nodes."""
+"""The pictures of README.md, which the tool prints of a recorded fleet with planted faults."""
 
 from __future__ import annotations
 
@@ -53,10 +53,7 @@ THEME = TerminalTheme(
 
 
 def report() -> Report:
-    """A check of 64 nodes of eight H100 each.
-
-    Five with a fault of their own, and one that says nothing.
-    """
+    """Check 64 nodes of eight H100 each: five with a fault of their own, and one that is silent."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "inventory.yaml"
         path.write_text(grown.inventory_text(NODES))

@@ -1,4 +1,4 @@
-"""docs/privileges.md: what each fact reads on a node and whose rights that takes, as the facts themselves say."""
+"""Makes docs/privileges.md: what each fact reads on a node, and which user that needs."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from clusterprep.facts import Fact, Needs
 from clusterprep.model import Inventory, Node, Read, SshSettings
 from clusterprep.survey import registry
 
-HEAD = """# Whose rights it takes
+HEAD = """# Which user a fact needs
 
-Written by `make format` from the facts themselves; `clusterprep explain CHECK` prints the same of a check. `check` works
-as any user who may log in: what is denied to that user is unknown with the reason `denied`, never a pass, and counts as
-its severity says (an error that is not known is exit code 3). Of {count} facts, {root} need root and {job} need the
-job's user, who is `job_user`, or else whoever logs in; {partly} have gaps without root, which their checks tell.
+Written by `make format` from the facts themselves; `clusterprep explain CHECK` prints the same for
+a check. `check` works as any user who may log in. What is denied to that user is unknown with the
+reason `denied`, never a pass, and counts as its severity says (an unknown error is exit code 3). Of
+{count} facts, {root} need root and {job} need the job's user, who is `job_user`, or else the login
+user; {partly} have gaps without root, which their checks report.
 
-`check`, `plan`, `env` and `diagnose` write nothing on a node. `apply` and `rollback` need root, as /etc and
-/var/lib/clusterprep are root's, unless `root:` names a tree of the user's own; they write only below folders that
-nobody but root (or that user) may write to, and refuse others. `verify` and `launch` need the job's user, or root, who
-becomes that user before anything of the job's is run. `check --deep --store` needs root for its one file.
+`check`, `plan`, `env` and `diagnose` write nothing on a node. `apply` and `rollback` need root,
+because /etc and /var/lib/clusterprep belong to root, unless `root:` names a tree of the user's own.
+They write only below folders that no user except root (or that user) may write to, and refuse
+others. `verify` and `launch` need the job's user, or root, who becomes that user before anything of
+the job's is run. `check --deep --store` needs root for its one file.
 
-## A user for it
+## A login user for clusterprep
 
-With `ssh: {{user: clusterprep, become: true}}` the login user has no rights and sudo gives root's to one shell line, a
-constant (`clusterprep/remote/bootstrap.py`): it starts Python and reads the agent from its input. A rule for sudo that
-allows it:
+With `ssh: {{user: clusterprep, become: true}}` the login user has no rights of its own. sudo runs
+one shell line as root, a constant (`clusterprep/remote/bootstrap.py`): it starts Python and reads
+the agent from its input. A sudo rule that allows it:
 
 ```sudoers
 # /etc/sudoers.d/clusterprep, mode 0440
@@ -34,26 +36,27 @@ Defaults:clusterprep !requiretty
 clusterprep ALL=(root) NOPASSWD: /bin/sh
 ```
 
-What that allows: everything. A shell, and a Python, that root runs are root, and no list of arguments changes that;
-`sudo` logs that it was used and cannot know what for. So whoever holds the key of this user is root on these nodes, and
-the key is to be kept as root's own is: with a passphrase or in an agent, on the controller alone, and in
-authorized_keys behind `restrict,from="10.0.0.5"` (the controller's address; clusterprep needs no terminal and no
-forwarding). Without `NOPASSWD:` sudo asks for the password of that user, which `--ask-become-pass` gives.
+This rule allows everything. A shell or a Python that runs as root is root, and no list of arguments
+changes that; `sudo` logs that it was used and cannot know what for. So an owner of this user's key
+is root on these nodes. Keep the key as you keep root's own: with a passphrase or in an agent, only
+on the controller, and in authorized_keys behind `restrict,from="10.0.0.5"` (the controller's
+address; clusterprep needs no terminal and no forwarding). Without `NOPASSWD:` sudo asks for the
+password of that user, which `--ask-become-pass` supplies.
 
-Who wants less gives nothing: without `become` the user can read what everybody on the node can, and the tables below
-say what stays unknown.
+To grant less, leave out `become`: the user can then read what every user on the node can, and the
+tables below say what stays unknown.
 """
 ROWS = (
     ("root", False, "## Facts that need root"),
     ("job_user", False, "## Facts that need the job's user, or root"),
-    ("root", True, "## Facts that root knows all of"),
-    ("any_user", False, "## Facts that need nothing"),
+    ("root", True, "## Facts that are complete for root only"),
+    ("any_user", False, "## Facts that any user can read"),
 )
 STAGES = {
     "clock": "the clock, by messages on the connection",
     "open": "the connection itself",
-    "pairs": "connections from node to node, by the agents as they are",
-    "history": "nothing: what the controller remembers",
+    "pairs": "connections from node to node, by the running agents",
+    "history": "nothing: the history of the controller",
 }
 
 
@@ -85,9 +88,9 @@ READS: dict[str, Callable[..., str]] = {
     "kernel_log": lambda *_: "`/dev/kmsg`",
     "tasks": lambda *_: "`/proc/*/stat`, `status`, `wchan`",
     "probe": lambda *_: "statvfs of `/`, `/tmp`, `/var`, homes, `/dev/shm`, network mounts",
-    "shm_segments": lambda: "`/dev/shm/nccl-*`; `/proc/*/maps` and `fd` where there are any",
+    "shm_segments": lambda: "`/dev/shm/nccl-*`; `/proc/*/maps` and `fd` if there are any",
     "firewall": lambda: "`nft list ruleset`, `iptables-save`",
-    "rights": lambda: "its own user id; `sudo -n true` where that is not root's",
+    "rights": lambda: "its own user id; `sudo -n true` if that is not root's",
     "account": lambda *_: "the ids of the job's user",
     "kernels": lambda: "names in `/boot` and `/lib/modules`",
     "cpus": lambda: "`/proc/cpuinfo`, `/sys/devices/system/cpu`",
@@ -102,7 +105,7 @@ READS: dict[str, Callable[..., str]] = {
 
 
 def page() -> str:
-    """The page, a table for each kind of need."""
+    """Return the page: a table for each kind of need."""
     facts = registry.facts()
     many = {(who, partly): len(_of(facts.values(), who, partly)) for who, partly, _ in ROWS}
     head = HEAD.format(
@@ -133,7 +136,8 @@ def _table(title: str, facts: list[Fact]) -> str:
         for why in reasons
     )
     rows = "".join(f"| `{fact.name}` | {_checks(fact)} | {reads(fact)} |\n" for fact in facts)
-    return f"\n{title}\n\n{about}{chr(10) if about else ''}| fact | checks | reads |\n|---|---|---|\n{rows}"
+    gap = "\n" if about else ""
+    return f"\n{title}\n\n{about}{gap}| fact | checks | reads |\n|---|---|---|\n{rows}"
 
 
 def _names(facts: list[Fact], needs: Needs) -> list[str]:
@@ -151,7 +155,7 @@ def _checks(fact: Fact) -> str:
 
 
 def reads(fact: Fact) -> str:
-    """What is looked at on a node, in words."""
+    """Describe what a fact reads on a node."""
     if fact.stage is not None:
         return STAGES[fact.stage]
     node = Node("n1", "n1", 0, ssh=SshSettings(user="alice"), job_user="alice")

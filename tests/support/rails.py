@@ -1,4 +1,4 @@
-"""Nodes with GPUs and RDMA cards in pairs, each pair under a PCIe switch of its own, as values of the facts."""
+"""Nodes with GPUs and RDMA cards in pairs, each pair under its own PCIe switch, as facts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Those who read what apply writes, as they really are.
-
-Each gives back the variables that it found.
+"""The real readers of what apply writes. Each gives back the variables that it found.
 
 `run` starts a command, on a host of the lab or here. Of Slurm there is no program to be asked, so
 its rule stands here.
@@ -74,7 +72,7 @@ def systemd(run: Run, path: str, folder: str) -> Found:
 
 
 def slurm(run: Run, path: str) -> Found:
-    """As slurmstepd does: a line that begins with `export `, the name up to the first =, and the rest of that line."""
+    """As slurmstepd does: lines begin with `export `, the name ends at =, then comes the value."""
     found: Found = {}
     for line in run([*CLEAN, path]).stdout.encode().splitlines(keepends=True):
         for part in (
@@ -97,10 +95,7 @@ def nccl(run: Run, library: str | Path, names: Iterable[str]) -> Found:
 
 
 def docker(path: Path, folder: Path) -> Found:
-    """What docker's client would give to a container.
-
-    It asks a daemon of ours, which writes the wish down.
-    """
+    """Return what docker's client would give to a container, as a daemon of ours receives it."""
     asked: list[Any] = []
     with _daemon(folder / "docker.sock", asked):
         argv = [

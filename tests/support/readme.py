@@ -1,6 +1,6 @@
-"""What the tool writes of its own pages.
+"""Writes the generated parts of the documents.
 
-The run on top of README.md, its table of checks, pictures, lists in docs/.
+These are the run on top of README.md, its table of checks, pictures, and lists in docs/.
 
 `make format` renews what follows from the code alone, `make docs` the run and the pictures too.
 """
@@ -60,13 +60,14 @@ def rows() -> list[str]:
 
 HEAD = """# Every check
 
-Written by `make format` from the checks themselves; `clusterprep explain NAME` prints the same. A failure of severity
-error counts for the exit code, a warning only with `--strict`. What the inventory requires of a check is always an
-error. {count} checks.
+Written by `make format` from the checks themselves; `clusterprep explain NAME` prints the same. A
+failure of severity error counts for the exit code, a warning only with `--strict`. A failure of
+something that the inventory requires is always an error. {count} checks.
 """
-TRIAL = """## What a trial says
+TRIAL = """## Checks of the all-reduce
 
-`clusterprep verify`, and apply after it wrote, run an all-reduce over all nodes; these are judged from it alone.
+`clusterprep verify`, and apply after it wrote, run an all-reduce over all nodes. These checks are
+judged from it alone.
 """
 
 
@@ -97,12 +98,12 @@ def _entry(about: Check | BlamePage) -> str:
 
 CAUSES_HEAD = """# Every cause that diagnose knows
 
-Written by `make format` from the causes themselves; `clusterprep explain NAME` prints the same. A fatal or degraded
-cause gives exit code 1, only harmless ones 0. {count} causes.
+Written by `make format` from the causes themselves; `clusterprep explain NAME` prints the same. A
+fatal or degraded cause gives exit code 1; only harmless ones give 0. {count} causes.
 """
 GRADES_OF_CAUSES = {
     "fatal": "Fatal: the job cannot go on.",
-    "degraded": "Degraded: the job runs, more slowly than it could.",
+    "degraded": "Degraded: the job runs more slowly than it could.",
     "benign": "Harmless.",
 }
 

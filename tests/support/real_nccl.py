@@ -1,4 +1,4 @@
-"""NVIDIA's own NCCL of several releases, from the wheels that torch uses, for tests of what it really does.
+"""NVIDIA's own NCCL of several releases, from torch's wheels, for tests of what it really does.
 
 Nothing but libnccl.so.2 is kept of a wheel, in `nccl/RELEASE` of the virtual environment or of
 CLUSTERPREP_NCCL_DIR.

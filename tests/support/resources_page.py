@@ -1,4 +1,4 @@
-"""docs/resources.md: every resource of playbooks with its parameters, as the schema and the code say."""
+"""Makes docs/resources.md: every playbook resource with its parameters, from schema and code."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from clusterprep.inventory.schema import load_schema
 
 HEAD = """# Every resource
 
-Written by `make format` from the schema of playbooks and the resources themselves. How steps are written, and what each
-resource minds, is in [playbooks.md](playbooks.md). Parameters in bold are required; a variable may stand in
-those marked {{ }}.
+Written by `make format` from the schema of playbooks and the resources themselves.
+[playbooks.md](playbooks.md) says how to write steps, and has notes on each resource. Parameters in
+bold are required; those marked {{ }} may contain variables.
 """
 KINDS = {
-    False: "Written on all nodes or on none; a rollback brings back every byte.",
-    True: "Done step by step on each node; a step that fails is undone there, as far as it can be.",
+    False: "Written on all nodes or on none; a rollback restores every byte.",
+    True: "Runs step by step on each node; a failed step is rolled back there, as far as possible.",
 }
 
 
 def page() -> str:
-    """The page, a section for each resource by name."""
+    """Return the page: a section for each resource, by name."""
     steps = load_schema("playbook")["items"]["properties"]
     return HEAD + "".join(_entry(name, steps[name]) for name in sorted(resources()))
 
@@ -61,6 +61,7 @@ def _row(key: str, about: Mapping[str, Any], required: bool, filled: bool) -> st
     if "default" in about:
         words += f" ({about['default']})"
     name = f"**{key}**" if required else key
-    return f"| {name}{' {{ }}' if filled else ''} | {words} | {about.get('description', '')} |\n".replace(
-        "  |", " |"
-    )
+    if filled:
+        name += " {{ }}"
+    row = f"| {name} | {words} | {about.get('description', '')} |\n"
+    return row.replace("  |", " |")

@@ -1,6 +1,6 @@
-"""Runs the command line and ends or stops it at one moment of writing.
+"""Run the command line and end or stop it at one moment of writing.
 
-`python -m tests.support.stopping HOW POINT WORD…`.
+    python -m tests.support.stopping HOW POINT WORD…
 
 A point is «commit n2», when that request has been sent to that node, or «commit answered», when all
 have answered it. The words of every point that was passed go to stderr as «point: …». What runs is

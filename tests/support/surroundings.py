@@ -80,10 +80,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def environment(given: Mapping[str, str], root: Path, home: Path) -> dict[str, str]:
-    """Return the variables that tests have.
-
-    Few of those given, and those that are the same everywhere.
-    """
+    """Return the variables that tests have: few of those given, and some with fixed values."""
     kept = {
         name: value
         for name, value in given.items()
@@ -100,10 +97,7 @@ def environment(given: Mapping[str, str], root: Path, home: Path) -> dict[str, s
 
 
 def login_home() -> Path:
-    """Return the home that the system knows of the user who runs the tests.
-
-    HOME is another one here.
-    """
+    """Return the home of the user who runs the tests by the system, as HOME is another one here."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:  # a container's user may be a number alone
@@ -135,7 +129,7 @@ def stay_deaf(signum: int, frame: FrameType | None) -> None:
 
 
 def set_signals() -> None:
-    """Unblock all signals, and let those that were ignored have their default action in every process started.
+    """Unblock all signals, and give ignored ones their default action in every process started.
 
     A signal that this process was told to ignore, by nohup for instance, still does nothing to it.
     But it is handled now: handlers become the default in a new program, while what is ignored would
@@ -149,7 +143,7 @@ def set_signals() -> None:
 
 
 def set_limits() -> None:
-    """Raise the number of open files to the usual one where that is allowed, and have no core files."""
+    """Raise the number of open files to the usual one if allowed, and have no core files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < NOFILE:
         most = NOFILE if hard == resource.RLIM_INFINITY else min(NOFILE, hard)

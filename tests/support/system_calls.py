@@ -1,7 +1,4 @@
-"""What code asks of the system to change files.
-
-Recorded, refused once, or cut off at one of the calls.
-"""
+"""The system calls by which code changes files: recorded, refused once, or cut off at one call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A small stand-in for systemctl on a host of the lab, whose units are files, and which really starts the host anew."""
+"""A small stand-in for systemctl on a host of the lab.
+
+Its units are files, and it really starts the host anew.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import sys
 
 from tests.support.lab import Host
 
-STATE = "/etc/lab-units"  # UNIT: a folder with `enabled`, `active`, and `starts`, which counts its starts
+# UNIT: a folder with `enabled`, `active`, and `starts`, which counts its starts.
+STATE = "/etc/lab-units"
 SCRIPT = r"""#!/bin/sh
-# verbs as systemctl has them: show, enable, disable, start, stop, restart, reload-or-restart, daemon-reload, reboot
+# verbs as systemctl has them: show, enable, disable, start, stop, restart, reload-or-restart,
+# daemon-reload, reboot
 state=@STATE@
 verb=$1; shift
 for unit; do :; done
@@ -22,7 +27,8 @@ start() {
 case $verb in
 show)
     if [ -d "$here" ]; then echo LoadState=loaded; else echo LoadState=not-found; fi
-    [ ! -d "$here" ] || { [ -e $here/enabled ] && echo UnitFileState=enabled || echo UnitFileState=disabled; }
+    [ ! -d "$here" ] ||
+        { [ -e $here/enabled ] && echo UnitFileState=enabled || echo UnitFileState=disabled; }
     [ -e "$here/active" ] && echo ActiveState=active || echo ActiveState=inactive
     echo NeedDaemonReload=no; exit 0 ;;
 daemon-reload) exit 0 ;;
@@ -53,9 +59,8 @@ def install(host: Host, *units: str) -> None:
 
 def units(host: Host) -> dict[str, str]:
     """What each unit is and how often it was started: «enabled active 2»."""
-    script = 'cd @; for u in *.service; do echo "$u" $(ls $u) $(cat $u/starts 2>/dev/null | wc -l); done'.replace(
-        "@", STATE
-    )
+    each = 'echo "$u" $(ls $u) $(cat $u/starts 2>/dev/null | wc -l)'
+    script = f"cd {STATE}; for u in *.service; do {each}; done"
     rows = (line.split() for line in host.run(["sh", "-c", script, STATE]).stdout.splitlines())
     return {
         row[0]: " ".join(word for word in row[1:] if word not in ("starts", "fails"))

@@ -1,6 +1,6 @@
 """Real strace on a host of the lab.
 
-The calls that a process and its children make, watched or spoilt by the kernel.
+It watches or spoils the calls that a process and its children make.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Frameworks that train, from the package index, in a virtual environment of their own.
+"""Frameworks that train, from the package index, so that tests launch unchanged code.
 
-Tests launch unchanged code.
-
-It is made when a test first needs it, in `training` of the virtual environment, and sees the torch
-of that one, so that no framework brings another.
+They have a virtual environment of their own, made when a test first needs it, in `training` of the
+virtual environment. It sees the torch of that one, so that no framework brings another.
 """
 
 from __future__ import annotations
@@ -63,10 +61,7 @@ def _run(argv: list[str]) -> None:
 
 
 def required() -> str:
-    """The interpreter for a test, which is skipped without.
-
-    CI promises it, so there it is a failure.
-    """
+    """Return the interpreter for a test, which is skipped without it, or fails in CI."""
     try:
         return python()
     except LookupError as reason:

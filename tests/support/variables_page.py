@@ -1,4 +1,4 @@
-"""docs/variables.md: every variable of the registry in a line, by who reads it."""
+"""Makes docs/variables.md: one line for each variable of the registry, grouped by its reader."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from clusterprep.nccl.variables.variables import registry
 
 HEAD = """# Every variable
 
-Written by `make format` from the registry that `lint`, the checks of the environment and `clusterprep explain NAME` use;
-the last also tells sources, earlier defaults and what a wrong value does. {count} variables.
+Written by `make format` from the registry that `lint`, the checks of the environment and
+`clusterprep explain NAME` use. `explain` also prints sources, earlier defaults and the effect of a
+wrong value. {count} variables.
 
-*Between ranks* is what a difference is: a fault (`job`: all ranks of a job alike, `node`: those of one node), `uneven`
-(legal, and some ranks are slower), `free`, `own` (meant to differ), or not established. *conf* is whether NCCL finds it
-in /etc/nccl.conf as well.
+*Between ranks* says what a difference between ranks means: a fault (`job`: all ranks of a job must
+agree, `node`: those of one node), `uneven` (allowed, but some ranks are slower), `free`, `own`
+(meant to differ); empty if not established. *conf* says whether NCCL also reads it from
+/etc/nccl.conf.
 """
 OWNERS = {
     "nccl": "NCCL",
@@ -32,11 +34,14 @@ BETWEEN = {
     "identity": "own",
     "unknown": "",
 }
-COLUMNS = "| name | what it does | values | default | since | between ranks | conf |\n|---|---|---|---|---|---|---|\n"
+COLUMNS = """\
+| name | what it does | values | default | since | between ranks | conf |
+|---|---|---|---|---|---|---|
+"""
 
 
 def page() -> str:
-    """The page, a table for each reader."""
+    """Return the page: a table for each reader."""
     entries = sorted(registry().values(), key=lambda entry: str(entry["name"]))
     parts = [HEAD.format(count=len(entries))]
     for owner, title in OWNERS.items():
@@ -61,7 +66,7 @@ def _row(entry: Mapping[str, Any]) -> str:
 
 
 def _cell(value: object) -> str:
-    """Text that a table of Markdown shows as it is."""
+    """Escape text so that a Markdown table shows it as it is."""
     text = "" if value in (None, "-") else " ".join(str(value).split())
     for letter in "\\|<*_`[":
         text = text.replace(letter, "\\" + letter)

@@ -51,7 +51,7 @@ class SharedLab:
 
 
 class SharedSlurm:
-    """Slurm over four hosts that the modules of one test process borrow in turn, each as if it were new."""
+    """Slurm over four hosts that modules of one test process borrow in turn, each as if new."""
 
     def __init__(self) -> None:
         self._slurm: Slurm | None = None

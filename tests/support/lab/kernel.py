@@ -54,10 +54,7 @@ def setns(descriptor: int, kind: int) -> None:
 
 @contextlib.contextmanager
 def in_net(net: int) -> Iterator[None]:
-    """Be in another network namespace for a while.
-
-    This thread, and the threads and processes that it starts.
-    """
+    """Be in another network namespace for a while: this thread, and what it starts."""
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     setns(net, CLONE_NEWNET)
     try:

@@ -56,7 +56,10 @@ def why_not() -> str | None:
         if shutil.which(tool, path=HOST_ENVIRONMENT["PATH"]) is None:
             return f"the lab needs {tool} (apt install {package})"
     if error := _try_namespaces():
-        return f"the lab needs namespaces, and in {BASE} (CLUSTERPREP_LAB_DIR) room for overlays: {error}"
+        return (
+            f"the lab needs namespaces, and in {BASE} (CLUSTERPREP_LAB_DIR) "
+            f"room for overlays: {error}"
+        )
     return None
 
 
@@ -116,7 +119,7 @@ class Lab:
         self.stop()
 
     def start(self, owner: int | None) -> None:
-        """Start all hosts; the lab ends with the process ``owner``, or with ``stop`` alone if that is None."""
+        """Start all hosts. The lab ends with the process ``owner``, or with ``stop`` if None."""
         if reason := why_not():
             raise RuntimeError(reason)
         sweep()
@@ -250,7 +253,7 @@ class Lab:
     def inventory(self, path: Path | None = None, **overrides: Any) -> Path:
         """Write an inventory of all hosts.
 
-        ``overrides`` replace its top-level keys, None takes one out.
+        ``overrides`` replace its top-level keys, None removes one.
         """
         target = path or self.folder / "inventory.yaml"
         content = self.inventory_content() | overrides

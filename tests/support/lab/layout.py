@@ -1,7 +1,4 @@
-"""Where everything of a lab lies.
-
-Names, addresses and paths, as values that both sides agree on.
-"""
+"""Where everything of a lab lies: names, addresses and paths, as values that both sides share."""
 
 from __future__ import annotations
 
@@ -108,9 +105,9 @@ class Spec:
     def of(
         cls, count: int, keep: tuple[Path, ...], *, chrony: bool, slurm: bool, owner: int | None
     ) -> Spec:
-        """Spec of ``count`` hosts n1, n2, ....
+        """Return the spec of ``count`` hosts n1, n2, ...
 
-        ``owner`` is the process whose end is the lab's end.
+        ``owner`` is the process that the lab ends with.
         """
         hosts = tuple(HostSpec(f"n{i}", i, address_of(i)) for i in range(1, count + 1))
         return cls(hosts, tuple(str(path) for path in keep), chrony, slurm, owner)

@@ -1,6 +1,6 @@
-"""What turns a fresh process into a host.
+"""Turn a fresh process into a host.
 
-Its own file system, names and network, and then sshd as process 1.
+It gets its own file system, names and network, and then sshd as process 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.lab.layout import (
 )
 
 SSHD = "/usr/sbin/sshd"
-STRANGERS = 24  # hosts up to which they ask for each other's hardware addresses, as real ones do
+ARP_HOSTS = 24  # hosts up to which they ask for each other's hardware addresses, as real ones do
 UNSHARED, CABLED = b"u", b"c"
 HOST_KEY = "etc/ssh/ssh_host_ed25519_key"
 # Folders that each host has for itself; what lies below them on the machine is out of sight, unless
@@ -108,7 +108,10 @@ class Birth:
 
 
 def live(birth: Birth, line: socket.socket) -> NoReturn:
-    """Become the host. ``line`` tells the supervisor when a cable can be led here, and this process when it is."""
+    """Become the host.
+
+    ``line`` tells the supervisor when a cable can be led here, and this process when it is.
+    """
     try:
         _detach(birth.folder / "sshd.log")
         kernel.unshare(
@@ -121,7 +124,7 @@ def live(birth: Birth, line: socket.socket) -> NoReturn:
             sys.exit("the supervisor is gone")
         wires.raise_interface("lo")
         wires.raise_interface(wires.INTERFACE, birth.host.address, PREFIX_LENGTH)
-        if len(birth.spec.hosts) > STRANGERS:
+        if len(birth.spec.hosts) > ARP_HOSTS:
             wires.know_neighbours(
                 {host.address: host.index for host in birth.spec.hosts if host != birth.host}
             )
@@ -135,7 +138,7 @@ def live(birth: Birth, line: socket.socket) -> NoReturn:
 
 
 def _detach(log: Path) -> None:
-    """Standard streams away from the supervisor's, signals as a process started at boot has them."""
+    """Lead standard streams away from the supervisor's, and reset signals as at boot."""
     os.setsid()
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -161,7 +164,7 @@ def _overlay(folder: Path) -> None:
     for name in ("upper", "work", "root"):
         (folder / name).mkdir(exist_ok=True)
     _hide_places(folder / "upper")
-    # volatile: nobody needs these files after a crash, and syncing 256 overlays takes seconds.
+    # volatile: these files are not needed after a crash, and syncing 256 overlays takes seconds.
     data = f"lowerdir=/,upperdir={folder}/upper,workdir={folder}/work,volatile"
     kernel.mount("overlay", folder / "root", "overlay", data=data)
 
@@ -212,7 +215,7 @@ def _devices(dev: Path) -> None:
 
 
 def _keep_visible(birth: Birth) -> None:
-    """Show kept folders that the host's own mounts would hide, read-only as they are the machine's."""
+    """Show kept folders that the host's own mounts would hide, read-only as the machine's."""
     for path in map(Path, birth.spec.keep):
         if path.is_dir() and _hidden(path):
             target = birth.root / path.relative_to("/")
@@ -246,10 +249,7 @@ def _identity(birth: Birth) -> None:
 
 
 def hosts_file(spec: Spec) -> str:
-    """/etc/hosts of every host.
-
-    Each name stands for the address in the lab, also on the host itself.
-    """
+    """Return /etc/hosts of every host: each name has its address in the lab, also on itself."""
     lines = [
         "127.0.0.1 localhost",
         "::1 localhost ip6-localhost ip6-loopback",

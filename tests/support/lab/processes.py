@@ -1,4 +1,4 @@
-"""Commands whose whole process group ends with their time limit, so that nothing is left holding a pipe."""
+"""Commands whose whole process group ends with their time limit, so that no pipe stays open."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def default_signals() -> None:
 
 
 def default_limits() -> None:
-    """Give this process, and what it starts, the mask of signals, umask and open files that hosts are to have."""
+    """Give this process and its children the mask of signals, umask and open files of hosts."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     os.umask(_UMASK)
     raise_open_files()

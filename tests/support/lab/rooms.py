@@ -1,6 +1,6 @@
-"""Where commands of a lab run.
+"""Where commands of a lab run: on a host, in all its namespaces, or on the controller.
 
-On a host, in all its namespaces, or on the controller, in its network only.
+The controller has only a network of its own.
 """
 
 from __future__ import annotations
@@ -137,10 +137,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Controller:
-    """The place that the checker runs in.
-
-    The machine's files, the lab's network, a HOME of its own.
-    """
+    """The place of the checker: the machine's files, the lab's network, a HOME of its own."""
 
     layout: Layout = field(repr=False)
 
@@ -179,10 +176,7 @@ class Controller:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Be on the controller's network.
-
-        This thread, and the threads and processes that it starts.
-        """
+        """Be on the controller's network for a while: this thread, and what it starts."""
         net = os.open(self._net(), os.O_RDONLY | os.O_CLOEXEC)
         try:
             with kernel.in_net(net):

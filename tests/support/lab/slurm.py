@@ -26,7 +26,8 @@ from tests.support.lab.lab import Lab
 from tests.support.lab.layout import CONTROLLER_ADDRESS, HOST_ENVIRONMENT
 from tests.support.lab.rooms import Host
 
-CONF = "/etc/slurm/slurm.conf"  # on hosts; the controller's lies in the lab's folder, as its /etc is the machine's
+# On hosts; the controller's lies in the lab's folder, as its /etc is the machine's.
+CONF = "/etc/slurm/slurm.conf"
 START_LIMIT = 60.0
 PARTITION = "main"
 _TOOLS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client"}
@@ -75,7 +76,7 @@ def why_no_slurm() -> str | None:
 
 
 class Slurm:
-    """Slurm over all hosts of a lab that was made with ``slurm=True``, from ``with`` to its end or the lab's.
+    """Slurm over all hosts of a lab made with ``slurm=True``, until ``with`` or the lab ends.
 
     ``extra`` are further lines of slurm.conf, such as «Prolog=/etc/slurm/prolog.sh».
     """
@@ -125,7 +126,7 @@ class Slurm:
             self._end(name)
 
     def reset(self) -> None:
-        """Begin anew, with the lines of slurm.conf of the beginning, over hosts as they were born."""
+        """Begin anew, with the first lines of slurm.conf, over hosts as they were born."""
         for name in list(self._daemons):
             self._end(name)
         self.lab.reset()

@@ -1,6 +1,6 @@
 """The process that owns a lab.
 
-Whatever the lab runs is its child, and the kernel ends the children with it.
+All that the lab runs is its child, and the kernel ends the children with it.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Supervisor:
     def listen(self) -> int:
         """Keep signals from now on, until `watch` reads them from the descriptor that is returned.
 
-        Before anybody is told that the lab is ready: a RESET that comes earlier would end this
+        Before the lab is said to be ready: a RESET that comes earlier would end this
         process.
         """
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -234,7 +234,10 @@ class Supervisor:
 
 
 def _make_network() -> int:
-    """Enter a new namespace for the bridge, lay a cable to another for the controller, give the latter's descriptor."""
+    """Enter a new namespace for the bridge, and lay a cable to another for the controller.
+
+    Return the descriptor of the controller's namespace.
+    """
     kernel.unshare(kernel.CLONE_NEWNET)
     wires.quieten_ipv6()
     wires.raise_interface("lo")
@@ -259,10 +262,7 @@ def _ended_children() -> Iterator[tuple[int, int]]:
 
 
 def _processes_in(net: int) -> list[int]:
-    """Processes in the network namespace behind a descriptor.
-
-    The lab's, as nothing else knows of it.
-    """
+    """Return the processes in the network namespace behind a descriptor, which are the lab's."""
     wanted, found = os.fstat(net).st_ino, []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():

@@ -1,8 +1,6 @@
-"""Time for a lab that wants it.
+"""Time for a lab that wants it: a chronyd beside the controller, and one on each host to follow it.
 
-One chronyd beside the controller as the source, one on each host that follows it.
-
-All run with ``-x``: they measure and report as ever, and leave the machine's clock alone.
+All run with ``-x``: they measure and report as usual, and leave the machine's clock alone.
 """
 
 from __future__ import annotations
@@ -43,9 +41,9 @@ def start_follower() -> None:
 
 
 def source_command(layout: Layout) -> list[str]:
-    """Command of the source.
+    """Return the command of the source.
 
-    Its control socket and pid file lie in the lab's folder, not in the machine's /run.
+    Its socket and pid file lie in the lab's folder, not in /run.
     """
     folder = layout.folder / "time"
     folder.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""The lab's network: one bridge in a namespace of its own, a veth pair to every host and to the controller."""
+"""The lab's network: a bridge in its own namespace, a veth pair to each host and the controller."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def cable_commands(
     bridge: str = BRIDGE,
     interface: str = INTERFACE,
 ) -> list[str]:
-    """Commands that lead a cable from the bridge's ``port`` to an interface in another namespace (pid or path)."""
+    """Return the commands that lead a cable from the bridge's ``port`` to another namespace.
+
+    The namespace is a pid or a path.
+    """
     tail = mac_tail.to_bytes(3, "big").hex(":")
     near = f"link add {port} mtu {BRIDGE_MTU} up master {bridge} type veth"
     return [f"{near} peer name {interface} address 02:4c:42:{tail} mtu 1500 netns {namespace}"]
@@ -86,7 +89,7 @@ def _request(name: str, address: bytes) -> bytes:
 
 
 def quieten_ipv6() -> None:
-    """Keep link-local addresses but not their start-up traffic, which grows with the square of the hosts."""
+    """Keep link-local addresses without their start-up traffic, quadratic in the hosts."""
     for place in ("all", "default"):
         folder = Path("/proc/sys/net/ipv6/conf", place)
         for name, value in (("accept_dad", "0"), ("router_solicitations", "0")):

@@ -17,11 +17,14 @@ those listed so far. `seed`, a number, makes UUIDs and serial numbers that no ot
     capability      "9.0"
     memory, reserved, used      MiB
     ecc, ecc_pending, ecc_default    0 or 1; default: what the factory sets, 0 on workstation cards
-    ecc_volatile_uncorrected, ecc_volatile_corrected, ecc_aggregate_uncorrected, ecc_aggregate_corrected
+    ecc_volatile_uncorrected, ecc_volatile_corrected
+    ecc_aggregate_uncorrected, ecc_aggregate_corrected
     sram_exceeded               0 or 1
-    remap_corrected, remap_uncorrected, remap_pending, remap_failed; remap_banks: [max, high, partial, low, none]
+    remap_corrected, remap_uncorrected, remap_pending, remap_failed
+    remap_banks                 [max, high, partial, low, none]
     throttle                    bits of the clocks event reasons
-    clock, clock_max, clock_application, clock_default, clock_customer    {graphics, sm, memory} in MHz
+    clock, clock_max, clock_application, clock_default, clock_customer
+                                {graphics, sm, memory} in MHz
     power, power_limit, power_default, power_enforced, power_min, power_max        W
     temperature, memory_temperature, margin     °C; margin is what is left to the slowdown
     shutdown, slowdown, memory_max, gpu_max     °C, the thresholds
@@ -32,7 +35,8 @@ those listed so far. `seed`, a number, makes UUIDs and serial numbers that no ot
     fabric                      {state, status, clique, health, summary}
     pcie_generation, pcie_max_generation, pcie_width, pcie_max_width, pcie_replays
 
-Any value may be null (the call answers «not supported», 3) or `{code: 4}` (it answers that). And for one GPU
+Any value may be null (the call answers «not supported», 3) or `{code: 4}` (it answers that). And
+for one GPU
     lost: handle | calls        GPU_IS_LOST for its handle, or for every call with the handle
     codes: {CALL: 13}, hangs: [CALL], delays: {CALL: microseconds}
 
@@ -120,50 +124,121 @@ def _model(
 _LIMITS = ("power_limit", "power_default", "power_enforced", "power_max")
 _BARE: dict[str, Any] = {"nvlinks": 0, "fabric": None}
 _NO_ECC: dict[str, Any] = dict.fromkeys(
-    "ecc ecc_pending ecc_default ecc_volatile_uncorrected ecc_volatile_corrected ecc_aggregate_uncorrected "
-    "ecc_aggregate_corrected sram_exceeded remap_corrected remap_uncorrected remap_pending remap_failed "
+    "ecc ecc_pending ecc_default ecc_volatile_uncorrected ecc_volatile_corrected "
+    "ecc_aggregate_uncorrected ecc_aggregate_corrected sram_exceeded "
+    "remap_corrected remap_uncorrected remap_pending remap_failed "
     "remap_banks".split()
 )
 _FABRIC = {"fabric": {"state": 3, "status": 0, "clique": 0, "health": 0, "summary": 0}}
 # `nvlinks`: how many links, spread over the NVSwitches.
 MODELS: dict[str, dict[str, Any]] = {
     "h100": _model(
-        "NVIDIA H100 80GB HBM3", "9.0", 81559, 700, (345, 1980, 2619), nvlinks=18, part="692-2G520-0200-000",
-        vbios="96.00.74.00.01", inforom="G520.0200.00.05", **_FABRIC,
+        "NVIDIA H100 80GB HBM3",
+        "9.0",
+        81559,
+        700,
+        (345, 1980, 2619),
+        nvlinks=18,
+        part="692-2G520-0200-000",
+        vbios="96.00.74.00.01",
+        inforom="G520.0200.00.05",
+        **_FABRIC,
     ),
     "h200": _model(
-        "NVIDIA H200", "9.0", 143771, 700, (345, 1980, 3201), nvlinks=18, part="692-2G520-0280-501",
-        vbios="96.00.89.00.01", inforom="G520.0280.00.05", **_FABRIC,
+        "NVIDIA H200",
+        "9.0",
+        143771,
+        700,
+        (345, 1980, 3201),
+        nvlinks=18,
+        part="692-2G520-0280-501",
+        vbios="96.00.89.00.01",
+        inforom="G520.0280.00.05",
+        **_FABRIC,
     ),
     "b200": _model(
-        "NVIDIA B200", "10.0", 183359, 1000, (120, 1965, 3996), nvlinks=18, part="692-2G525-0220-001",
-        vbios="97.00.82.00.01", inforom="G525.0220.00.03", **_FABRIC,
+        "NVIDIA B200",
+        "10.0",
+        183359,
+        1000,
+        (120, 1965, 3996),
+        nvlinks=18,
+        part="692-2G525-0220-001",
+        vbios="97.00.82.00.01",
+        inforom="G525.0220.00.03",
+        **_FABRIC,
     ),
     "a100": _model(
-        "NVIDIA A100-SXM4-80GB", "8.0", 81920, 400, (210, 1410, 1593), nvlinks=12, part="692-2G506-0212-002",
-        vbios="92.00.45.00.05", inforom="G506.0212.00.01", margin=None, fabric=None,
+        "NVIDIA A100-SXM4-80GB",
+        "8.0",
+        81920,
+        400,
+        (210, 1410, 1593),
+        nvlinks=12,
+        part="692-2G506-0212-002",
+        vbios="92.00.45.00.05",
+        inforom="G506.0212.00.01",
+        margin=None,
+        fabric=None,
     ),
     "h100-pcie": _model(
-        "NVIDIA H100 PCIe", "9.0", 81559, 350, (345, 1755, 1593), part="900-21010-0000-000", vbios="96.00.30.00.01",
-        inforom="1010.0200.00.02", **_BARE,
+        "NVIDIA H100 PCIe",
+        "9.0",
+        81559,
+        350,
+        (345, 1755, 1593),
+        part="900-21010-0000-000",
+        vbios="96.00.30.00.01",
+        inforom="1010.0200.00.02",
+        **_BARE,
     ),
     "l40s": _model(
-        "NVIDIA L40S", "8.9", 46068, 350, (210, 2520, 9001), part="900-2G133-0080-000", vbios="95.02.66.00.02",
-        inforom="G133.0242.00.03", **_BARE,
+        "NVIDIA L40S",
+        "8.9",
+        46068,
+        350,
+        (210, 2520, 9001),
+        part="900-2G133-0080-000",
+        vbios="95.02.66.00.02",
+        inforom="G133.0242.00.03",
+        **_BARE,
     ),
     "l20": _model(
-        "NVIDIA L20", "8.9", 46068, 275, (210, 2520, 9001), part="900-2G133-0020-000", vbios="95.02.79.00.0A",
-        inforom="G133.0300.00.02", **_BARE,
+        "NVIDIA L20",
+        "8.9",
+        46068,
+        275,
+        (210, 2520, 9001),
+        part="900-2G133-0020-000",
+        vbios="95.02.79.00.0A",
+        inforom="G133.0300.00.02",
+        **_BARE,
     ),
     "a10g": _model(
-        "NVIDIA A10G", "8.6", 23028, 300, (210, 1710, 6251), part="900-2G133-A840-100", vbios="94.02.75.00.01",
-        inforom="G133.0210.00.04", margin=None, **_BARE,
+        "NVIDIA A10G",
+        "8.6",
+        23028,
+        300,
+        (210, 1710, 6251),
+        part="900-2G133-A840-100",
+        vbios="94.02.75.00.01",
+        inforom="G133.0210.00.04",
+        margin=None,
+        **_BARE,
     ),
     "rtx4090": _model(
-        "NVIDIA GeForce RTX 4090", "8.9", 24564, 450, (210, 3105, 10501), part=None, vbios="95.02.3C.80.9F",
-        inforom="G002.0000.00.03", **_BARE, **_NO_ECC,
+        "NVIDIA GeForce RTX 4090",
+        "8.9",
+        24564,
+        450,
+        (210, 3105, 10501),
+        part=None,
+        vbios="95.02.3C.80.9F",
+        inforom="G002.0000.00.03",
+        **_BARE,
+        **_NO_ECC,
     ),
-}  # fmt: skip
+}
 
 _CLOCKS = {"graphics": 0, "sm": 1, "memory": 2}
 _CLOCK_KEYS = ("clock", "clock_max", "clock_application", "clock_default", "clock_customer")
@@ -338,9 +413,9 @@ def _value(value: Any) -> str:
 
 @functools.cache
 def _compiled(without: tuple[str, ...]) -> Path:
-    """The library, compiled once for each text of its source.
+    """Return the library without the symbols that it must lack.
 
-    Symbols that it is to lack are not exported.
+    It is compiled once for each text of its source.
     """
     hidden = " ".join(f"{name};" for name in without)
     script = f"{{ global: nvml*; local: {hidden} *; }};"

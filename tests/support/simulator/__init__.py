@@ -1,6 +1,6 @@
 """A simulated cluster with faults, for blame at scale.
 
-`python -m tests.support.simulator --nodes 232 --faults 2 --runs 200`.
+    python -m tests.support.simulator --nodes 232 --faults 2 --runs 200
 
 Everything is as fast as its slowest part. A fault takes 30 % of what passes it, every measurement
 has noise with a standard deviation of 10 % of the normal speed, and both can be set.
@@ -43,7 +43,7 @@ class Cluster:
 
 @dataclass
 class World:
-    """A cluster with its faults, which answers probes and checks that those of one batch do not disturb each other."""
+    """A cluster with its faults, which answers probes and checks that batches do not overlap."""
 
     cluster: Cluster
     faults: tuple[Blame, ...]
@@ -63,7 +63,7 @@ class World:
 
     def answer(self, batch: Sequence[Probe]) -> list[float]:
         members = [node for probe in batch for node in probe.nodes]
-        assert len(members) == len(set(members)), "a batch measures nobody twice"
+        assert len(members) == len(set(members)), "a batch measures no node twice"
         return [self._speed(probe) for probe in batch]
 
     def _speed(self, probe: Probe) -> float:
@@ -93,7 +93,7 @@ class World:
 def planted(
     cluster: Cluster, count: int, draw: random.Random, kinds: Sequence[str] = KINDS
 ) -> tuple[Blame, ...]:
-    """Faults of which none hides another.
+    """Draw faults of which none hides another.
 
     No node has two, and no bad pair has an end below a bad switch.
     """
@@ -192,7 +192,7 @@ def same(cluster: Cluster, faults: Sequence[Blame], blames: Sequence[Blame]) -> 
 
 
 def _known(cluster: Cluster, blame: Blame, single: Collection[str] = ()) -> object:
-    """A boundary is the same seen from both of its sides, and no measurement tells on which a bad node is."""
+    """A boundary is the same from both sides, and no measurement tells on which a bad node is."""
     if blame.kind == "boundary":
         inside = frozenset(blame.nodes)
         return frozenset(

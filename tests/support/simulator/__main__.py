@@ -13,7 +13,10 @@ from functools import partial
 
 from tests.support.simulator import KINDS, Run, play
 
-HEAD = "nodes  faults  kinds                       runs   right  pairs right  blamed  group tests  pair rounds  exercised"
+HEAD = (
+    "nodes  faults  kinds                       runs   right  pairs right  blamed  "
+    "group tests  pair rounds  exercised"
+)
 
 
 def main() -> int:

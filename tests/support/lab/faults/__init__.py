@@ -1,4 +1,4 @@
-"""Everything that can be made wrong on a host of the lab, one function each, and every one can be taken back.
+"""Everything that can be made wrong on a host of the lab, a function each. All can be undone.
 
 A fault is there when its function returns. It goes with ``undo()``, at the end of a ``with`` block,
 or with the lab.

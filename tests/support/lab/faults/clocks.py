@@ -38,11 +38,9 @@ def clock_environment(seconds: float) -> dict[str, str | None]:
 
 
 def _share_faketime_state(host: Host) -> None:
-    """Make one semaphore and one segment for all.
-
-    Else each process leaves two of its own in /dev/shm.
-    """
-    semaphore = "import ctypes, os, sys; ctypes.CDLL(None).sem_open(sys.argv[1].encode(), os.O_CREAT, 0o666, 1)"
+    """Make one semaphore and one segment for all, or each process leaves two in /dev/shm."""
+    semaphore = "import ctypes, os, sys; "
+    semaphore += "ctypes.CDLL(None).sem_open(sys.argv[1].encode(), os.O_CREAT, 0o666, 1)"
     host.run([sys.executable, "-c", semaphore, _STATE])
     name = _STATE.removeprefix("/")
     host.run(

@@ -34,7 +34,8 @@ def end(name):
     sock.bind((name, 0))
     return sock
 def note(frame, talks):
-    # Of TCP to and from port 22: how often who connected speaks after an answer; what is sent again does not count.
+    # Of TCP to and from port 22: how often the one who connected speaks after an answer; what is
+    # sent again does not count.
     if frame[22:24] != b"\x08\x00" or frame[33] != 6:
         return
     ip = 24
@@ -49,9 +50,11 @@ def note(frame, talks):
     if size <= 0 or 22 not in (source, target) or talk is None:
         return
     known = talk["heard"].get(source == 22)
-    if known is not None and (sequence + size - known) & 0xFFFFFFFF >= 1 << 31 or known == sequence + size & 0xFFFFFFFF:
+    after = sequence + size & 0xFFFFFFFF
+    behind = known is not None and (sequence + size - known) & 0xFFFFFFFF >= 1 << 31
+    if behind or known == after:
         return
-    talk["heard"][source == 22] = sequence + size & 0xFFFFFFFF
+    talk["heard"][source == 22] = after
     talk["turns"] += source != 22 and talk["last"] == 22
     talk["last"] = source if source == 22 else 0
 one, other, delay = end(sys.argv[1]), end(sys.argv[2]), float(sys.argv[3])
@@ -64,7 +67,8 @@ while True:
         if sock == 0:
             if not os.read(0, 64):
                 sys.exit()
-            print(json.dumps([[host, talk["turns"]] for (host, _), talk in talks.items()]), flush=True)
+            rows = [[host, talk["turns"]] for (host, _), talk in talks.items()]
+            print(json.dumps(rows), flush=True)
             talks.clear()
             continue
         frame, (_, _, kind, *_) = sock.recvfrom(1 << 17)
@@ -88,7 +92,10 @@ class Distance(Fault):
         self._carrier = carrier
 
     def turns(self) -> dict[str, list[int]]:
-        """By address: how often the client spoke after an answer on each connection since the last call."""
+        """By address: how often the client spoke after an answer, per connection.
+
+        Counted since the last call.
+        """
         assert self._carrier.stdin
         assert self._carrier.stdout
         self._carrier.stdin.write("?\n")
@@ -115,7 +122,8 @@ def _distance(layout: Layout, port: str, milliseconds: float) -> Distance:
     there = ["nsenter", f"--net=/proc/{state_of(layout).supervisor}/ns/net", "--"]
     _batch(
         there,
-        f"link add {near} mtu {wires.BRIDGE_MTU} up type veth peer name {far} mtu {wires.BRIDGE_MTU}",
+        f"link add {near} mtu {wires.BRIDGE_MTU} up type veth "
+        f"peer name {far} mtu {wires.BRIDGE_MTU}",
         f"link set {far} master {wires.BRIDGE} up",
         f"link set {port} nomaster",
     )

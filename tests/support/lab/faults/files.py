@@ -16,7 +16,7 @@ _PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/usr/libexec/platform
 def file_over(host: Host, path: str, text: str | None = None) -> Fault:
     """Lay an ordinary, writable file over an existing one, such as those of /proc.
 
-    By default with the same text.
+    By default it has the same text.
     """
     text = host.read(path) if text is None else text
     copy = f"{_STAGE}/{uuid.uuid4().hex}"
@@ -71,16 +71,13 @@ def without(host: Host, path: str) -> Fault:
 
 
 def own_sysctl(host: Host, name: str, value: str | None = None) -> Fault:
-    """A kernel setting, such as vm.swappiness, that this host may write, as the real one is the machine's."""
+    """A kernel setting, such as vm.swappiness, that this host may write. The real one stays."""
     text = None if value is None else f"{value}\n"
     return file_over(host, f"/proc/sys/{name.replace('.', '/')}", text)
 
 
 def sys_tree(host: Host, files: Mapping[str, str], links: Mapping[str, str] | None = None) -> Fault:
-    """Lay recorded files and symbolic links over /sys, which is writable then.
-
-    Undo takes all of them away.
-    """
+    """Lay recorded files and symbolic links over a writable /sys. Undo takes all of them away."""
     upper, work = f"{_STAGE}/sys/upper", f"{_STAGE}/sys/work"
     if not _has_sys_tree(host):
         host.run(["mkdir", "-p", upper, work])

@@ -1,7 +1,4 @@
-"""GPUs on a host that has none.
-
-A management library that says what is described, and the files of the driver.
-"""
+"""GPUs on a host that has none: a management library with described answers, and driver files."""
 
 from __future__ import annotations
 
@@ -17,7 +14,8 @@ from tests.support.lab.rooms import Host
 
 _FOLDER = "usr/lib/x86_64-linux-gnu"
 _VERSION = """\
-NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {driver}  Release Build  (dvs-builder@U16-I1-N08-05-2)
+NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {driver}  Release Build  \
+(dvs-builder@U16-I1-N08-05-2)
 GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)
 """
 

@@ -31,7 +31,7 @@ def link_down(host: Host, interface: str = wires.INTERFACE) -> Fault:
 
 
 def link_up(host: Host, interface: str = wires.INTERFACE) -> None:
-    """Interface up, and announced, so that nobody waits for an earlier question to time out."""
+    """Interface up, and announced, so that no host waits for an earlier query to time out."""
     host.run(["sysctl", "--quiet", f"net.ipv4.conf.{interface}.arp_notify=1"])
     _set_link(host, interface, "up")
 
@@ -44,9 +44,9 @@ def cable_out(host: Host) -> Fault:
 
 
 def switch_mtu(host: Host, size: int) -> Fault:
-    """The switch port at the far end of the host's eth0 carries no larger packets.
+    """The switch port at the far end of eth0 carries no larger packets.
 
-    The interface does not know.
+    The interface does not show it.
     """
     port = f"v{host.index}"
     _at_bridge(host, ["ip", "link", "set", port, "mtu", str(size)])
@@ -70,7 +70,7 @@ def refuse_port(host: Host, port: int) -> Fault:
 
 
 def drop_ports(host: Host, first: int, last: int, hook: str = "input") -> Fault:
-    """New TCP connections to a range of ports are dropped, as they come in, or with hook `output` as they go out."""
+    """Drop new TCP connections to a range of ports: incoming ones, or outgoing with `output`."""
     rules = [f"tcp dport {first}-{last} ct state new drop"]
     return _filter(host, rules if hook == "input" else [], rules if hook == "output" else [])
 
@@ -101,7 +101,7 @@ def no_address(host: Host, interface: str) -> Fault:
 def flapping(host: Host, interface: str, times: int) -> Fault:
     """The link went and came so often.
 
-    The kernel's count of that stays as long as the interface.
+    The kernel counts that for as long as the interface exists.
     """
     for _ in range(times):
         _set_link(host, interface, "down")
@@ -115,10 +115,7 @@ def drop_pair(one: Host, other: Host) -> Fault:
 
 
 def drop_direction(sender: Host, receiver: Host) -> Fault:
-    """Nothing that ``sender`` sends arrives at ``receiver``.
-
-    The other direction works, as far as that helps.
-    """
+    """Nothing that ``sender`` sends arrives at ``receiver``. The other direction works."""
     return _filter(receiver, [f"ip saddr {sender.address} drop"], [])
 
 
@@ -133,7 +130,8 @@ def loss_to_controller(lab: Lab, share: float) -> Fault:
     drop = f"numgen random mod 10000 < {round(share * 10000)} drop"
     hosts = [_filter(host, [f"ip saddr {CONTROLLER_ADDRESS} {drop}"], []) for host in lab.hosts]
     table = f"lab_{uuid.uuid4().hex[:12]}"
-    chain = f"chain input {{ type filter hook input priority 0; ip saddr != {CONTROLLER_ADDRESS} {drop}; }}"
+    rule = f"ip saddr != {CONTROLLER_ADDRESS} {drop}"
+    chain = f"chain input {{ type filter hook input priority 0; {rule}; }}"
     lab.controller.run(
         ["nft", "-f", "-"], input=f"table inet {table} {{\n{chain}\n}}\n", check=True
     )
@@ -168,9 +166,9 @@ def slow(host: Host, rate: str) -> Fault:
 
 
 def slow_user(host: Host, user: str, packets: int, *others: Host) -> Fault:
-    """Of what this user sends, to these hosts or to all, no more than so many packets a second get out.
+    """Of what this user sends, only so many packets a second get out, to these hosts or to all.
 
-    Like a class of traffic that a switch polices: nobody else's connections show it.
+    Like a class of traffic that a switch polices: connections of other users do not show it.
     """
     to = f"ip daddr {{ {', '.join(other.address for other in others)} }} " if others else ""
     own = host.run(["id", "-u", user]).stdout.strip()

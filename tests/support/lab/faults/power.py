@@ -56,7 +56,7 @@ def power_on(host: Host, timeout: float = 60) -> None:
 
 
 def reboot(host: Host, timeout: float = 60) -> None:
-    """Restart the host: its files stay, /run, /tmp and /dev/shm are empty, the boot id is another one."""
+    """Restart the host: files stay, /run, /tmp and /dev/shm are empty, the boot id is new."""
     before = host.pid
     call = "import ctypes; ctypes.CDLL(None).reboot(0x01234567)"
     host.run([sys.executable, "-c", call], check=False)

@@ -20,7 +20,10 @@ blank=
 for word; do
     case "$word" in -*) continue;; *.*) ;; *) continue;; esac
     state=$(sed -n "s/^$word //p" {_STATES})
-    case "$state" in not-found) load=not-found active=inactive;; *) load=loaded active=${{state:-active}};; esac
+    case "$state" in
+        not-found) load=not-found active=inactive;;
+        *) load=loaded active=${{state:-active}};;
+    esac
     printf "${{blank}}Id=%s\\nLoadState=%s\\nActiveState=%s\\n" "$word" "$load" "$active"
     blank='\\n'
 done
@@ -35,6 +38,6 @@ def services(host: Host) -> Fault:
 def service(host: Host, states: Mapping[str, str]) -> Fault:
     """Services in another state, such as inactive, failed or not-found.
 
-    For a host with ``services``.
+    The host must have ``services``.
     """
     return written(host, _STATES, "".join(f"{unit} {state}\n" for unit, state in states.items()))

@@ -1,6 +1,6 @@
 """An environment for jobs, as an image or a shared folder brings it.
 
-An interpreter, a torch that is never imported.
+It has an interpreter and a torch that is never imported.
 """
 
 from __future__ import annotations
@@ -51,13 +51,16 @@ def nccl_source(code: int) -> str:
 
 def version_file(version: str, cuda: str | None) -> str:
     """torch/version.py as the wheels have it."""
-    return f"from typing import Optional\n__version__ = '{version}'\ndebug = False\ncuda: Optional[str] = {cuda!r}\n"
+    return (
+        f"from typing import Optional\n__version__ = '{version}'\n"
+        f"debug = False\ncuda: Optional[str] = {cuda!r}\n"
+    )
 
 
 def job_environment(
     host: Host, version: str = "2.6.0+cu124", cuda: str = "12.4", nccl: int = 22105
 ) -> Fault:
-    """A virtual environment in /opt/job with torch's version, its NCCL, and the library that loads this NCCL.
+    """A virtual environment in /opt/job with torch's version, its NCCL, and a library to load it.
 
     That library finds NCCL as conda's does, by DT_RUNPATH, so that LD_LIBRARY_PATH comes before it.
     """

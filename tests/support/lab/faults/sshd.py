@@ -45,7 +45,11 @@ def old_kernel(host: Host) -> Fault:
     release = host.run(["setarch", "--uname-2.6", "uname", "-r"]).stdout
     # sshd executes itself for each connection; only these copies get the personality, the listener
     # stays as it is.
-    wrapper = f'#!/bin/bash\n[[ " $* " == *" -R "* ]] && exec setarch --uname-2.6 {real} "$@"\nexec -a {_SSHD} {real} "$@"\n'
+    wrapper = (
+        "#!/bin/bash\n"
+        f'[[ " $* " == *" -R "* ]] && exec setarch --uname-2.6 {real} "$@"\n'
+        f'exec -a {_SSHD} {real} "$@"\n'
+    )
     host.run(["cp", "--preserve", _SSHD, real])
     host.write(f"{_SSHD}.new", wrapper, 0o755)
     host.run(["mv", f"{_SSHD}.new", _SSHD])

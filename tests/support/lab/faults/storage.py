@@ -1,4 +1,4 @@
-"""File systems that do not answer, are too small, have no inodes left, and what jobs leave in shared memory."""
+"""File systems that do not answer, are too small or full, and what jobs leave in shared memory."""
 
 from __future__ import annotations
 
@@ -60,10 +60,7 @@ exit 1
 
 
 def hung_mount(host: Host, folder: str) -> Fault:
-    """A file system that is mounted and never answers.
-
-    What looks at it waits until the fault is taken back.
-    """
+    """A mounted file system that never answers. Its readers wait until the fault is undone."""
     host.run(
         ["sh", "-c", '[ -e /dev/fuse ] || mknod -m 666 /dev/fuse c 10 229; mkdir -p "$0"', folder]
     )

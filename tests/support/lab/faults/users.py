@@ -18,7 +18,10 @@ def add_user(
     password: str | None = None,
     uid: int | None = None,
 ) -> Fault:
-    """An ordinary user whom the controller's key opens too, with a password and a line for sudo if wanted."""
+    """An ordinary user that the controller's key opens too.
+
+    With a password and a line for sudo if wanted.
+    """
     number = [] if uid is None else ["--uid", str(uid)]
     host.run(["useradd", "--create-home", "--shell", "/bin/bash", *number, name])
     home = f"/home/{name}/.ssh"
@@ -26,7 +29,10 @@ def add_user(
         [
             "sh",
             "-c",
-            f"mkdir -m 700 {home} && cp /root/.ssh/authorized_keys {home} && chown -R {name}: {home}",
+            (
+                f"mkdir -m 700 {home} && cp /root/.ssh/authorized_keys {home} && "
+                f"chown -R {name}: {home}"
+            ),
         ]
     )
     if password is not None:
@@ -42,7 +48,7 @@ def add_user(
 
 
 def no_key(host: Host) -> Fault:
-    """Nobody's key opens root's account any more."""
+    """No key opens root's account any more."""
     return without(host, "/root/.ssh/authorized_keys")
 
 
