@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from clusterprep import reports
 from clusterprep.changes.file_plan import change_rows, plan_file_changes
 from clusterprep.changes.playbook.reading import load_playbook
-from clusterprep.changes.resources import target
+from clusterprep.changes.resources import target_fact
 from clusterprep.cli.commands.record import line_of
 from clusterprep.cli.exit_codes import findings_code
 from clusterprep.cli.main import CYCLES
@@ -99,7 +99,7 @@ def everything(inventory: Inventory) -> QueryPlan:
     """What `apply` asks: all checks, the environment, the files that may be written."""
     steps = load_playbook("site").steps
     paths = [path for step in steps for path in step.resource.paths(step.params, inventory)]
-    extra = [*(registry.facts()[name] for name in FACTS), *map(target, paths)]
+    extra = [*(registry.facts()[name] for name in FACTS), *map(target_fact, paths)]
     return plan_queries(tuple(registry.checks().values()), registry.facts(), extra)
 
 

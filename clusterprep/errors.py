@@ -63,7 +63,13 @@ def printable(text: str) -> str:
 def _printable_problem(problem: Problem) -> Problem:
     key = problem.key and printable(problem.key)
     hint = problem.hint and printable(problem.hint)
-    return Problem(printable(problem.message), problem.file, problem.line, key, hint)
+    return Problem(
+        printable(problem.message),
+        problem.file,
+        problem.line,
+        key,
+        hint,
+    )
 
 
 class ClusterprepError(Exception):

@@ -73,8 +73,19 @@ def same_on_all_ranks(
     set is. Ranks that do not come within `limit` seconds of the first one are named too. `group` is
     a process group; ranks outside of it get the value back without a comparison.
     """
-    own = {"rank": _rank(), "name": name, "digest": digest(value), "value": _shown(value)}
-    verdict = _meet(own, _compare, name, group, limit)
+    own = {
+        "rank": _rank(),
+        "name": name,
+        "digest": digest(value),
+        "value": _shown(value),
+    }
+    verdict = _meet(
+        own,
+        _compare,
+        name,
+        group,
+        limit,
+    )
     if verdict is None or not verdict["message"]:
         return value
     message = verdict["message"]
@@ -143,7 +154,13 @@ def rank_table(group: Any = None, limit: float = LIMIT) -> RankTable:
         "pid": os.getpid(),
     }
     own.update(_device())
-    answer = _meet(own, lambda rows: {"table": list(rows)}, "rank_table", group, limit)
+    answer = _meet(
+        own,
+        lambda rows: {"table": list(rows)},
+        "rank_table",
+        group,
+        limit,
+    )
     if answer is None:
         return RankTable([own])
     if "table" not in answer:
@@ -154,11 +171,17 @@ def rank_table(group: Any = None, limit: float = LIMIT) -> RankTable:
 def _device() -> dict[str, Any]:
     """Return name and UUID of the GPU that this process uses by default."""
     if not torch.cuda.is_available():
-        return {"device": "cpu", "uuid": None}
+        return {
+            "device": "cpu",
+            "uuid": None,
+        }
     index = torch.cuda.current_device()
     properties = torch.cuda.get_device_properties(index)
     uuid = getattr(properties, "uuid", None) or "not told"  # torch has it since 2.3
-    return {"device": f"cuda:{index} {properties.name}", "uuid": str(uuid)}
+    return {
+        "device": f"cuda:{index} {properties.name}",
+        "uuid": str(uuid),
+    }
 
 
 # ---------------------------------------------------------------- digests of values
@@ -353,7 +376,13 @@ def _differing_keys(value: Any, name: str, group: Any, limit: float) -> str:
             digests[text] = digest(part)[:16]
     keys: list[str] = []
     with contextlib.suppress(GuardError):
-        verdict = _meet(digests, _compare_keys, name, group, limit)
+        verdict = _meet(
+            digests,
+            _compare_keys,
+            name,
+            group,
+            limit,
+        )
         keys = verdict.get("keys", [])
     if not keys:
         return ""
@@ -393,7 +422,11 @@ def _minority(groups: dict[str, list[int]]) -> list[int]:
 
 
 def _verdict(message: str, ranks: Sequence[int], values: dict[int, str]) -> Row:
-    return {"message": message, "ranks": list(ranks), "values": values}
+    return {
+        "message": message,
+        "ranks": list(ranks),
+        "values": values,
+    }
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
@@ -439,7 +472,13 @@ def _meet(
     if len(ranks) < 2:
         return None
     _calls[ranks] = _calls.get(ranks, 0) + 1
-    meeting = Meeting(_store(), ranks, _calls[ranks], name, limit)
+    meeting = Meeting(
+        _store(),
+        ranks,
+        _calls[ranks],
+        name,
+        limit,
+    )
     answers: list[Any] = []
 
     def run() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusterprep.changes.playbook.steps import Owners, Step, at_once
-from clusterprep.changes.resources import NoPlan, Params, PlanContext, known
+from clusterprep.changes.resources import NoPlan, Params, PlanContext, known_states
 from clusterprep.changes.unified_diff import unified_diff
 from clusterprep.errors import InputError, Problem
 from clusterprep.model import Absent, ChangeRow, Fleet, Node, StepOutcome
@@ -61,7 +61,13 @@ def plan_file_changes(
         files: dict[str, FileState] = {}
         owners = Owners()
         for step, facts in zip(file_steps, fact_names, strict=True):
-            context = PlanContext(fleet, node, files, facts, environment)
+            context = PlanContext(
+                fleet,
+                node,
+                files,
+                facts,
+                environment,
+            )
             result = plan_step(context, step)
             if result is None:
                 continue
@@ -112,7 +118,7 @@ def _with_values(context: PlanContext, step: Step, params: Params) -> PlanContex
     states = {}
     for path in step.resource.paths(params, fleet.inventory):
         states[path] = context.files.get(path) or fleet.fact(node, f"target:{path}")
-    files = known(states)
+    files = known_states(states)
     if isinstance(files, Absent):
         return files
     facts = {}
@@ -135,7 +141,13 @@ def state_after(change: FileChange) -> FileState:
     access = change.access or change.was
     if access is None or content is None:
         return FileState(path, content, change.mode)
-    return FileState(path, content, access.mode, access.uid, access.gid)
+    return FileState(
+        path,
+        content,
+        access.mode,
+        access.uid,
+        access.gid,
+    )
 
 
 def refuse_conflict(owners: Owners, step: Step, node: Node, fleet: Fleet) -> None:
@@ -181,7 +193,15 @@ def change_rows(
             outcome = "unchanged"
         diff = diffs[anywhere]
         detail = details.get(change.node, "")
-        row = ChangeRow((), change.resource, change.path, action, outcome, diff, detail)
+        row = ChangeRow(
+            (),
+            change.resource,
+            change.path,
+            action,
+            outcome,
+            diff,
+            detail,
+        )
         nodes = nodes_by_row.setdefault(row, [])
         # Two steps that leave the same file as it is give two equal changes.
         if change.node not in nodes[-1:]:
@@ -193,7 +213,14 @@ def gap_rows(gaps: Mapping[str, Gap]) -> tuple[ChangeRow, ...]:
     """Return one row for each node that cannot be planned, with the reason."""
     rows = []
     for node, gap in gaps.items():
-        row = ChangeRow((node,), gap.resource, "", "none", "not-started", detail=str(gap))
+        row = ChangeRow(
+            (node,),
+            gap.resource,
+            "",
+            "none",
+            "not-started",
+            detail=str(gap),
+        )
         rows.append(row)
     return tuple(rows)
 

@@ -74,7 +74,14 @@ def _parse_run(row: Mapping[str, object]) -> OldRun:
     state = str(row["state"])
     undoes = _optional_text(row["undoes"])
     by = _optional_text(row["by"])
-    return OldRun(run, cluster, state, undoes, parsed, by)
+    return OldRun(
+        run,
+        cluster,
+        state,
+        undoes,
+        parsed,
+        by,
+    )
 
 
 def _parse_file(row: Mapping[str, Any]) -> OldFile:
@@ -89,7 +96,18 @@ def _parse_file(row: Mapping[str, Any]) -> OldFile:
     running = bool(row.get("running"))
     was = _parse_access(row.get("was"))
     access = _parse_access(row.get("access"))
-    return OldFile(path, mode, before, after, now, strange, resource, running, was, access)
+    return OldFile(
+        path,
+        mode,
+        before,
+        after,
+        now,
+        strange,
+        resource,
+        running,
+        was,
+        access,
+    )
 
 
 def _parse_access(numbers: Any) -> Access | None:
@@ -167,7 +185,13 @@ def plan_rollback(
                 reason = _later_work(node, runs, old, file)
                 if reason:
                     reasons.append(reason)
-                    edit = FileChange(node, file.resource, file.path, file.after, file.now)
+                    edit = FileChange(
+                        node,
+                        file.resource,
+                        file.path,
+                        file.after,
+                        file.now,
+                    )
                     edits.append(edit)
                 changes.append(_change_back(node, file))
     if reasons and not force:

@@ -10,7 +10,7 @@ from clusterprep.checks import Check
 from clusterprep.errors import LinkLost
 from clusterprep.facts.results import path_of
 from clusterprep.model import ChangeRow, Finding, Fleet, Node
-from clusterprep.survey.cached import cached_checks, is_deep
+from clusterprep.survey.cached import is_deep, stored_document
 from clusterprep.survey.registry import facts
 
 LIMIT = 20.0  # seconds for one small file and its fsyncs
@@ -38,8 +38,12 @@ def store(
 
 
 def _request(node: Node, findings: tuple[Finding, ...], deep: Sequence[Check]) -> dict[str, Any]:
-    results = cached_checks(findings, deep, node)
-    return {"path": path_of(node), "root": node.root, "results": results}
+    results = stored_document(findings, deep, node)
+    return {
+        "path": path_of(node),
+        "root": node.root,
+        "results": results,
+    }
 
 
 def _row(node: Node, answer: Answer) -> ChangeRow:
@@ -48,5 +52,18 @@ def _row(node: Node, answer: Answer) -> ChangeRow:
     action = "create" if is_new else "update"
     path = path_of(node)
     if why is not None:
-        return ChangeRow((node.name,), "store", path, action, "failed", detail=why)
-    return ChangeRow((node.name,), "store", path, action, "done")
+        return ChangeRow(
+            (node.name,),
+            "store",
+            path,
+            action,
+            "failed",
+            detail=why,
+        )
+    return ChangeRow(
+        (node.name,),
+        "store",
+        path,
+        action,
+        "done",
+    )

@@ -56,7 +56,13 @@ def finish_interrupted_runs(
     failed = transaction.lock()
     if failed:
         return Recovery(stuck=failed)
-    finisher = _Finisher(agents, transaction, fleet, force, by)
+    finisher = _Finisher(
+        agents,
+        transaction,
+        fleet,
+        force,
+        by,
+    )
     finished = []
     for run in sorted(unfinished, reverse=True):
         result = finisher.finish(run, unfinished[run])
@@ -90,9 +96,19 @@ class _Finisher:
                 back.append(name)
         self._roll_back_steps(run, back, force=self._force)
         # A node that committed may have died in the middle of one step: that one is rolled back.
-        self._roll_back_steps(run, forward, half=True, again=True, force=self._force)
+        self._roll_back_steps(
+            run,
+            forward,
+            half=True,
+            again=True,
+            force=self._force,
+        )
         done = self._finish_files("settle", run, forward, {"run": run})
-        undo = {"undo": run, "force": self._force, "by": self._by}
+        undo = {
+            "undo": run,
+            "force": self._force,
+            "by": self._by,
+        }
         done |= self._finish_files("undo", run, back, undo)
         # Commands that read the old files run once these are back.
         self._roll_back_steps(run, self._not_stuck(back), again=True)
@@ -131,7 +147,13 @@ class _Finisher:
     def _roll_back_steps(self, run: str, names: Iterable[str], **options: bool) -> None:
         chosen = list(names)
         self._agents.load("steps", chosen)
-        bodies = self._bodies(chosen, {"run": run, **options})
+        bodies = self._bodies(
+            chosen,
+            {
+                "run": run,
+                **options,
+            },
+        )
         answers = self._agents.ask("take_back", bodies, STEPS_LIMIT)
         self.stuck.update(refusals(answers))
 
@@ -141,7 +163,13 @@ class _Finisher:
     def _bodies(
         self, names: Iterable[str], options: Mapping[str, Any]
     ) -> dict[str, dict[str, Any]]:
-        return {name: {**self._transaction.request_body(name), **options} for name in names}
+        return {
+            name: {
+                **self._transaction.request_body(name),
+                **options,
+            }
+            for name in names
+        }
 
 
 def _refuse_edited(run: str, answers: Answers) -> None:

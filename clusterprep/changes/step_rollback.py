@@ -152,7 +152,13 @@ class StepRollback:
         return journals
 
     def _ask_to_roll_back(self, names: Iterable[str], **options: bool) -> None:
-        answers = self._ask("take_back", names, self._run, STEPS_LIMIT, **options)
+        answers = self._ask(
+            "take_back",
+            names,
+            self._run,
+            STEPS_LIMIT,
+            **options,
+        )
         for name, answer in answers.items():
             if not isinstance(answer, LinkLost):
                 self._note_all(name, answer.get("undone"), "undone", "")
@@ -182,7 +188,11 @@ class StepRollback:
         bodies = {}
         for name in names:
             body = self._transaction.request_body(name)
-            bodies[name] = {**body, "run": run, **options}
+            bodies[name] = {
+                **body,
+                "run": run,
+                **options,
+            }
         return self._agents.ask(op, bodies, limit)
 
 
@@ -193,4 +203,11 @@ def _is_done(runs: Iterable[OldRun], run: str) -> bool:
 def _parse(number: int, row: Sequence[Any]) -> OldStepAction:
     _, _, resource, target, action, diff, states = row
     parsed_states = tuple(str(state) for state in states)
-    return OldStepAction(number, str(resource), str(target), str(action), str(diff), parsed_states)
+    return OldStepAction(
+        number,
+        str(resource),
+        str(target),
+        str(action),
+        str(diff),
+        parsed_states,
+    )

@@ -303,7 +303,14 @@ class StepRunner:
             if node.name in lost:
                 continue
             facts = asked_by(step, fleet.inventory)
-            context = PlanContext(fleet, node, {}, facts, self._environment, notified=notified)
+            context = PlanContext(
+                fleet,
+                node,
+                {},
+                facts,
+                self._environment,
+                notified=notified,
+            )
             judged[node.name] = plan_step(context, step)
         return judged
 
@@ -342,7 +349,11 @@ class StepRunner:
         bodies = {}
         for name in names:
             body = self._transaction.request_body(name)
-            bodies[name] = {**body, "go_on": True, **options}
+            bodies[name] = {
+                **body,
+                "go_on": True,
+                **options,
+            }
         answers = self._agents.ask("take_back", bodies, STEPS_LIMIT)
         troubles = {}
         for name, answer in answers.items():

@@ -57,7 +57,11 @@ class Transaction:
         self._run = run
         self._bodies: dict[str, dict[str, Any]] = {}
         for node in fleet.reached:
-            body = {"root": node.root, "run": run, "cluster": fleet.inventory.cluster}
+            body = {
+                "root": node.root,
+                "run": run,
+                "cluster": fleet.inventory.cluster,
+            }
             self._bodies[node.name] = body
         self._staged: set[str] = set()
         self._locked = False
@@ -200,7 +204,11 @@ class Transaction:
         bodies = {}
         for name, changes in by_node.items():
             files = [_file_request(change) for change in changes]
-            bodies[name] = {**self._bodies[name], "undoes": undoes, "files": files}
+            bodies[name] = {
+                **self._bodies[name],
+                "undoes": undoes,
+                "files": files,
+            }
         answers = self._agents.ask("stage", bodies, LIMIT)
         failed = refusals(answers)
         self._staged = set(answers) - set(failed)
@@ -224,7 +232,13 @@ class Transaction:
     # ------------------------------------------------------------ helpers
 
     def _ask(self, op: str, names: Iterable[str], **more: Any) -> Answers:
-        bodies = {name: {**self._bodies[name], **more} for name in names}
+        bodies = {
+            name: {
+                **self._bodies[name],
+                **more,
+            }
+            for name in names
+        }
         return self._agents.ask(op, bodies, LIMIT)
 
     def _staged_names(self) -> list[str]:
@@ -286,7 +300,15 @@ def edit_diff(node: str, path: str, before: object, now: object) -> str:
     except ValueError:
         old = None
         new = None
-    return diff_text(FileChange(node, "env", path, old, new))
+    return diff_text(
+        FileChange(
+            node,
+            "env",
+            path,
+            old,
+            new,
+        )
+    )
 
 
 def _decoded(text: object) -> bytes | None:

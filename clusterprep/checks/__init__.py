@@ -74,7 +74,13 @@ class CheckContext:
 
 def passed(node: Node, message: str, seen: str = "", wanted: str = "") -> Outcome:
     """Return a pass of one node."""
-    return Outcome("pass", (node.name,), message, seen, wanted)
+    return Outcome(
+        "pass",
+        (node.name,),
+        message,
+        seen,
+        wanted,
+    )
 
 
 def failed(
@@ -87,7 +93,15 @@ def failed(
 ) -> Outcome:
     """Return a failure of one node. `remedy` and `severity` default to the check's own."""
     nodes = (node.name,)
-    return Outcome("fail", nodes, message, seen, wanted, remedy, severity=severity)
+    return Outcome(
+        "fail",
+        nodes,
+        message,
+        seen,
+        wanted,
+        remedy,
+        severity=severity,
+    )
 
 
 def unknown(
@@ -101,14 +115,30 @@ def unknown(
 ) -> Outcome:
     """Return that one node could not be judged, and the reason."""
     nodes = (node.name,)
-    return Outcome("unknown", nodes, message, seen, wanted, remedy, reason, severity)
+    return Outcome(
+        "unknown",
+        nodes,
+        message,
+        seen,
+        wanted,
+        remedy,
+        reason,
+        severity,
+    )
 
 
 def skipped(
     node: Node, message: str, seen: str = "", wanted: str = "", reason: str = "not_applicable"
 ) -> Outcome:
     """Return that the check does not apply to one node."""
-    return Outcome("skip", (node.name,), message, seen, wanted, reason=reason)
+    return Outcome(
+        "skip",
+        (node.name,),
+        message,
+        seen,
+        wanted,
+        reason=reason,
+    )
 
 
 # ---------------------------------------------------------------- kinds of machines
@@ -158,8 +188,9 @@ class Proof:
     With `between` a fault shows at both ends of a pair: turn(recorded value, name of the bad node)
     is called for every node.
 
-    If the check reads something that no described machine has, `machine` says what a healthy one has:
-    {"files": {path: text}, "commands": {"chronyc -c tracking": stdout}}. `make format` records it.
+    If the check reads something that no described machine has, `machine` says what a healthy one
+    has: {"files": {path: text}, "commands": {"chronyc -c tracking": stdout}}. `make format` records
+    it.
     """
 
     fact: str
@@ -302,7 +333,13 @@ def uniform_by_kind(
             if node.name in values:
                 values_of_kind[node.name] = values[node.name]
         if values_of_kind:
-            yield from uniform(values_of_kind, what, fleet_size, remedy, about)
+            yield from uniform(
+                values_of_kind,
+                what,
+                fleet_size,
+                remedy,
+                about,
+            )
 
 
 def as_wanted(
@@ -343,17 +380,47 @@ def _compare(
     groups = by_value(values)
     usual, majority = groups[0]
     if len(groups) == 1:
-        return [Outcome("pass", nodes, f"{what} is {EQUAL}", usual, EQUAL)]
+        return [
+            Outcome(
+                "pass",
+                nodes,
+                f"{what} is {EQUAL}",
+                usual,
+                EQUAL,
+            )
+        ]
     seen = with_nodes(groups)
     if 2 * len(majority) <= len(nodes):
         message = f"{what} differs, and no value has a majority"
-        return [Outcome("fail", nodes, message, seen, EQUAL, remedy)]
+        return [
+            Outcome(
+                "fail",
+                nodes,
+                message,
+                seen,
+                EQUAL,
+                remedy,
+            )
+        ]
     usual_nodes = frozenset(majority)
     deviating = tuple(node for node in nodes if node not in usual_nodes)
     message = f"{what} differs from the other nodes"
     return [
-        Outcome("fail", deviating, message, seen, usual, remedy),
-        Outcome("pass", majority, f"{what} is that of the majority", usual, usual),
+        Outcome(
+            "fail",
+            deviating,
+            message,
+            seen,
+            usual,
+            remedy,
+        ),
+        Outcome(
+            "pass",
+            majority,
+            f"{what} is that of the majority",
+            usual,
+            usual,
+        ),
     ]
 
 
@@ -362,7 +429,20 @@ def _nothing_to_compare(values: Mapping[str, str], what: str, fleet_size: int) -
     seen = "".join(values.values())  # of one node, or of none
     if fleet_size < 2:
         message = f"{what} has nothing to be compared with"
-        return Outcome("skip", nodes, message, seen, reason="not_applicable")
+        return Outcome(
+            "skip",
+            nodes,
+            message,
+            seen,
+            reason="not_applicable",
+        )
     message = f"{what} could not be compared"
     reason = "fewer than two nodes have a value to compare"
-    return Outcome("unknown", nodes, message, seen, EQUAL, reason=reason)
+    return Outcome(
+        "unknown",
+        nodes,
+        message,
+        seen,
+        EQUAL,
+        reason=reason,
+    )

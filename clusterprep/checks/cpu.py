@@ -63,7 +63,13 @@ def governor(context: CheckContext, node: Node, governors: tuple[Governor, ...])
     else:
         message = "the processors' clock follows the load"
         remedy = PERFORMANCE
-    return failed(node, message, seen, wanted, remedy)
+    return failed(
+        node,
+        message,
+        seen,
+        wanted,
+        remedy,
+    )
 
 
 def _policies(governors: Iterable[Governor]) -> int:

@@ -47,7 +47,13 @@ def runtime(
     if wanted is not None and not satisfies(build.cuda or "none", wanted):
         message = "torch was not built for the CUDA that the inventory requires"
         seen = build.cuda or "no CUDA build"
-        return failed(node, message, seen, wanted, _other_wheel(node, wanted))
+        return failed(
+            node,
+            message,
+            seen,
+            wanted,
+            _other_wheel(node, wanted),
+        )
     if nvml is not None and nvml.driver:
         return _against_driver(node, str(build.cuda), nvml, libcuda)
     if not has_gpus:
@@ -80,7 +86,13 @@ def _against_driver(node: Node, cuda: str, nvml: Nvml, libcuda: str | None) -> O
     needed = minimum or "one for this CUDA"
     driver_cuda = ".".join(map(str, supported))
     remedy = f"upgrade the driver to {needed}; or {_other_wheel(node, driver_cuda)}"
-    return failed(node, "the driver is too old for the CUDA of torch", seen, wanted, remedy)
+    return failed(
+        node,
+        "the driver is too old for the CUDA of torch",
+        seen,
+        wanted,
+        remedy,
+    )
 
 
 def _is_minor_compatible(
@@ -180,7 +192,13 @@ def _newer_than_driver(context: CheckContext, node: Node, version: str | None) -
             "ls -d /usr/local/cuda-*; update-alternatives --config cuda"
             f"   # or a driver for CUDA {installed[0]}"
         )
-        yield failed(node, message, version, wanted, remedy)
+        yield failed(
+            node,
+            message,
+            version,
+            wanted,
+            remedy,
+        )
 
 
 RUNTIME = Check(

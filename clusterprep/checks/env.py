@@ -26,7 +26,7 @@ from clusterprep.facts.environment import Paths, Setting, in_effect
 from clusterprep.facts.rdma import ENV_FILES, RdmaDevice
 from clusterprep.model import Absent, EnvValue, Severity
 from clusterprep.nccl.environment import FACTS, planned_environment
-from clusterprep.nccl.variables.variables import nccl_reads, registry
+from clusterprep.nccl.variables.variables import conf_file_has_effect, registry
 
 UNSET = "unset"
 OURS = frozenset(ENV_FILES.values())
@@ -143,7 +143,7 @@ def _wins(setting: Setting, where: tuple[str, ...], values: Mapping[str, EnvValu
 def _is_read(setting: Setting, where: tuple[str, ...]) -> bool:
     """Return whether a setting has a reader: NCCL's own files serve NCCL alone."""
     if where == ("nccl",):
-        return nccl_reads(setting.name)
+        return conf_file_has_effect(setting.name)
     return True
 
 
@@ -178,7 +178,13 @@ def uniform_settings(context: CheckContext) -> Iterable[Outcome]:
     good = tuple(name for name in names if name not in blamed)
     if good:
         message = "what must be equal is equal in every launch path"
-        yield Outcome("pass", good, message, "", EQUAL)
+        yield Outcome(
+            "pass",
+            good,
+            message,
+            "",
+            EQUAL,
+        )
 
 
 def _nothing_to_compare(context: CheckContext, names: tuple[str, ...]) -> Outcome:
@@ -230,7 +236,13 @@ def _compared(path: str, variable: str, settings: SettingsByNode) -> Outcome | N
     places = _places_of(variable, blamed, settings)
     if places:
         message += f": {places}"
-    return Outcome("fail", blamed, message, seen, wanted)
+    return Outcome(
+        "fail",
+        blamed,
+        message,
+        seen,
+        wanted,
+    )
 
 
 def _places_of(variable: str, nodes: Iterable[str], settings: SettingsByNode) -> str:
@@ -280,7 +292,14 @@ def _named_wrong(
         if missing:
             message = f"there is no {what} {', '.join(missing)}"
             names = ", ".join(existing) or "none"
-            yield Outcome("fail", (), message, seen, f"names of: {names}", removal_command(setting))
+            yield Outcome(
+                "fail",
+                (),
+                message,
+                seen,
+                f"names of: {names}",
+                removal_command(setting),
+            )
         if doubled:
             message = f"NCCL matches by prefix: {'; '.join(doubled)}"
             wanted = f"{setting.name}=={setting.value}"
@@ -343,7 +362,10 @@ def _matches(
 
 def with_settings(path: str, *settings: Setting) -> Any:
     """Return a `turn` for proofs: it adds settings to one launch path of a node."""
-    return lambda paths: {**paths, path: (*paths[path], *settings)}
+    return lambda paths: {
+        **paths,
+        path: (*paths[path], *settings),
+    }
 
 
 SHADOW = Check(

@@ -146,20 +146,45 @@ def _of_one(context: CheckContext, node: Node) -> Iterable[Outcome]:
     if declared is not None:
         allowed.add(_plain(declared))
     if declared is not None and not values <= allowed:
-        yield failed(node, f"{NAME} is not as declared{where}", seen, declared, remedy)
+        yield failed(
+            node,
+            f"{NAME} is not as declared{where}",
+            seen,
+            declared,
+            remedy,
+        )
     elif declared is None and len(values) > 1:
         message = (
             f"{NAME} differs between launch paths{where}: how a job is started decides what it sees"
         )
-        yield failed(node, message, seen, "the same in all launch paths", remedy)
+        yield failed(
+            node,
+            message,
+            seen,
+            "the same in all launch paths",
+            remedy,
+        )
     count = node.gpus.count if node.gpus is not None else None
     for value in sorted(values - allowed):
         hole = _hole(value, count)
         if hole is not None:
-            yield failed(node, f"{hole}{where}", seen, declared or UNSET, remedy)
+            yield failed(
+                node,
+                f"{hole}{where}",
+                seen,
+                declared or UNSET,
+                remedy,
+            )
         elif declared is None and not _is_full(value, count):
             message = f"{NAME} hides GPUs, and the inventory does not declare it{where}"
-            yield failed(node, message, seen, UNSET, remedy, severity="warning")
+            yield failed(
+                node,
+                message,
+                seen,
+                UNSET,
+                remedy,
+                severity="warning",
+            )
 
 
 def _good(context: CheckContext, node: Node) -> Outcome:

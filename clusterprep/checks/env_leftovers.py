@@ -17,7 +17,7 @@ from clusterprep.checks.env import (
 from clusterprep.facts.environment import Setting
 from clusterprep.model import EnvSetting, EnvValue, Node
 from clusterprep.nccl.environment import FACTS, planned_environment
-from clusterprep.nccl.lint.leftovers import left_behind
+from clusterprep.nccl.lint.leftovers import cost_of_leftover
 
 # The ten of gpud (components/accelerator/nvidia/bad-envs), and two that stop or slow every job
 # that has them.
@@ -69,14 +69,22 @@ def workarounds(context: CheckContext) -> Iterable[Outcome]:
     for node in context.nodes:
         planned = environment.of(node.name)
         gap = environment.gaps.get(node.name)
-        outcomes = list(_failures(context, node, _why_workaround, planned, gap))
+        outcomes = list(
+            _failures(
+                context,
+                node,
+                _why_workaround,
+                planned,
+                gap,
+            )
+        )
         yield from outcomes
         if not outcomes:
             yield passed(node, "nothing is left from looking for faults")
 
 
 def _why_workaround(setting: Setting) -> str | None:
-    costs = left_behind(setting.name, setting.value)
+    costs = cost_of_leftover(setting.name, setting.value)
     if not costs:
         return None
     return (

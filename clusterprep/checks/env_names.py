@@ -40,7 +40,7 @@ from clusterprep.nccl.lint import (
     words,
 )
 from clusterprep.nccl.lint.read import read
-from clusterprep.nccl.variables.variables import of_nccl
+from clusterprep.nccl.variables.variables import is_read_by_nccl_or_plugin
 
 MAX_FAILURES = 50  # of one check about one node; more of them have one cause
 
@@ -60,7 +60,7 @@ def parse_etc(text: str | None) -> str | None:
         return None
     if "\0" in text:
         raise ValueError("a zero byte in a file of text")
-    return redacted(text, spared=of_nccl)
+    return redacted(text, spared=is_read_by_nccl_or_plugin)
 
 
 def versions_of(torch: object) -> Versions:
@@ -162,7 +162,14 @@ def _failures(node: Node, paths: Paths, remarks: Remarks, graded: bool) -> list[
         seen = describe_setting(setting, launch_paths[setting])
         severity = remark.severity if graded else None
         failures.append(
-            failed(node, message, seen, remark.wanted, removal_command(setting), severity)
+            failed(
+                node,
+                message,
+                seen,
+                remark.wanted,
+                removal_command(setting),
+                severity,
+            )
         )
     return failures
 
@@ -207,7 +214,14 @@ def _rejected(answer: BoundAddress, setting: Setting, taken: Taken) -> Remark:
         f"NCCL {answer.version} itself says that it did not take this value and uses {taken.value}"
     )
     seen = f"{setting.name}={setting.value}"
-    return Remark("env.no_effect", 0, setting.name, message, seen, "a value that NCCL takes")
+    return Remark(
+        "env.no_effect",
+        0,
+        setting.name,
+        message,
+        seen,
+        "a value that NCCL takes",
+    )
 
 
 # ---------------------------------------------------------------- NCCL's own files
@@ -253,7 +267,13 @@ def _wrong_lines(node: Node, path: str, text: str, versions: Versions) -> Iterab
     for remark in conf.judge(read(text, "nccl.conf"), versions):
         message = f"{path}:{remark.line}: {remark.message}"
         remedy = _mended(path, remark)
-        yield failed(node, message, remark.seen, remark.wanted, remedy)
+        yield failed(
+            node,
+            message,
+            remark.seen,
+            remark.wanted,
+            remedy,
+        )
 
 
 def _mended(path: str, remark: Remark) -> str:

@@ -30,11 +30,23 @@ def iface_choice(context: CheckContext) -> Iterable[Outcome]:
     wanted = choice.network or "an interface that reaches all nodes"
     for problem, nodes in by_value(_of_nodes(choice.problems, judged)):
         message = "no interface can carry NCCL's sockets"
-        yield Outcome("fail", nodes, message, problem, wanted)
+        yield Outcome(
+            "fail",
+            nodes,
+            message,
+            problem,
+            wanted,
+        )
     interfaces = {name: pick.name for name, pick in choice.picks.items()}
     for interface, nodes in by_value(_of_nodes(interfaces, judged)):
         first = choice.picks[nodes[0]]
-        yield Outcome("pass", nodes, first.why, interface, wanted)
+        yield Outcome(
+            "pass",
+            nodes,
+            first.why,
+            interface,
+            wanted,
+        )
 
 
 def _of_nodes(values: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
@@ -79,7 +91,13 @@ def _as_required(node: Node, pick: Pick, wanted: str) -> Outcome:
     if pick.mtu == parse_mtu(wanted):
         return passed(node, f"the MTU of {pick.name} is as required", seen, wanted)
     message = f"the MTU of {pick.name} is not what the inventory requires"
-    return failed(node, message, seen, wanted, _set_mtu(pick.name, wanted))
+    return failed(
+        node,
+        message,
+        seen,
+        wanted,
+        _set_mtu(pick.name, wanted),
+    )
 
 
 def _remedy_of_mtu(outcome: Outcome, choice: Choice) -> str | None:

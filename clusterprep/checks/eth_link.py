@@ -112,7 +112,13 @@ def _half_duplex(node: Node, cards: Iterable[Interface]) -> Iterable[Outcome]:
         if card.duplex == "half":
             message = f"{card.name} runs at half duplex: one side does not negotiate"
             remedy = f"ethtool -s {card.name} autoneg on   # and on the switch port"
-            yield failed(node, message, "half duplex", "full duplex", remedy)
+            yield failed(
+                node,
+                message,
+                "half duplex",
+                "full duplex",
+                remedy,
+            )
 
 
 def _formatted(speeds: Iterable[int]) -> str:
@@ -168,7 +174,14 @@ def _unsteady(changes: Mapping[str, int]) -> Iterable[Outcome]:
                 "dmesg -T | grep -i -e 'link is' -e 'link up' -e 'link down'"
                 "   # then the cable, its optics, the port"
             )
-            yield Outcome("fail", (name,), message, seen, wanted, remedy)
+            yield Outcome(
+                "fail",
+                (name,),
+                message,
+                seen,
+                wanted,
+                remedy,
+            )
 
 
 # ---------------------------------------------------------------- bonds
@@ -219,7 +232,13 @@ def _judged(node: Node, bond: Bond, wanted: str | None) -> Iterable[Outcome]:
     if bond.policy:
         seen += f", {bond.policy}"
     for message, should, remedy in troubles:
-        yield failed(node, message, seen, should, remedy)
+        yield failed(
+            node,
+            message,
+            seen,
+            should,
+            remedy,
+        )
 
 
 Trouble = tuple[str, str, str]

@@ -169,20 +169,37 @@ def ends_of(packet: Packet, chain: Chain, chains: Chains, depth: int = 0) -> End
         if is_met is False:
             continue
         place = f"{chain.table} {chain.name}, rule {number}"
-        outcome = _outcome(packet, rule, place, chain, chains, depth)
+        outcome = _outcome(
+            packet,
+            rule,
+            place,
+            chain,
+            chains,
+            depth,
+        )
         goes_on = "next" in outcome
         outcome.pop("next", None)
-        ends = {**outcome, **ends}
+        ends = {
+            **outcome,
+            **ends,
+        }
         if is_met and not goes_on:
             return ends
-    return {"through": "", **ends}
+    return {
+        "through": "",
+        **ends,
+    }
 
 
 def _outcome(
     packet: Packet, rule: Rule, place: str, chain: Chain, chains: Chains, depth: int
 ) -> Ends:
     """Return what a rule that applies may do; «next» goes on with the next rule."""
-    undecided = {"accept": place, "drop": place, "next": place}
+    undecided = {
+        "accept": place,
+        "drop": place,
+        "next": place,
+    }
     if rule.verdict in ("accept", "drop"):
         return {rule.verdict: place}
     if rule.verdict == "return":
@@ -249,8 +266,22 @@ def _judged(context: CheckContext, node: Node, choice: Choice, peers: tuple[int,
     own = int(IPv4Address(pick.address))
     ports = context.value(node, "net.port_range")
     tried = node.name in _came_about(context.fleet)
-    inbound = Packet(True, pick.name, own, peers, ports, tried)
-    outbound = Packet(False, pick.name, own, peers, ports, tried)
+    inbound = Packet(
+        True,
+        pick.name,
+        own,
+        peers,
+        ports,
+        tried,
+    )
+    outbound = Packet(
+        False,
+        pick.name,
+        own,
+        peers,
+        ports,
+        tried,
+    )
     wanted = "TCP between the nodes is accepted"
     doubts: dict[str, None] = {}  # an ordered set
     for chain, ends in _ends_of_bases(rules, inbound, outbound):
@@ -264,12 +295,24 @@ def _judged(context: CheckContext, node: Node, choice: Choice, peers: tuple[int,
             f"the packet filter drops connections {direction} the other nodes over {pick.name}"
         )
         command = command_to_accept(rules, chain, pick.name, choice.network)
-        return failed(node, message, ends["drop"], wanted, command)
+        return failed(
+            node,
+            message,
+            ends["drop"],
+            wanted,
+            command,
+        )
     if doubts:
         message = (
             "rules that cannot be decided from here may drop connections: net.ports measures it"
         )
-        return unknown(node, message, "the rules do not tell", "; ".join(doubts), wanted)
+        return unknown(
+            node,
+            message,
+            "the rules do not tell",
+            "; ".join(doubts),
+            wanted,
+        )
     message = "no packet filter is in use"
     if any(_is_base(chain) for chain in rules):
         message = "the packet filters let the nodes' connections through"

@@ -122,19 +122,37 @@ def _wish(node: Node, wish: DeclaredMount, probes: Probes, table: Table) -> Outc
     point = answer.at if isinstance(answer, Space) else wish.path
     mounted = table.get(point)
     if mounted is None:
-        return _not_mounted(node, wish, answer, table, wanted)
+        return _not_mounted(
+            node,
+            wish,
+            answer,
+            table,
+            wanted,
+        )
     path = shlex.quote(wish.path)
     if mounted.type == "autofs":
         if not isinstance(answer, Absent):
             return None
         message = f"{wish.path} is not mounted, and asking for it does not mount it"
         remedy = f"ls {path}; journalctl -u autofs -n 20"
-        return failed(node, message, "autofs alone", wanted, remedy)
+        return failed(
+            node,
+            message,
+            "autofs alone",
+            wanted,
+            remedy,
+        )
     mode = "ro" if "ro" in mounted.options | mounted.inner else "rw"
     if not wish.mode or mode == wish.mode:
         return None
     message = f"{wish.path} is mounted {mode}"
-    return failed(node, message, mode, wanted, f"mount -o remount,{wish.mode} {path}")
+    return failed(
+        node,
+        message,
+        mode,
+        wanted,
+        f"mount -o remount,{wish.mode} {path}",
+    )
 
 
 def _not_mounted(
@@ -146,7 +164,13 @@ def _not_mounted(
             return None
         seen = "a folder of the file system below it"
     remedy = f"mount {shlex.quote(wish.path)}"
-    return failed(node, f"{wish.path} is not mounted", seen, wanted, remedy)
+    return failed(
+        node,
+        f"{wish.path} is not mounted",
+        seen,
+        wanted,
+        remedy,
+    )
 
 
 def _is_automounted(answer: Space, table: Table) -> bool:
@@ -174,7 +198,13 @@ def _broken(node: Node, path: str, probes: Probes, table: Table) -> Outcome | No
         f"umount -l {quoted}; mount {quoted}"
         "   # once its server answers; processes that wait for it end or need a reboot"
     )
-    return failed(node, message, seen, ANSWERS, remedy)
+    return failed(
+        node,
+        message,
+        seen,
+        ANSWERS,
+        remedy,
+    )
 
 
 # ---------------------------------------------------------------- space
@@ -220,7 +250,15 @@ def space(
         if shortage is not None:
             message, seen = shortage
             remedy = f"du -xh --max-depth=2 {shlex.quote(path)} | sort -h | tail -20"
-            failures.append(failed(node, message, seen, wanted, remedy))
+            failures.append(
+                failed(
+                    node,
+                    message,
+                    seen,
+                    wanted,
+                    remedy,
+                )
+            )
     yield from failures
     for path, absent in unclear:
         yield unknown(node, f"{path}: {absent.detail}", absent.reason, wanted=wanted)
@@ -368,7 +406,13 @@ def read_only(
         message = f"{mount.point} has turned read-only"
         seen = f"{mount.source} on {mount.point}: ro"
         wanted = required or "rw, as fstab says"
-        yield failed(node, message, seen, wanted, _repair(mount))
+        yield failed(
+            node,
+            message,
+            seen,
+            wanted,
+            _repair(mount),
+        )
     if not turned:
         message = "no disk has turned read-only"
         yield passed(node, message, f"{len(disks)} mounts", required or "none")
@@ -400,7 +444,13 @@ def _with_full_root(probes: Probes) -> Probes:
     root = probes.answers["/"]
     if isinstance(root, Space):
         root = replace(root, used=root.size, free=0)
-    return replace(probes, answers={**probes.answers, "/": root})
+    return replace(
+        probes,
+        answers={
+            **probes.answers,
+            "/": root,
+        },
+    )
 
 
 def _with_read_only_root(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:

@@ -61,18 +61,37 @@ def count(
         return skipped(node, "no GPU here", seen, wanted)
     if _hidden(nodes, listed, declared):
         message = "GPUs are hidden from this session, so they cannot be counted"
-        return unknown(node, message, "hidden", seen, wanted, FREE)
+        return unknown(
+            node,
+            message,
+            "hidden",
+            seen,
+            wanted,
+            FREE,
+        )
     expected = declared
     if expected is None:
         # A container may be given GPUs and no view of the bus.
         expected = len(pci) or visible
     if visible < expected:
         remedy = "dmesg | grep -e NVRM -e Xid   # fell off the bus: reseat or power cycle"
-        return failed(node, "GPUs are missing from the driver", seen, wanted, remedy)
+        return failed(
+            node,
+            "GPUs are missing from the driver",
+            seen,
+            wanted,
+            remedy,
+        )
     # A bus that is seen never has fewer functions than NVML.
     if visible > expected or 0 < len(pci) < visible:
         remedy = "set `gpus:` right"
-        return failed(node, "there are more GPUs than declared", seen, wanted, remedy)
+        return failed(
+            node,
+            "there are more GPUs than declared",
+            seen,
+            wanted,
+            remedy,
+        )
     return passed(node, "all GPUs are there", seen, wanted)
 
 
@@ -91,7 +110,13 @@ def _unlisted_lost(functions: Iterable[Function], pci: tuple[str, ...], listed: 
 
 def counts(context: CheckContext) -> Iterable[Outcome]:
     """Judge each node by itself; nodes without a declaration must have equally many GPUs."""
-    yield from each(count, "gpu.nvml", "gpu.pci", "gpu.functions", "gpu.nodes")(context)
+    yield from each(
+        count,
+        "gpu.nvml",
+        "gpu.pci",
+        "gpu.functions",
+        "gpu.nodes",
+    )(context)
     numbers: dict[str, str] = {}
     for node in context.nodes:
         listed = _listed(context.value(node, "gpu.nvml"))
@@ -156,12 +181,26 @@ def hidden(
         message = "the mode of the device nodes shuts this user out"
         user = node.job_user or node.ssh.user or "$USER"
         remedy = f"usermod -aG video {user}   # or as `ls -l /dev/nvidia*` tells"
-        return unknown(node, message, "denied", denied, ALL_OPEN, remedy)
+        return unknown(
+            node,
+            message,
+            "denied",
+            denied,
+            ALL_OPEN,
+            remedy,
+        )
     declared = node.gpus.count if node.gpus else None
     seen = _hidden(nodes, listed, declared)
     if seen:
         message = "a device cgroup hides GPUs from this session"
-        return unknown(node, message, "hidden", seen, ALL_OPEN, FREE)
+        return unknown(
+            node,
+            message,
+            "hidden",
+            seen,
+            ALL_OPEN,
+            FREE,
+        )
     return passed(node, "no GPU of this job is hidden", "", ALL_OPEN)
 
 
@@ -210,7 +249,13 @@ def _mix_of_node(context: CheckContext, node: Node, sizes: Sizes) -> Outcome | N
     if len(set(names.values())) > 1:
         message = "the GPUs of this job are of different models"
         seen = by_text(names, len(names))
-        return failed(node, message, seen, "one model", _use_like_devices(node, names))
+        return failed(
+            node,
+            message,
+            seen,
+            "one model",
+            _use_like_devices(node, names),
+        )
     return None
 
 
@@ -249,7 +294,13 @@ def _between(names: dict[str, str], size: int) -> Iterable[Outcome]:
         yield from uniform(names, "the GPU model", size, remedy)
         return
     for name, model in names.items():
-        yield Outcome("pass", (name,), "the GPUs are of one model", model, "one model")
+        yield Outcome(
+            "pass",
+            (name,),
+            "the GPUs are of one model",
+            model,
+            "one model",
+        )
 
 
 def _use_like_devices(node: Node, names: Mapping[int, str]) -> str:

@@ -50,11 +50,23 @@ def module_vs_lib(context: CheckContext, node: Node, library: Library) -> Outcom
     has_others = bool(versions - {library.module})
     if library.refused or (has_others and not (fits and library.works)):
         message = "the loaded kernel module and the driver's libraries are of different versions"
-        return failed(node, message, seen, wanted, RELOAD)
+        return failed(
+            node,
+            message,
+            seen,
+            wanted,
+            RELOAD,
+        )
     if library.works or fits:
         return passed(node, "module and library fit", seen, wanted)
     message = "the library does not tell its version, and did not start"
-    return unknown(node, message, "nvml did not start", seen, wanted)
+    return unknown(
+        node,
+        message,
+        "nvml did not start",
+        seen,
+        wanted,
+    )
 
 
 # ---------------------------------------------------------------- firmware
@@ -175,7 +187,13 @@ def _service(node: Node, state: FabricState) -> Outcome:
     if _is_active(state):
         return passed(node, "the fabric manager runs", seen, "active")
     message = "there are NVSwitches and no fabric manager runs"
-    return failed(node, message, seen, "active", _start_manager(state))
+    return failed(
+        node,
+        message,
+        seen,
+        "active",
+        _start_manager(state),
+    )
 
 
 def _fabric_problems(
@@ -199,12 +217,25 @@ def _fabric_problems(
     if not_set_up:
         message = "the NVSwitch fabric is not set up: CUDA will not start"
         seen = _with_service(by_text(not_set_up, known), state)
-        yield failed(node, message, seen, SET_UP, _start_manager(state))
+        yield failed(
+            node,
+            message,
+            seen,
+            SET_UP,
+            _start_manager(state),
+        )
     if unhealthy:
         message = "the NVSwitch fabric is not healthy"
         seen = by_text(unhealthy, known)
         remedy = "nvidia-smi -q | grep -A8 Fabric; less /var/log/fabricmanager.log"
-        yield failed(node, message, seen, "healthy", remedy, severity="warning")
+        yield failed(
+            node,
+            message,
+            seen,
+            "healthy",
+            remedy,
+            severity="warning",
+        )
     if unreadable:
         first = unreadable[0]
         yield unknown(node, first.detail, first.reason, wanted=SET_UP)
@@ -218,7 +249,14 @@ def _healthy_fabric(node: Node, state: FabricState) -> Outcome:
         "the fabric is set up, and its manager has stopped: after the next reset it will not be"
     )
     remedy = _start_manager(state)
-    return failed(node, message, _service_text(state), "active", remedy, severity="warning")
+    return failed(
+        node,
+        message,
+        _service_text(state),
+        "active",
+        remedy,
+        severity="warning",
+    )
 
 
 def _fabric_text(fabric: Fabric) -> str:
@@ -242,12 +280,21 @@ def _start_manager(state: FabricState) -> str:
 
 def _with_other_vbios(readings: Readings) -> Readings:
     board = readings[3]
-    versions = {**board.versions, "VBIOS": "96.00.30.00.01"}
-    return {**readings, 3: replace(board, versions=versions)}
+    versions = {
+        **board.versions,
+        "VBIOS": "96.00.30.00.01",
+    }
+    return {
+        **readings,
+        3: replace(board, versions=versions),
+    }
 
 
 def _with_fabric_not_started(state: FabricState) -> FabricState:
-    fabric = {**(state.fabric or {}), 3: Fabric("not started", 0, ())}
+    fabric = {
+        **(state.fabric or {}),
+        3: Fabric("not started", 0, ()),
+    }
     return replace(state, fabric=fabric)
 
 

@@ -133,14 +133,26 @@ def xids(context: CheckContext) -> Iterable[Outcome]:
         judged = [(event, meaning(event)) for event in seen.events]
         bad = _grouped(_current(judged, seen))
         for (code, means), events in bad.items():
-            yield _failure(node, code, means, events, seen)
+            yield _failure(
+                node,
+                code,
+                means,
+                events,
+                seen,
+            )
         if bad:
             continue
         text = _described(judged, seen)
         left_out = seen.log.cut.get(XID)
         if left_out:
             message = f"{left_out} older Xids were left out, for there are very many"
-            yield unknown(node, message, "truncated", text, wanted)
+            yield unknown(
+                node,
+                message,
+                "truncated",
+                text,
+                wanted,
+            )
         else:
             yield judge_silence(node, seen.log, text, wanted)
 
@@ -175,7 +187,14 @@ def _failure(node: Node, code: int, means: Meaning, events: list[Xid], seen: Xid
     bus = _bus_id(gpus)
     for placeholder in ("{gpu}", "{bus}"):
         remedy = remedy.replace(placeholder, bus)
-    return failed(node, means.means, text, "none", remedy, severity)
+    return failed(
+        node,
+        means.means,
+        text,
+        "none",
+        remedy,
+        severity,
+    )
 
 
 def _bus_id(gpus: list[str]) -> str:
@@ -206,7 +225,14 @@ def _with_lost_gpu(seen: Xids) -> Xids:
         "GPU has fallen off the bus."
     )
     minute_ago = seen.log.now - 60
-    record = KernelRecord(1 << 20, minute_ago, 3, 1, minute_ago, text)
+    record = KernelRecord(
+        1 << 20,
+        minute_ago,
+        3,
+        1,
+        minute_ago,
+        text,
+    )
     xid = Xid("0000:1b:00", 79, record)
     return replace(seen, events=(*seen.events, xid))
 

@@ -141,7 +141,14 @@ def _failures(
             gpus = ",".join(map(str, sorted(seen_by_gpu)))
             remedy = remedy.format(gpus=gpus)
         seen = by_text(seen_by_gpu, total)
-        yield failed(node, kind.message, seen, wanted, remedy, kind.severity)
+        yield failed(
+            node,
+            kind.message,
+            seen,
+            wanted,
+            remedy,
+            kind.severity,
+        )
 
 
 def _not_known(
@@ -163,7 +170,13 @@ def each_gpu(
     def judge(context: CheckContext) -> Iterable[Outcome]:
         for node in context.nodes:
             readings = context.value(node, fact)
-            yield from one_by_one(node, readings, wrong, fine, wanted)
+            yield from one_by_one(
+                node,
+                readings,
+                wrong,
+                fine,
+                wanted,
+            )
 
     return judge
 
@@ -182,7 +195,13 @@ def ecc_mode(context: CheckContext) -> Iterable[Outcome]:
             wanted = parse_switch(required)
         judge = partial(_ecc_mode, wanted=wanted)
         readings = context.value(node, "gpu.ecc_mode")
-        yield from one_by_one(node, readings, judge, "ECC is as wanted", text)
+        yield from one_by_one(
+            node,
+            readings,
+            judge,
+            "ECC is as wanted",
+            text,
+        )
 
 
 def _ecc_mode(mode: EccMode, wanted: bool | None) -> Trouble | None:
@@ -232,7 +251,13 @@ def ecc_unc(context: CheckContext) -> Iterable[Outcome]:
         for index, errors in of_job(node, readings).items():
             if isinstance(errors, EccErrors) and errors.ever:
                 earlier[index] = str(errors.ever)
-        for outcome in one_by_one(node, readings, ecc_errors, fine, wanted):
+        for outcome in one_by_one(
+            node,
+            readings,
+            ecc_errors,
+            fine,
+            wanted,
+        ):
             if outcome.verdict == "pass" and earlier:
                 message = f"{fine}; over the board's life there were some"
                 seen = by_text(earlier, len(readings))
@@ -272,7 +297,13 @@ def temp(context: CheckContext) -> Iterable[Outcome]:
             usual_of_seat = usual.get(_seat(node, index))
             judged[index] = _judged_heat(heat, margin, usual_of_seat)
         wanted = f"at least {margin} °C below the slowdown"
-        yield from one_by_one(node, judged, _as_trouble, "cool enough", wanted)
+        yield from one_by_one(
+            node,
+            judged,
+            _as_trouble,
+            "cool enough",
+            wanted,
+        )
 
 
 def _as_trouble(value: Trouble | Temperatures) -> Trouble | None:
@@ -359,7 +390,13 @@ def throttle_sw(context: CheckContext) -> Iterable[Outcome]:
             yield skipped(node, message, by_text(capped, sampled), reason="busy")
         else:
             fine = "no limit holds the clocks down"
-            yield from one_by_one(node, readings, never_wrong, fine, "")
+            yield from one_by_one(
+                node,
+                readings,
+                never_wrong,
+                fine,
+                "",
+            )
 
 
 def never_wrong(value: object) -> None:
@@ -389,10 +426,22 @@ def latency(context: CheckContext) -> Iterable[Outcome]:
         readings: Readings | None = context.value(node, "gpu.latency")
         if readings is None:
             message = "the driver is stuck, or wakes idle GPUs, for persistence mode is off"
-            yield failed(node, message, f"no answer within {NVML_LIMIT:g} s", wanted, WAKE)
+            yield failed(
+                node,
+                message,
+                f"no answer within {NVML_LIMIT:g} s",
+                wanted,
+                WAKE,
+            )
             continue
         judge = partial(_slow, limit=limit)
-        yield from one_by_one(node, readings, judge, "it answers at once", wanted)
+        yield from one_by_one(
+            node,
+            readings,
+            judge,
+            "it answers at once",
+            wanted,
+        )
 
 
 def _slow(seconds: float, limit: float) -> Trouble | None:
@@ -403,7 +452,10 @@ def _slow(seconds: float, limit: float) -> Trouble | None:
 
 def _turned(index: int, **changes: Any) -> Callable[[Readings], Readings]:
     """Return a `turn` for proofs that changes the reading of one GPU."""
-    return lambda readings: {**readings, index: replace(readings[index], **changes)}
+    return lambda readings: {
+        **readings,
+        index: replace(readings[index], **changes),
+    }
 
 
 ECC_MODE = Check(

@@ -78,7 +78,13 @@ def _judged(node: Node, places: Places, used: tuple[int, ...]) -> Outcome:
     better = _as_use(fitting)
     message = f"the GPUs of this job span NUMA nodes, and {better} would not{holes}"
     remedy = f'set `gpus: {{count: {total}, use: "{better}"}}` for {node.name}'
-    return failed(node, message, seen, f"one NUMA node: {better}", remedy)
+    return failed(
+        node,
+        message,
+        seen,
+        f"one NUMA node: {better}",
+        remedy,
+    )
 
 
 def _by_numa_node(places: Places, indices: Iterable[int]) -> dict[int | None, list[int]]:

@@ -87,7 +87,13 @@ def _differing(
         gpus = ",".join(map(str, seen_by_gpu))
         remedy = cure.format(gpus=gpus, usual=usual)
         seen = by_text(seen_by_gpu, len(readings))
-        yield failed(node, message, seen, usual, remedy)
+        yield failed(
+            node,
+            message,
+            seen,
+            usual,
+            remedy,
+        )
 
 
 def _otherwise(
@@ -109,7 +115,13 @@ def _otherwise(
         readings = context.value(node, fact)
         of_node = of_job(node, readings)
         known = {i: value for i, value in of_node.items() if not isinstance(value, Absent)}
-        for outcome in one_by_one(node, readings, never_wrong, fine(known), wanted):
+        for outcome in one_by_one(
+            node,
+            readings,
+            never_wrong,
+            fine(known),
+            wanted,
+        ):
             if node.name not in names or outcome.verdict == "unknown":
                 yield outcome
 
@@ -123,7 +135,13 @@ def _declared(
         if wanted is not None:
             readings = context.value(node, fact)
             judge = partial(wrong, wanted=wanted)
-            yield from one_by_one(node, readings, judge, fine, wanted)
+            yield from one_by_one(
+                node,
+                readings,
+                judge,
+                fine,
+                wanted,
+            )
 
 
 def _undeclared(context: CheckContext) -> CheckContext:
@@ -146,8 +164,20 @@ def clocks(context: CheckContext) -> Iterable[Outcome]:
     rest = _undeclared(context)
     message = "clocks differ from those of the same GPUs"
     cure = "nvidia-smi -i {gpus} -rac; nvidia-smi -i {gpus} -rgc   # most have: {usual}"
-    failures = _differing(rest, fact, _clocks_text, message, cure)
-    yield from _otherwise(rest, fact, failures, _clocks_fine, EQUAL_BY_MODEL)
+    failures = _differing(
+        rest,
+        fact,
+        _clocks_text,
+        message,
+        cure,
+    )
+    yield from _otherwise(
+        rest,
+        fact,
+        failures,
+        _clocks_fine,
+        EQUAL_BY_MODEL,
+    )
 
 
 def _clocks_text(clocks: Clocks) -> str:
@@ -202,8 +232,20 @@ def power_limit(context: CheckContext) -> Iterable[Outcome]:
     rest = _undeclared(context)
     message = "the power limit (W) differs from the rest"
     cure = "nvidia-smi -i {gpus} -pl {usual}"
-    failures = _differing(rest, fact, _watts, message, cure)
-    yield from _otherwise(rest, fact, failures, _power_fine, EQUAL_BY_MODEL)
+    failures = _differing(
+        rest,
+        fact,
+        _watts,
+        message,
+        cure,
+    )
+    yield from _otherwise(
+        rest,
+        fact,
+        failures,
+        _power_fine,
+        EQUAL_BY_MODEL,
+    )
 
 
 def _watts(power: Power) -> str:
@@ -275,7 +317,13 @@ def mig_modes(context: CheckContext) -> Iterable[Outcome]:
         wanted = _switch(is_wanted)
         readings = context.value(node, "gpu.mig")
         judge = partial(mig, wanted=is_wanted)
-        yield from one_by_one(node, readings, judge, f"MIG is {wanted}", wanted)
+        yield from one_by_one(
+            node,
+            readings,
+            judge,
+            f"MIG is {wanted}",
+            wanted,
+        )
 
 
 def compute_mode(mode: str) -> Trouble | None:
@@ -298,7 +346,13 @@ def busy(context: CheckContext) -> Iterable[Outcome]:
         wanted = f"no process, and less than {format_size(limit)} in use"
         readings = context.value(node, "gpu.use")
         judge = partial(in_use, most=limit)
-        yield from one_by_one(node, readings, judge, "no process uses it", wanted)
+        yield from one_by_one(
+            node,
+            readings,
+            judge,
+            "no process uses it",
+            wanted,
+        )
 
 
 def in_use(use: Use, most: int) -> Trouble | None:
@@ -329,7 +383,10 @@ def _process_text(process: GpuProcess) -> str:
 
 def _turned(index: int, value: Any) -> Callable[[Readings], Readings]:
     """Return a `turn` for proofs that replaces the reading of one GPU."""
-    return lambda readings: {**readings, index: value}
+    return lambda readings: {
+        **readings,
+        index: value,
+    }
 
 
 CLOCKS = Check(

@@ -36,7 +36,14 @@ def identity(context: CheckContext) -> Iterable[Outcome]:
     if len(machine_ids) < 2:
         message = "machine ids could not be compared"
         reason = "fewer than two nodes have a value to compare"
-        yield Outcome("unknown", names, message, "", "unique", reason=reason)
+        yield Outcome(
+            "unknown",
+            names,
+            message,
+            "",
+            "unique",
+            reason=reason,
+        )
         return
     blamed: set[str] = set()
     for outcome in _same_host_id(context, machine_ids):
@@ -46,7 +53,13 @@ def identity(context: CheckContext) -> Iterable[Outcome]:
         if len(nodes) > 1:
             yield _shared(context, machine_id, nodes)
         elif nodes[0] not in blamed:
-            yield Outcome("pass", nodes, "the machine id is unique", "unique", "unique")
+            yield Outcome(
+                "pass",
+                nodes,
+                "the machine id is unique",
+                "unique",
+                "unique",
+            )
 
 
 def _machine_ids(context: CheckContext) -> dict[str, str]:
@@ -72,13 +85,26 @@ def _shared(context: CheckContext, machine_id: str, names: tuple[str, ...]) -> O
             f"they share this machine on purpose: transport local, each with an {HOST_ID} "
             "of its own"
         )
-        return Outcome("pass", names, message, seen, OWN_ID)
+        return Outcome(
+            "pass",
+            names,
+            message,
+            seen,
+            OWN_ID,
+        )
     if not _is_one_machine(context, names):
         message = "machines cloned from one image share their id"
         remedy = (
             "rm /etc/machine-id && systemd-machine-id-setup   # on all but one of them, then reboot"
         )
-        return Outcome("fail", names, message, seen, OWN_ID, remedy)
+        return Outcome(
+            "fail",
+            names,
+            message,
+            seen,
+            OWN_ID,
+            remedy,
+        )
     remedy = "remove all but one of these entries from the inventory"
     if all(node.transport == "local" for node in entries):
         remedy += (
@@ -86,7 +112,14 @@ def _shared(context: CheckContext, machine_id: str, names: tuple[str, ...]) -> O
             "to try a job of several nodes on this machine"
         )
     message = "the same machine is listed more than once"
-    return Outcome("fail", names, message, seen, OWN_ID, remedy)
+    return Outcome(
+        "fail",
+        names,
+        message,
+        seen,
+        OWN_ID,
+        remedy,
+    )
 
 
 def _is_one_machine(context: CheckContext, names: Iterable[str]) -> bool:
@@ -118,7 +151,14 @@ def _same_host_id(context: CheckContext, machine_ids: Mapping[str, str]) -> Iter
             f"remove {HOST_ID} from `env:` of the inventory, or give each machine one of its own"
         )
         seen = f"{HOST_ID}={host_id}"
-        yield Outcome("fail", names, message, seen, "a host id of its own, or none", remedy)
+        yield Outcome(
+            "fail",
+            names,
+            message,
+            seen,
+            "a host id of its own, or none",
+            remedy,
+        )
 
 
 def _boot_ids(context: CheckContext, names: Iterable[str]) -> set[str]:
@@ -140,7 +180,13 @@ def uptime(context: CheckContext, node: Node, seconds: float) -> Outcome:
     seen = f"up for {format_duration(seconds)}"
     commands = "last -x reboot shutdown | head; journalctl -b -1 -n 50"
     remedy = f"ssh {node.name} '{commands}'   # why did it boot?"
-    return failed(node, "the node booted lately", seen, wanted, remedy)
+    return failed(
+        node,
+        "the node booted lately",
+        seen,
+        wanted,
+        remedy,
+    )
 
 
 IDENTITY = Check(

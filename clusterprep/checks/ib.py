@@ -114,7 +114,13 @@ def _compare_models(models: Mapping[str, str]) -> Iterable[Outcome]:
     elif len(models) == 1:
         message = "there is no other node of this kind to compare with"
         seen = models[names[0]]
-        yield Outcome("skip", names, message, seen, reason="not_applicable")
+        yield Outcome(
+            "skip",
+            names,
+            message,
+            seen,
+            reason="not_applicable",
+        )
     else:
         yield from uniform(models, "the set of RDMA devices", len(models))
 
@@ -181,7 +187,13 @@ def state(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
         fault = _describe_fault(down[0].port)
         message = f"{', '.join(names)}: {fault}"
         remedy = _port_remedy(down[0])
-        yield failed(node, message, "; ".join(states), wanted, remedy)
+        yield failed(
+            node,
+            message,
+            "; ".join(states),
+            wanted,
+            remedy,
+        )
 
 
 def _describe_fault(port: Port) -> str:
@@ -316,11 +328,30 @@ class _Comparison:
         if self.differing:
             message = f"the {what} of a port differs from that of the others"
             seen = ", ".join(self.differing)
-            return Outcome("fail", names, message, seen, wanted, self.remedy)
+            return Outcome(
+                "fail",
+                names,
+                message,
+                seen,
+                wanted,
+                self.remedy,
+            )
         if self.has_peer:
-            return Outcome("pass", names, f"the {what} is equal on all ports", wanted, wanted)
+            return Outcome(
+                "pass",
+                names,
+                f"the {what} is equal on all ports",
+                wanted,
+                wanted,
+            )
         message = f"the {what} has nothing to be compared with"
-        return Outcome("skip", names, message, wanted, reason="not_applicable")
+        return Outcome(
+            "skip",
+            names,
+            message,
+            wanted,
+            reason="not_applicable",
+        )
 
 
 def chardev(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
@@ -335,7 +366,13 @@ def _judge_verbs(node: Node, training: TrainingSet, verbs: Verbs) -> Outcome:
     if not verbs.devices:
         message = "there is no /dev/infiniband/uverbs*: programs cannot reach the RDMA devices"
         cure = "modprobe ib_uverbs   # container: --device"
-        return failed(node, message, "none", wanted, cure)
+        return failed(
+            node,
+            message,
+            "none",
+            wanted,
+            cure,
+        )
     served = set(verbs.devices.values())
     training_devices = {rail.device.name for rail in training.active}
     unserved = sorted(training_devices - served)

@@ -103,7 +103,13 @@ def errors(node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]) 
     device, _, number = first_port.partition(":")
     advice = "error rates of the link; then clean or replace the cable"
     cure = f"mlxlink -d {device} -p {number} -c   # {advice}"
-    return failed(node, "errors on a training port grow", "; ".join(excesses), wanted, cure)
+    return failed(
+        node,
+        "errors on a training port grow",
+        "; ".join(excesses),
+        wanted,
+        cure,
+    )
 
 
 def _growth(now: Counters, then: Sample, port: str) -> dict[str, int]:
@@ -166,8 +172,14 @@ def _grown(name: str, by: int) -> Callable[[Any], Any]:
     def turn(counters: Counters) -> Counters:
         port = "mlx5_0:1"
         before = counters[port].get(name, 0)
-        changed = {**counters[port], name: before + by}
-        return {**counters, port: changed}
+        changed = {
+            **counters[port],
+            name: before + by,
+        }
+        return {
+            **counters,
+            port: changed,
+        }
 
     return turn
 

@@ -112,7 +112,13 @@ def _outcome(node: Node, interface: str, verdicts: list[Verdict], wanted: str) -
     if faulty:
         message = "one CPU takes the interrupts of a busy device"
         seen = "; ".join(verdict.fault for verdict in faulty)
-        return failed(node, message, seen, wanted, _remedy(node, faulty))
+        return failed(
+            node,
+            message,
+            seen,
+            wanted,
+            _remedy(node, faulty),
+        )
     if spread:
         return passed(node, "interrupts are spread over CPUs", "spread over CPUs", wanted)
     if single:

@@ -119,10 +119,22 @@ def _judge_node(node: Node, paths: Paths, gpus: int) -> Iterable[Outcome]:
         seen = describe_setting(setting, path_names)
         if declared is not None and count != declared:
             message = f"{place(setting)} says another number of processes than the inventory"
-            yield failed(node, message, seen, str(declared), removal_command(setting))
+            yield failed(
+                node,
+                message,
+                seen,
+                str(declared),
+                removal_command(setting),
+            )
         elif declared is None and gpus and count > gpus:
             message = f"{place(setting)} starts more processes than there are GPUs"
-            yield failed(node, message, seen, limit, removal_command(setting))
+            yield failed(
+                node,
+                message,
+                seen,
+                limit,
+                removal_command(setting),
+            )
     if declared is not None and gpus and declared > gpus:
         message = "the inventory declares more processes than GPUs"
         yield failed(node, message, f"nproc_per_node: {declared}", limit)

@@ -63,7 +63,13 @@ def _contradiction(
     message = f"{place(setting)} has left {setting.name} behind, and it contradicts the inventory"
     seen = describe_setting(setting, path_names)
     wanted = " or ".join(sorted(allowed)) or "different on each rank, so set by the launcher alone"
-    return failed(node, message, seen, wanted, removal_command(setting))
+    return failed(
+        node,
+        message,
+        seen,
+        wanted,
+        removal_command(setting),
+    )
 
 
 def _assign_seats(context: CheckContext) -> dict[str, Seat]:
@@ -79,7 +85,15 @@ def _assign_seats(context: CheckContext) -> dict[str, Seat]:
     first: int | None = 0
     for position, node in enumerate(nodes):
         count = counts[position]
-        seats[node.name] = Seat(position, len(nodes), count, first, world, masters, port)
+        seats[node.name] = Seat(
+            position,
+            len(nodes),
+            count,
+            first,
+            world,
+            masters,
+            port,
+        )
         first = _add(first, count)
     return seats
 

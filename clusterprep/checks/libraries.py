@@ -49,7 +49,13 @@ def system_nccl(context: CheckContext) -> Iterable[Outcome]:
     for name in sorted(silent):
         message = "the system's NCCL does not say its version"
         path = libraries[name].system or ""
-        yield Outcome("unknown", (name,), message, path, reason="garbled")
+        yield Outcome(
+            "unknown",
+            (name,),
+            message,
+            path,
+            reason="garbled",
+        )
     is_used = any(_torch_loads_system(libraries[name]) for name in known)
     for outcome in _judge_system_versions(context, known, exempt):
         yield replace(outcome, severity="error") if is_used else outcome
@@ -81,7 +87,13 @@ def _judge_system_versions(
         else:
             yield failed(node, f"{what} is not what the inventory requires", seen, wanted)
     if undeclared:
-        yield from uniform_by_kind(context, versions, what, about=undeclared, exempt=exempt)
+        yield from uniform_by_kind(
+            context,
+            versions,
+            what,
+            about=undeclared,
+            exempt=exempt,
+        )
 
 
 def _system_version(libraries: Libraries) -> str:
@@ -118,7 +130,13 @@ def _judge_missing_plugin(node: Node, found: Plugins, missing: str) -> Outcome:
     effect = "NCCL falls back to its own transports"
     message = f"NCCL_NET_PLUGIN names a plug-in that is not there; {effect}"
     cure = f"unset NCCL_NET_PLUGIN, or put the folder of {missing} into LD_LIBRARY_PATH"
-    return failed(node, message, _describe_files(found.files), missing, cure)
+    return failed(
+        node,
+        message,
+        _describe_files(found.files),
+        missing,
+        cure,
+    )
 
 
 def _judge_files(context: CheckContext, plugins_by_node: dict[str, Plugins]) -> Iterable[Outcome]:
@@ -150,7 +168,13 @@ def _judge_files(context: CheckContext, plugins_by_node: dict[str, Plugins]) -> 
             yield _judge_file_names(node, files, wanted)
     if undeclared:
         what = "the set of NCCL's plug-ins"
-        yield from uniform_by_kind(context, values, what, about=undeclared, exempt=exempt)
+        yield from uniform_by_kind(
+            context,
+            values,
+            what,
+            about=undeclared,
+            exempt=exempt,
+        )
 
 
 def _judge_file_names(node: Node, files: tuple[Plugin, ...], wanted: str) -> Outcome:

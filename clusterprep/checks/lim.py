@@ -30,7 +30,13 @@ def memlock(context: CheckContext, node: Node, limit: float) -> Outcome:
     if limit >= least:
         return passed(node, "enough memory may be locked", seen, wanted)
     severity: Severity = "error" if has_rdma(context.fleet, node) else "warning"
-    return failed(node, "too little memory may be locked", seen, wanted, severity=severity)
+    return failed(
+        node,
+        "too little memory may be locked",
+        seen,
+        wanted,
+        severity=severity,
+    )
 
 
 def number_of(what: str) -> Callable[[str], float]:
@@ -128,7 +134,13 @@ def nproc(context: CheckContext, node: Node, limit: float, tasks: Tasks, ids: Id
     cure = None
     if fullest.sysctl:
         cure = f"sysctl -w {fullest.name}=4194304   # and in /etc/sysctl.d"
-    return failed(node, "there is little room for more threads", seen, wanted, cure)
+    return failed(
+        node,
+        "there is little room for more threads",
+        seen,
+        wanted,
+        cure,
+    )
 
 
 MEMLOCK = Check(

@@ -56,7 +56,14 @@ def _kind(
     name_pattern = None
     if named is not None:
         name_pattern = re.compile(named)
-    return LogKind(name, compiled, means, remedy, stays, name_pattern)
+    return LogKind(
+        name,
+        compiled,
+        means,
+        remedy,
+        stays,
+        name_pattern,
+    )
 
 
 KINDS = (
@@ -171,7 +178,13 @@ def complaints(context: CheckContext) -> Iterable[Outcome]:
             summaries.append(summary)
             if kind.stays or log.age(newest) <= DAY:
                 fails = True
-                yield failed(node, kind.means, summary, "none", kind.cure(newest.text))
+                yield failed(
+                    node,
+                    kind.means,
+                    summary,
+                    "none",
+                    kind.cure(newest.text),
+                )
         if not fails:
             yield judge_silence(node, log, "; ".join(summaries))
 
@@ -184,7 +197,14 @@ def judge_silence(
     if log.window < WINDOW and not log.whole:
         message = f"the log goes back {window} only: what was before has been overwritten"
         cure = "journalctl -k -b   # and log_buf_len=4M on the kernel's command line"
-        return unknown(node, message, "truncated", seen, wanted, cure)
+        return unknown(
+            node,
+            message,
+            "truncated",
+            seen,
+            wanted,
+            cure,
+        )
     reach = "since boot" if log.whole else f"for {window}, as far as the log goes back"
     return passed(node, f"nothing that matters {reach}", seen or "none", wanted)
 
@@ -227,4 +247,11 @@ KERNEL = Check(
 
 def _hung(log: KernelLog) -> KernelRecord:
     text = "INFO: task python3:4711 blocked for more than 120 seconds."
-    return KernelRecord(1 << 20, log.now - 60, 3, 1, log.now - 60, text)
+    return KernelRecord(
+        1 << 20,
+        log.now - 60,
+        3,
+        1,
+        log.now - 60,
+        text,
+    )

@@ -64,12 +64,24 @@ def _compare_sizes(
     if len(part.inventory.nodes) < 2:
         message = "there is no node to compare the memory with"
         seen = _rounded(sizes[names[0]])
-        yield Outcome("skip", names, message, seen, reason="not_applicable")
+        yield Outcome(
+            "skip",
+            names,
+            message,
+            seen,
+            reason="not_applicable",
+        )
         return
     if len(sizes) < 2:
         message = "the memory could not be compared"
         reason = "fewer than two nodes have a value to compare"
-        yield Outcome("unknown", names, message, wanted="as the others", reason=reason)
+        yield Outcome(
+            "unknown",
+            names,
+            message,
+            wanted="as the others",
+            reason=reason,
+        )
         return
     median = statistics.median(sizes.values())
     wanted = f"{_rounded(median)} ± {TOLERANCE:.0%}"
@@ -77,14 +89,26 @@ def _compare_sizes(
     usual_names = tuple(name for name in names if sizes[name] in usual)
     if usual_names:
         message = "there is as much memory as in the others"
-        yield Outcome("pass", usual_names, message, wanted, wanted)
+        yield Outcome(
+            "pass",
+            usual_names,
+            message,
+            wanted,
+            wanted,
+        )
     for name in names:
         size = sizes[name]
         if size in usual:
             continue
         difference = "less" if size <= median else "more"
         message = f"there is {difference} memory than in the others"
-        yield Outcome("fail", (name,), message, format_size(size), wanted)
+        yield Outcome(
+            "fail",
+            (name,),
+            message,
+            format_size(size),
+            wanted,
+        )
 
 
 def _usual_sizes(sizes: Iterable[int]) -> set[int]:
@@ -209,7 +233,13 @@ def balancing(context: CheckContext, node: Node, setting: int) -> Outcome:
     if setting:
         message = "the kernel moves memory between NUMA nodes on its own"
     cure = f"sysctl -w kernel.numa_balancing={wanted}"
-    return failed(node, message, seen, wanted, cure)
+    return failed(
+        node,
+        message,
+        seen,
+        wanted,
+        cure,
+    )
 
 
 def parse_switch(text: str) -> int:

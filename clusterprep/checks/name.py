@@ -52,11 +52,25 @@ def resolve(context: CheckContext) -> Iterable[Outcome]:
         message = "the node's own host name does not resolve"
         seen, wanted = NO_ADDRESS, "an address"
         names = tuple(node.name for node in context.nodes if node.name in unresolved)
-        yield Outcome("fail", names, message, seen, wanted, HOSTS, severity="warning")
+        yield Outcome(
+            "fail",
+            names,
+            message,
+            seen,
+            wanted,
+            HOSTS,
+            severity="warning",
+        )
     good = tuple(node.name for node in context.nodes if node.name not in bad)
     if good:
         answers = "same answers, none on loopback"
-        yield Outcome("pass", good, "names resolve alike", answers, answers)
+        yield Outcome(
+            "pass",
+            good,
+            "names resolve alike",
+            answers,
+            answers,
+        )
 
 
 def _nodes_with_incomplete_answers(context: CheckContext) -> list[str]:
@@ -87,14 +101,26 @@ def _judge_loopback(context: CheckContext, node: Node) -> Outcome | None:
     for address in own_addresses or ():
         if _is_loopback(address):
             message = "its own host name resolves to loopback"
-            return failed(node, message, f"{own_name} is {address}", wanted, HOSTS)
+            return failed(
+                node,
+                message,
+                f"{own_name} is {address}",
+                wanted,
+                HOSTS,
+            )
     for name, addresses in context.value(node, "names.resolved").items():
         if name == node.name:
             continue
         for address in addresses or ():
             if _is_loopback(address):
                 message = "the name of another node resolves to loopback"
-                return failed(node, message, f"{name} is {address}", wanted, HOSTS)
+                return failed(
+                    node,
+                    message,
+                    f"{name} is {address}",
+                    wanted,
+                    HOSTS,
+                )
     return None
 
 
@@ -164,7 +190,14 @@ def _difference(nodes: tuple[str, ...], names: list[str], first_answers: dict[st
     seen = f"{first} is {first_answers[nodes[0]]}; elsewhere {elsewhere}"
     subject = fold(names) if len(names) > 1 else first
     message = f"{subject} resolves differently than on the other nodes"
-    return Outcome("fail", nodes, message, seen, "the same address on all nodes", HOSTS)
+    return Outcome(
+        "fail",
+        nodes,
+        message,
+        seen,
+        "the same address on all nodes",
+        HOSTS,
+    )
 
 
 RESOLVE = Check(

@@ -82,7 +82,13 @@ def _judge_answers(fleet: Fleet, node: Node, answers: Answers, pick: Pick) -> It
     if grave:
         yield _wrong_address(fleet, node, grave, pick)
     if not lesser and not grave:
-        yield _judge_without_wrong(fleet, node, answers, known, pick)
+        yield _judge_without_wrong(
+            fleet,
+            node,
+            answers,
+            known,
+            pick,
+        )
 
 
 def _is_ipv6(answer: BoundAddress) -> bool:
@@ -102,7 +108,13 @@ def _judge_without_wrong(
         if _is_ipv6(answer):
             problem = "which of these addresses reach all nodes is not judged"
             message = f"{path}: NCCL would use IPv6, and {problem}"
-            return unknown(node, message, "IPv6", str(answer.interface), pick.name)
+            return unknown(
+                node,
+                message,
+                "IPv6",
+                str(answer.interface),
+                pick.name,
+            )
     uses_other_address = any(answer.address != pick.address for answer in known.values())
     if uses_other_address:
         silent = _nodes_without_interfaces(fleet)
@@ -174,7 +186,13 @@ def _wrong_address(
         message += f". It says: {answer.warning}"
     if variable is not None:
         seen = f"{seen}, as {variable} says"
-    return failed(node, message, seen, pick.name, _remedy(node, variable, pick))
+    return failed(
+        node,
+        message,
+        seen,
+        pick.name,
+        _remedy(node, variable, pick),
+    )
 
 
 def _deciding_variable(answer: BoundAddress) -> Variable | None:
@@ -263,7 +281,13 @@ def _remedy(node: Node, variable: Variable | None, pick: Pick) -> str:
 
 def _bridge(answers: Answers) -> Answers:
     """Return answers that name a bridge of Docker in every launch path; for the proof."""
-    wrong = BoundAddress("/usr/lib/libnccl.so.2", "2.21.5", 0, "172.17.0.1", "docker0")
+    wrong = BoundAddress(
+        "/usr/lib/libnccl.so.2",
+        "2.21.5",
+        0,
+        "172.17.0.1",
+        "docker0",
+    )
     return dict.fromkeys(answers, wrong)
 
 

@@ -159,7 +159,13 @@ def ports(context: CheckContext) -> Iterable[Outcome]:
         pairs = {(dial.dialer, dial.listener) for dial in dials}
         tried = coverage(len(pairs), len(context.inventory.nodes))
         message = "the rendezvous port and the others' ephemeral ports can be reached"
-        yield Outcome("pass", good, message, f"open; {tried} tried", wanted)
+        yield Outcome(
+            "pass",
+            good,
+            message,
+            f"open; {tried} tried",
+            wanted,
+        )
 
 
 def _port_taken(listen: Listen, wanted: str) -> Outcome:
@@ -170,7 +176,14 @@ def _port_taken(listen: Listen, wanted: str) -> Outcome:
     advice = "end that process, or set ports: {master: …}"
     cure = f"ss -ltnp 'sport = :{listen.port}'   # {advice}"
     message = "the rendezvous port cannot be opened"
-    return Outcome("fail", (listen.host,), message, seen, wanted, cure)
+    return Outcome(
+        "fail",
+        (listen.host,),
+        message,
+        seen,
+        wanted,
+        cure,
+    )
 
 
 def _unreachable(cause: Cause, wanted: str) -> Outcome:
@@ -196,7 +209,14 @@ def _unreachable(cause: Cause, wanted: str) -> Outcome:
         seen = f"{first.dialer} to {seen}"
     port = first.port if len(ports) == 1 else "the ports above"
     cure = OPEN.format(port=port)
-    return Outcome("fail", cause.nodes, message, seen, wanted, cure)
+    return Outcome(
+        "fail",
+        cause.nodes,
+        message,
+        seen,
+        wanted,
+        cure,
+    )
 
 
 PORTS = Check(

@@ -107,7 +107,13 @@ def state(context: CheckContext) -> Iterable[Outcome]:
             judged[index] = troubles.get(index, reading)
         numbers = "/".join(map(str, sorted(counts)))
         fine = f"{numbers} links up on each GPU"
-        yield from one_by_one(node, judged, _trouble_or_none, fine, "every link up")
+        yield from one_by_one(
+            node,
+            judged,
+            _trouble_or_none,
+            fine,
+            "every link up",
+        )
 
 
 def _trouble_or_none(value: object) -> Trouble | None:
@@ -139,7 +145,13 @@ def _judge_pairs(context: CheckContext, node: Node) -> Outcome:
         return failed(node, message, "; ".join(apart), wanted)
     if None in pairs.values():
         message = "the driver does not tell of every pair"
-        return unknown(node, message, "garbled", "", wanted)
+        return unknown(
+            node,
+            message,
+            "garbled",
+            "",
+            wanted,
+        )
     return passed(node, "every pair is joined by NVLink", f"{len(pairs)} pairs", wanted)
 
 
@@ -174,7 +186,10 @@ def _without_link(readings: Readings) -> Readings:
     links = readings[3]
     *up, last = links.up
     bad = replace(links, up=tuple(up), down=(last,))
-    return {**readings, 3: bad}
+    return {
+        **readings,
+        3: bad,
+    }
 
 
 STATE = Check(

@@ -57,7 +57,13 @@ def path_mtu(context: CheckContext) -> Iterable[Outcome]:
         tried = coverage(len(pairs), len(context.inventory.nodes))
         size = min(mtus[name] for name in good if name in mtus)
         message = "full-size packets get through"
-        yield Outcome("pass", tuple(good), message, f"{size} bytes; {tried} tried", "the MTU")
+        yield Outcome(
+            "pass",
+            tuple(good),
+            message,
+            f"{size} bytes; {tried} tried",
+            "the MTU",
+        )
 
 
 def _connected(context: CheckContext) -> list[Dial]:
@@ -142,7 +148,14 @@ def _packet_failure(cause: Cause, mtus: Mapping[str, int]) -> Outcome:
         message = f"{problem}, between {between}; TCP adapts"
         ends = f"{first.dialer} and {first.listener}"
         cure = f"ip link set dev INTERFACE mtu SIZE   # the same on {ends}"
-        return Outcome("fail", cause.nodes, message, seen, wanted, cure)
+        return Outcome(
+            "fail",
+            cause.nodes,
+            message,
+            seen,
+            wanted,
+            cure,
+        )
     largest = max(_largest_carried(dial) for dial in cause.failed)
     seen = f"{largest} bytes" if largest else f"less than {SMALLEST} bytes"
     if is_pair:
@@ -151,7 +164,14 @@ def _packet_failure(cause: Cause, mtus: Mapping[str, int]) -> Outcome:
     ping = f"ping -M do -s {wanted_size - HEADERS} {first.address}"
     advice = "then the MTU of the switch ports between them"
     cure = f"{ping}   # from {first.dialer}; {advice}"
-    return Outcome("fail", cause.nodes, message, seen, wanted, cure)
+    return Outcome(
+        "fail",
+        cause.nodes,
+        message,
+        seen,
+        wanted,
+        cure,
+    )
 
 
 def _is_clamped(dial: Dial, mtus: Mapping[str, int]) -> bool:
@@ -200,7 +220,13 @@ def latency(context: CheckContext) -> Iterable[Outcome]:
             missing.append(name)
     if good:
         seen = f"lower quartile {format_duration(usual)}"
-        yield Outcome("pass", tuple(good), "round trips are alike", seen, wanted)
+        yield Outcome(
+            "pass",
+            tuple(good),
+            "round trips are alike",
+            seen,
+            wanted,
+        )
     if missing:
         yield Outcome("unknown", tuple(missing), NOT_DIALLED, reason="net.ports")
 
@@ -263,7 +289,14 @@ def _latency_failures(
         least = min(pairs[_pair(dial)] for dial in cause.failed)
         seen = format_duration(least)
         cure = f"mtr -rwz {first.address}   # from {first.dialer}: where is the time lost?"
-        yield Outcome("fail", cause.nodes, message, seen, wanted, cure)
+        yield Outcome(
+            "fail",
+            cause.nodes,
+            message,
+            seen,
+            wanted,
+            cure,
+        )
 
 
 def _slowed(dials: Iterable[Dial], slow: str) -> tuple[Dial, ...]:

@@ -112,7 +112,13 @@ def width(context: CheckContext, node: Node, tree: PciTree) -> Outcome:
             parts.append(f"{name} x{link.now:.0f} of x{link.most:.0f}")
         at = narrow[0].device.at
         cure = f"lspci -s {at} -vv | grep Lnk   # then reseat the card, its riser or cable"
-        return failed(node, "a link has lost lanes", "; ".join(parts), "full width", cure)
+        return failed(
+            node,
+            "a link has lost lanes",
+            "; ".join(parts),
+            "full width",
+            cure,
+        )
     silent = [device for device in devices if _hides_width(device.link)]
     if silent:
         return unknown(node, f"{_join_names(silent)} says no width", NO_WIDTHS)
@@ -154,10 +160,22 @@ def gen(context: CheckContext, node: Node, tree: PciTree) -> Outcome:
         advice = "reseat the card; look at the slot's speed in the BIOS"
         cure = f"lspci -s {at} -vv | grep Lnk   # {advice}"
         message = "a network card came up at a lower speed"
-        return failed(node, message, _describe_speeds(slow_cards), wanted, cure)
+        return failed(
+            node,
+            message,
+            _describe_speeds(slow_cards),
+            wanted,
+            cure,
+        )
     if slow_gpus:
         seen = _describe_speeds(slow_gpus)
-        return skipped(node, "GPUs lower their link at rest", seen, wanted, "at_rest")
+        return skipped(
+            node,
+            "GPUs lower their link at rest",
+            seen,
+            wanted,
+            "at_rest",
+        )
     return passed(node, "every link has its full speed", f"{len(links)} links", wanted)
 
 
@@ -204,7 +222,13 @@ def _degraded_bridges(node: Node, tree: PciTree, first: str, seen: str) -> Outco
     below = [device for device in tree.devices if first in device.above]
     message = f"a bridge above {_join_names(below)} is degraded"
     cure = f"lspci -s {first} -vv | grep Lnk   # then the switch board, riser or cable"
-    return failed(node, message, seen, "full width and speed", cure)
+    return failed(
+        node,
+        message,
+        seen,
+        "full width and speed",
+        cure,
+    )
 
 
 def _uplinks(tree: PciTree) -> Uplinks:
@@ -283,7 +307,13 @@ def acs(
     seen = "; ".join(redirecting)
     cure = f"{'; '.join(commands)}   # at every boot"
     message = "PCIe switches send peer traffic up to the processor"
-    return failed(node, message, seen, wanted, cure)
+    return failed(
+        node,
+        message,
+        seen,
+        wanted,
+        cure,
+    )
 
 
 def _redirect_flags(control: int) -> str:
@@ -350,7 +380,13 @@ def _with_link(
 def _narrow_uplink(tree: PciTree) -> PciTree:
     at = tree.gpus[0].above[1]
     narrow = replace(tree.bridges[at], width=8)
-    return replace(tree, bridges={**tree.bridges, at: narrow})
+    return replace(
+        tree,
+        bridges={
+            **tree.bridges,
+            at: narrow,
+        },
+    )
 
 
 def _translated(tree: PciTree) -> PciTree:

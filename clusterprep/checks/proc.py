@@ -37,12 +37,25 @@ def dstate(context: CheckContext, node: Node, tasks: Tasks) -> Outcome:
     if stuck:
         window = f"{tasks.seconds:g} s"
         message = f"tasks hang in the kernel: in D for {window} without being scheduled"
-        return failed(node, message, _join_tasks(stuck), "none", _remedy(stuck))
+        return failed(
+            node,
+            message,
+            _join_tasks(stuck),
+            "none",
+            _remedy(stuck),
+        )
     if unclear:
         problem = "what they wait in is shown to root only"
         message = f"parents that wait for a child look the same, and {problem}"
         seen = ", ".join(_describe_task(task) for task in unclear[:NAMED])
-        return unknown(node, message, "denied", seen, "none", "run with `become: true`")
+        return unknown(
+            node,
+            message,
+            "denied",
+            seen,
+            "none",
+            "run with `become: true`",
+        )
     seen = f"{kernel_threads} threads of the kernel" if tasks.stuck else "none"
     return passed(node, "no task of a user hangs in the kernel", seen, "none")
 

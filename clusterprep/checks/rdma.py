@@ -140,7 +140,13 @@ def _judge_firmware(
     wanted = ", ".join(f"{make}: {version}" for make, version in sorted(wanted_by_make.items()))
     update = f"mlxfwmanager --online -u -d {first_differing}"
     cure = f"mlxfwmanager --query; {update}   # then reboot"
-    return failed(node, message, seen, wanted, cure)
+    return failed(
+        node,
+        message,
+        seen,
+        wanted,
+        cure,
+    )
 
 
 def stack(context: CheckContext) -> Iterable[Outcome]:
@@ -155,7 +161,13 @@ def stack(context: CheckContext) -> Iterable[Outcome]:
     if without:
         message = "no RDMA driver is loaded here"
         yield Outcome("skip", tuple(without), message, reason="not_applicable")
-    yield from as_wanted(context, drivers, _has_driver, "the RDMA driver", len(without))
+    yield from as_wanted(
+        context,
+        drivers,
+        _has_driver,
+        "the RDMA driver",
+        len(without),
+    )
 
 
 def _has_driver(drivers: str, wanted: str) -> bool:

@@ -79,10 +79,22 @@ def _missing_gids(node: Node, rails: list[RdmaRail]) -> Outcome:
     if "NCCL_IB_GID_INDEX" in node.env:
         effect = "NCCL finds the index by itself from 2.21 on"
         cure = f"take NCCL_IB_GID_INDEX out of `env:`: {effect}"
-        return failed(node, message, seen, WANTED, cure)
+        return failed(
+            node,
+            message,
+            seen,
+            WANTED,
+            cure,
+        )
     command = f"ip address add ADDRESS/PREFIX dev {_first_interface(rails)}"
     cure = f"{command}; show_gids   # and in the network configuration"
-    return failed(node, message, seen, WANTED, cure)
+    return failed(
+        node,
+        message,
+        seen,
+        WANTED,
+        cure,
+    )
 
 
 def _first_interface(rails: list[RdmaRail]) -> str:
@@ -120,13 +132,26 @@ def _judge_indices(
             message = f"the index differs from port to port, and NCCL {version} takes one for all"
             advice = "NCCL 2.21 or newer finds the index of each port"
             cure = f"python -m pip install -U torch   # {advice}"
-            yield Outcome("fail", (name,), message, seen, "one index, or NCCL 2.21", cure)
+            yield Outcome(
+                "fail",
+                (name,),
+                message,
+                seen,
+                "one index, or NCCL 2.21",
+                cure,
+            )
             continue
         message = "every port has its GID, at the same index everywhere"
         if len(everywhere) > 1:
             effect = "the index differs, so NCCL must find it or be told per node"
             message = f"every port has its GID; {effect}"
-        yield Outcome("pass", (name,), message, seen, WANTED)
+        yield Outcome(
+            "pass",
+            (name,),
+            message,
+            seen,
+            WANTED,
+        )
 
 
 def _describe_indices(indices: Indices) -> str:
@@ -183,7 +208,13 @@ def _judge_routes(node: Node, rails: list[Rail]) -> Outcome:
     if misrouted:
         message = "packets do not leave by their own rail"
         cure = _routing_rule(misrouted[0])
-        return failed(node, message, _describe_misrouted(misrouted), wanted, cure)
+        return failed(
+            node,
+            message,
+            _describe_misrouted(misrouted),
+            wanted,
+            cure,
+        )
     arp_faults = []
     for rail in _rails_in_one_network(rails):
         # Only the owner of an address should answer ARP for it.
@@ -194,7 +225,13 @@ def _judge_routes(node: Node, rails: list[Rail]) -> Outcome:
         settings = "net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
         cure = f"sysctl -w {settings}   # and in /etc/sysctl.d"
         message = "rails share a network, and each answers for the addresses of the others"
-        return failed(node, message, "; ".join(arp_faults), wanted, cure)
+        return failed(
+            node,
+            message,
+            "; ".join(arp_faults),
+            wanted,
+            cure,
+        )
     seen = ", ".join(rail.interface for rail in rails)
     return passed(node, "every rail sends by its own device", seen, wanted)
 

@@ -56,16 +56,36 @@ def size(
     wanted = required or f"at least {format_size(least)} free"
     if space is None:
         cure = "mount -t tmpfs tmpfs /dev/shm"
-        return failed(node, "there is no /dev/shm", "none", wanted, cure)
+        return failed(
+            node,
+            "there is no /dev/shm",
+            "none",
+            wanted,
+            cure,
+        )
     seen = f"{format_size(space.free)} free of {format_size(space.size)}"
     if space.free >= least:
         return passed(node, "there is enough shared memory", seen, wanted)
     severity: Severity = "error" if space.free < LEAST else "warning"
     if space.size >= least:
         cure = "du -ah /dev/shm | sort -h | tail   # what fills it"
-        return failed(node, "shared memory is in use already", seen, wanted, cure, severity)
+        return failed(
+            node,
+            "shared memory is in use already",
+            seen,
+            wanted,
+            cure,
+            severity,
+        )
     cure = _container_remedy() if is_container else _mount_remedy(least)
-    return failed(node, "shared memory is small", seen, wanted, cure, severity)
+    return failed(
+        node,
+        "shared memory is small",
+        seen,
+        wanted,
+        cure,
+        severity,
+    )
 
 
 def _container_remedy() -> str:
@@ -91,11 +111,24 @@ def stale(context: CheckContext, node: Node, segments: tuple[Segment, ...]) -> O
     if orphaned:
         message = "jobs that are gone left shared memory behind"
         seen = _describe_segments(orphaned)
-        return failed(node, message, seen, "none", _remove_command(orphaned))
+        return failed(
+            node,
+            message,
+            seen,
+            "none",
+            _remove_command(orphaned),
+        )
     if unclear:
         message = "it cannot be seen whether the processes of these files are gone"
         cure = "run with `become: true`, outside of containers"
-        return unknown(node, message, "denied", _count_files(unclear), "none", cure)
+        return unknown(
+            node,
+            message,
+            "denied",
+            _count_files(unclear),
+            "none",
+            cure,
+        )
     seen = f"{len(segments)} in use" if segments else "none"
     return passed(node, "no shared memory is left over", seen, "none without a process")
 

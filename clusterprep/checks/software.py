@@ -40,7 +40,14 @@ def torch(context: CheckContext) -> Iterable[Outcome]:
         pythons = ", ".join(sorted({node.python for node in context.nodes}))
         message = f"no node has torch in {pythons}; set `python:` to the job's interpreter"
         names = tuple(missing)
-        yield Outcome("unknown", names, message, "no torch", "torch", reason="missing_tool")
+        yield Outcome(
+            "unknown",
+            names,
+            message,
+            "no torch",
+            "torch",
+            reason="missing_tool",
+        )
         return
     if missing:
         version = next(filter(None, versions.values()))
@@ -54,7 +61,14 @@ def _missing_torch(context: CheckContext, names: tuple[str, ...], version: str) 
     python = next(node.python for node in context.nodes if node.name in names)
     cure = INSTALL.format(python=python, version=version)
     message = "torch is missing while other nodes have it"
-    return Outcome("fail", names, message, "no torch", version, cure)
+    return Outcome(
+        "fail",
+        names,
+        message,
+        "no torch",
+        version,
+        cure,
+    )
 
 
 def _judge_cpu_builds(context: CheckContext, builds: dict[str, Torch]) -> Iterable[Outcome]:
@@ -69,7 +83,14 @@ def _judge_cpu_builds(context: CheckContext, builds: dict[str, Torch]) -> Iterab
     if names:
         message = "torch is a CPU build on nodes that declare GPUs"
         cure = "pip install the CUDA build of torch"
-        yield Outcome("fail", tuple(names), message, "no CUDA", "a CUDA build", cure)
+        yield Outcome(
+            "fail",
+            tuple(names),
+            message,
+            "no CUDA",
+            "a CUDA build",
+            cure,
+        )
 
 
 def nccl(context: CheckContext) -> Iterable[Outcome]:
@@ -96,8 +117,20 @@ def nccl(context: CheckContext) -> Iterable[Outcome]:
         libraries: Libraries = context.value(node, "nccl.libraries")
         seen = libraries.loaded or "no libnccl.so.2 for torch"
         message = "the NCCL that torch would load was not found, or does not say its version"
-        yield unknown(node, message, "missing_tool", seen, "NCCL")
-    yield from as_wanted(context, versions, satisfies, "NCCL", exempt=len(exempt))
+        yield unknown(
+            node,
+            message,
+            "missing_tool",
+            seen,
+            "NCCL",
+        )
+    yield from as_wanted(
+        context,
+        versions,
+        satisfies,
+        "NCCL",
+        exempt=len(exempt),
+    )
     for node in context.nodes:
         outcome = _judge_replaced(context, node, builds[node.name])
         if outcome is not None:
@@ -127,7 +160,14 @@ def _judge_replaced(context: CheckContext, node: Node, build: Torch) -> Outcome 
     wanted = f"{libraries.wheel_version or 'the NCCL'} from {libraries.wheel}"
     search = f"grep -rn {variable} /etc/environment /etc/profile.d ~/.bashrc"
     cure = f"{search}   # now '{value}'; take NCCL out of it"
-    return failed(node, message, seen, wanted, cure, severity="warning")
+    return failed(
+        node,
+        message,
+        seen,
+        wanted,
+        cure,
+        severity="warning",
+    )
 
 
 def _needs_no_nccl(node: Node, build: Torch) -> bool:
@@ -147,11 +187,23 @@ def driver(context: CheckContext) -> Iterable[Outcome]:
         elif context.value(node, "gpu.pci") or (node.gpus and node.gpus.count):
             message = "there are GPUs and the driver is not loaded"
             cure = "modprobe nvidia; dmesg | grep NVRM"
-            yield failed(node, message, "no driver", "a driver", cure)
+            yield failed(
+                node,
+                message,
+                "no driver",
+                "a driver",
+                cure,
+            )
         else:
             exempt += 1
             yield skipped(node, "no GPU here")
-    yield from as_wanted(context, versions, satisfies, "the NVIDIA driver", exempt)
+    yield from as_wanted(
+        context,
+        versions,
+        satisfies,
+        "the NVIDIA driver",
+        exempt,
+    )
 
 
 TORCH = Check(

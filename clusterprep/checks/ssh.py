@@ -22,7 +22,13 @@ def reach(context: CheckContext) -> Iterable[Outcome]:
     """Judge every node: one that refused us fails, one that gave no answer is unknown."""
     for snapshot in context.fleet.snapshots.values():
         if snapshot.reached:
-            yield Outcome("pass", (snapshot.node,), "the node answers", USABLE, USABLE)
+            yield Outcome(
+                "pass",
+                (snapshot.node,),
+                "the node answers",
+                USABLE,
+                USABLE,
+            )
         else:
             yield _not_reached(snapshot)
 
@@ -33,7 +39,15 @@ def _not_reached(snapshot: NodeSnapshot) -> Outcome:
     seen = snapshot.reason or ""
     remedy = snapshot.remedy or None
     nodes = (snapshot.node,)
-    return Outcome(verdict, nodes, message, seen, USABLE, remedy, snapshot.reason)
+    return Outcome(
+        verdict,
+        nodes,
+        message,
+        seen,
+        USABLE,
+        remedy,
+        snapshot.reason,
+    )
 
 
 def sudo(context: CheckContext, node: Node, rights: Rights) -> Outcome:
@@ -59,7 +73,15 @@ def sudo(context: CheckContext, node: Node, rights: Rights) -> Outcome:
         cure = BECOME
     seen = f"{rights.user}, {permission} use sudo without a password"
     # A warning: each denied fact counts by itself, with its own severity.
-    return unknown(node, message, "denied", seen, wanted, cure, "warning")
+    return unknown(
+        node,
+        message,
+        "denied",
+        seen,
+        wanted,
+        cure,
+        "warning",
+    )
 
 
 def _denied_facts(context: CheckContext, node: Node) -> list[str]:
@@ -76,7 +98,13 @@ def _without_root(snapshot: NodeSnapshot) -> NodeSnapshot:
         "ssh.rights": Rights(1000, "ubuntu", 1),
         "kernel.log": Absent("denied", "/dev/kmsg: Permission denied"),
     }
-    return replace(snapshot, facts={**snapshot.facts, **facts})
+    return replace(
+        snapshot,
+        facts={
+            **snapshot.facts,
+            **facts,
+        },
+    )
 
 
 def _refused(snapshot: NodeSnapshot) -> NodeSnapshot:

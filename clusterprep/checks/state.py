@@ -25,12 +25,24 @@ def journal(context: CheckContext, node: Node, journal: Journal) -> Outcome:
         if all(entry.run in holders for entry in unsettled):
             return passed(node, "a run is at work", journal.holder, WANTED)
         message = "another run is at work, and settles what it finds"
-        return skipped(node, message, journal.holder, WANTED, "busy")
+        return skipped(
+            node,
+            message,
+            journal.holder,
+            WANTED,
+            "busy",
+        )
     seen = ", ".join(_describe_entry(entry) for entry in unsettled)
     message = "a run was cut off while it wrote here: nodes may differ"
     command = f"clusterprep rollback {context.inventory.path}"
     cure = f"{command}   # settles it first; so does apply"
-    return failed(node, message, seen, WANTED, cure)
+    return failed(
+        node,
+        message,
+        seen,
+        WANTED,
+        cure,
+    )
 
 
 def _describe_entry(entry: JournalEntry) -> str:

@@ -51,7 +51,14 @@ def _not_running(unit: str, state: str, names: tuple[str, ...]) -> Outcome:
     message = f"{unit} does not run"
     seen = f"{unit} {state}"
     wanted = f"{unit} active"
-    return Outcome("fail", names, message, seen, wanted, cure)
+    return Outcome(
+        "fail",
+        names,
+        message,
+        seen,
+        wanted,
+        cure,
+    )
 
 
 REQUIRED = Check(

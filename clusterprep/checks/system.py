@@ -59,7 +59,13 @@ def kernel(context: CheckContext) -> Iterable[Outcome]:
         if newest:
             message = "a newer kernel is installed and waits for a reboot"
             wanted = f"{newest}, the newest installed"
-            yield failed(node, message, seen, wanted, f"ssh {node.name} reboot")
+            yield failed(
+                node,
+                message,
+                seen,
+                wanted,
+                f"ssh {node.name} reboot",
+            )
     yield from as_wanted(context, releases, kernel_satisfies, "the running kernel")
 
 
@@ -89,7 +95,13 @@ def _judge_declared(node: Node, command_line: tuple[str, ...], wanted: str) -> O
     command = f"grubby --update-kernel=ALL --args='{' '.join(missing)}' && reboot"
     cure = f"{command}   # or GRUB_CMDLINE_LINUX, update-grub"
     seen = f"no {', '.join(missing)}"
-    return failed(node, "the kernel was not started as required", seen, wanted, cure)
+    return failed(
+        node,
+        "the kernel was not started as required",
+        seen,
+        wanted,
+        cure,
+    )
 
 
 def parameters(arguments: Iterable[str]) -> dict[str, str]:

@@ -84,12 +84,25 @@ def _judge_offset(node: Node, clock: Offset, reference: Reference, required: str
     if least > limit:
         relation = "ahead of" if difference > 0 else "behind"
         message = f"the clock is {relation} {reference.name}"
-        return failed(node, message, seen, wanted, severity=_severity(least, required))
+        return failed(
+            node,
+            message,
+            seen,
+            wanted,
+            severity=_severity(least, required),
+        )
     if most > limit:
         problem = "the measurement is too coarse to tell"
         message = f"{problem} whether the clock agrees with {reference.name}"
         reason = "the error bound straddles the limit"
-        return unknown(node, message, reason, seen, wanted, severity=_severity(most, required))
+        return unknown(
+            node,
+            message,
+            reason,
+            seen,
+            wanted,
+            severity=_severity(most, required),
+        )
     message = f"the clock agrees with {reference.name}"
     return passed(node, message, f"within {limit_text}", wanted)
 
@@ -116,7 +129,13 @@ def daemon(context: CheckContext, node: Node, daemon: Daemon) -> Outcome:
         return failed(node, "nothing synchronises the clock", "no daemon answers", wanted)
     seen = f"{daemon.name} runs and is not synchronised"
     cure = "chronyc sources -v   # which source answers?"
-    return failed(node, "the clock will drift", seen, wanted, cure)
+    return failed(
+        node,
+        "the clock will drift",
+        seen,
+        wanted,
+        cure,
+    )
 
 
 def clocksource(context: CheckContext) -> Iterable[Outcome]:
@@ -149,7 +168,13 @@ def _slow_source(node: Node, source: ClockSource) -> Outcome:
             wanted = name
             cure = f"echo {name} > {SET}   # on {node.name}"
             break
-    return failed(node, "the kernel's clock is slow to read", source.current, wanted, cure)
+    return failed(
+        node,
+        "the kernel's clock is slow to read",
+        source.current,
+        wanted,
+        cure,
+    )
 
 
 OFFSET = Check(

@@ -28,7 +28,13 @@ def uid(context: CheckContext) -> Iterable[Outcome]:
         if accounts:
             texts = {name: _describe(account) for name, account in accounts.items()}
             what = "the job's user"
-            yield from as_wanted(part, texts, _has_ids, what, exempt=len(without))
+            yield from as_wanted(
+                part,
+                texts,
+                _has_ids,
+                what,
+                exempt=len(without),
+            )
 
 
 def _user(node: Node) -> str | None:
@@ -42,7 +48,13 @@ def _missing_user(node: Node, example: Account | None) -> Outcome:
     if example is not None:
         cure = f"useradd --uid {example.uid} {user}   # on {node.name}"
     message = f"there is no user {user}"
-    return failed(node, message, "no such user", "a user with equal ids", cure)
+    return failed(
+        node,
+        message,
+        "no such user",
+        "a user with equal ids",
+        cure,
+    )
 
 
 def _describe(account: Account) -> str:

@@ -38,7 +38,7 @@ def launch_request(params: Mapping[str, Any]) -> LaunchRequest:
     Raises InputError for options that contradict each other.
     """
     from clusterprep.jobs.launch.command import program_of
-    from clusterprep.jobs.launch.plan import LaunchRequest, given_env
+    from clusterprep.jobs.launch.plan import LaunchRequest, parse_env_options
 
     if params["direct"] and params["form"] == "sbatch":
         raise InputError.of(
@@ -50,7 +50,7 @@ def launch_request(params: Mapping[str, Any]) -> LaunchRequest:
             f"'{folder}' is not the same folder on all nodes", key="--chdir", hint="begin with /"
         )
     program = program_of(params["command"])
-    env = given_env(params["variables"], os.environ)
+    env = parse_env_options(params["variables"], os.environ)
     here = str(Path.cwd())
     limit = seconds(params["timeout"])
     return LaunchRequest(
@@ -96,14 +96,14 @@ def chosen_steps(
     if "playbook" not in params:
         return (), selection
     from clusterprep.changes.playbook.reading import load_playbook
-    from clusterprep.changes.playbook.tags import chosen
+    from clusterprep.changes.playbook.tags import select_steps
 
     check_tags: set[str] = set()
     for check in checks().values():
         area = check.name.split(".")[0]
         check_tags.update(check.tags, [area])
     playbook = load_playbook(params["playbook"], inventory)
-    return chosen(playbook, selection, check_tags)
+    return select_steps(playbook, selection, check_tags)
 
 
 def settings_of(

@@ -264,7 +264,13 @@ def _run(command: str, params: dict[str, Any]) -> None:
             _finish(_validation_report(inventory), params)
         from clusterprep.cli.commands import record
 
-        invocation = _invocation(command, params, inventory, deadline, budget)
+        invocation = _invocation(
+            command,
+            params,
+            inventory,
+            deadline,
+            budget,
+        )
         try:
             report = _dispatch(invocation, params)
         except ClusterprepError as error:
@@ -286,7 +292,10 @@ def _with_nodes(diagnosis: Diagnosis, params: dict[str, Any]) -> Diagnosis:
     names = diagnose_command.checks_of(diagnosis)
     if not names:
         return diagnosis
-    only_these = {**params, "only": ",".join(names)}
+    only_these = {
+        **params,
+        "only": ",".join(names),
+    }
     with Deadline(None) as deadline:
         invocation = _invocation("check", only_these, inventory, deadline)
         try:
@@ -343,7 +352,7 @@ def _environment(invocation: Invocation, params: dict[str, Any]) -> Report:
         text = pages.target_text(inventory, environment, target, node)
         click.echo(text, nl=False)
         raise SystemExit(report.code)
-    return pages.of_node(report, node) if node else report
+    return pages.limited_to_node(report, node) if node else report
 
 
 def _launch(invocation: Invocation, params: dict[str, Any]) -> Report:
@@ -413,7 +422,13 @@ def _invocation(
     contacted = {node.name for node in limited.nodes}
     left_out = tuple(node.name for node in inventory.nodes if node.name not in contacted)
     return Invocation(
-        settings=settings_of(command, params, selection, tuple(check_names()), left_out),
+        settings=settings_of(
+            command,
+            params,
+            selection,
+            tuple(check_names()),
+            left_out,
+        ),
         inventory=limited,
         steps=steps,
         transports=transports_for(limited, passphrases()),

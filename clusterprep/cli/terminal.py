@@ -65,7 +65,13 @@ def passphrases() -> Callable[[str], str]:
             return given
         if not sys.stdin.isatty():
             return ""
-        typed = click.prompt(prompt, hide_input=True, err=True, default="", show_default=False)
+        typed = click.prompt(
+            prompt,
+            hide_input=True,
+            err=True,
+            default="",
+            show_default=False,
+        )
         return str(typed)
 
     return ask
@@ -175,7 +181,13 @@ def show(params: Mapping[str, Any], code: int, render: Callable[..., Iterable[st
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
     color = is_terminal and _wants_color(params)
     ascii_only = encoding != "utf8"
-    pieces = render(params["fmt"], color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+    pieces = render(
+        params["fmt"],
+        color=color,
+        verbose=verbose,
+        width=width,
+        ascii_only=ascii_only,
+    )
     sys.stdout.writelines(pieces)
     sys.stdout.flush()
     for problem in problems:

@@ -172,7 +172,13 @@ def parse_outlook(text: str) -> Simulation:
         failed = _reasons(output) or (f"apt-get -s ended with {code}",)
     moves = tuple(_moves(output))
     states, _, policy = listings.partition("==\n")
-    return Simulation(moves, failed, _held(output), parse_states(states), _policy(policy))
+    return Simulation(
+        moves,
+        failed,
+        _held(output),
+        parse_states(states),
+        _policy(policy),
+    )
 
 
 def _moves(output: str) -> Iterable[PackageChange]:

@@ -231,7 +231,10 @@ def _nft_condition(kind: str, body: Any, values: tuple[str, ...], negated: bool)
         return _meta(body["key"], values, negated)
     if kind == "ct":
         return _conntrack(body["key"], values, negated)
-    if kind == "fib" and body == {"result": "type", "flags": ["daddr"]}:
+    if kind == "fib" and body == {
+        "result": "type",
+        "flags": ["daddr"],
+    }:
         return RuleMatch("dsttype", values, negated)
     return OTHER
 
@@ -291,7 +294,12 @@ def _masked(parts: Any, values: tuple[str, ...], negated: bool) -> RuleMatch:
     source, mask = parts
     if source in ({"meta": {"key": "mark"}}, {"ct": {"key": "mark"}}):
         return _mark(values, negated)
-    if source != {"payload": {"protocol": "tcp", "field": "flags"}}:
+    if source != {
+        "payload": {
+            "protocol": "tcp",
+            "field": "flags",
+        }
+    }:
         return OTHER
     flags = _values(mask)
     if not flags:
@@ -373,7 +381,15 @@ def parse_iptables(text: str, prefix: str = "") -> Ruleset:
     chains = []
     for (table, name), policy in policies.items():
         chain_rules = rules.get((table, name), [])
-        chains.append(_iptables_chain(prefix, table, name, policy, chain_rules))
+        chains.append(
+            _iptables_chain(
+                prefix,
+                table,
+                name,
+                policy,
+                chain_rules,
+            )
+        )
     return tuple(chains)
 
 

@@ -94,7 +94,13 @@ def parse_nvml(answer: dict[str, Any] | Absent | None) -> Nvml | Absent | None:
             lost.append(f"GPU {row['index']}: {row['no']}")
     cuda = answer["cuda"]
     cuda_version = f"{cuda // 1000}.{cuda % 1000 // 10}"  # 12040 is 12.4
-    return Nvml(answer["driver"], cuda_version, tuple(gpus), tuple(lost), tuple(denied))
+    return Nvml(
+        answer["driver"],
+        cuda_version,
+        tuple(gpus),
+        tuple(lost),
+        tuple(denied),
+    )
 
 
 _NVML = (Read("nvml", (), limit=NVML_LIMIT),)
@@ -135,7 +141,14 @@ def per_gpu(
     def narrow(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
         return {"gpus": columns(answer, *needed_fields)}
 
-    return Fact(name, nvml_read, parse, lenient=True, narrow=narrow, moves=moves)
+    return Fact(
+        name,
+        nvml_read,
+        parse,
+        lenient=True,
+        narrow=narrow,
+        moves=moves,
+    )
 
 
 def columns(answer: Mapping[str, Any], *fields: str) -> list[Any]:

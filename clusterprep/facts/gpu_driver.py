@@ -155,7 +155,10 @@ def _fabric_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
 
 
 def _fabric_columns(answer: Mapping[str, Any]) -> dict[str, Any]:
-    return {"driver": answer["driver"], "gpus": columns(answer, "fabric")}
+    return {
+        "driver": answer["driver"],
+        "gpus": columns(answer, "fabric"),
+    }
 
 
 FIRMWARE = per_gpu("gpu.firmware", _firmware, "name", "vbios", besides=("inforom", "gsp", "part"))

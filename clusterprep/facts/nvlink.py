@@ -80,7 +80,13 @@ def parse_links(row: Mapping[str, Any]) -> NvLinks | Absent:
         elif far_end[0] == GPU and not refusal(far_end[1]):
             peers.add(far_end[1])
     virtual = row["virtualization"] in (1, 2)
-    return NvLinks(tuple(links_up), tuple(links_down), switched, tuple(sorted(peers)), virtual)
+    return NvLinks(
+        tuple(links_up),
+        tuple(links_down),
+        switched,
+        tuple(sorted(peers)),
+        virtual,
+    )
 
 
 def parse_fabric(fabric: list[Any]) -> Fabric | Absent:

@@ -139,7 +139,16 @@ def _finding(row: Any) -> Finding:
     if verdict not in _VERDICTS or severity not in _SEVERITIES:
         raise ValueError("a finding has a verdict or a severity that is none")
     check, message, seen, wanted, remedy = (require_text(row[key], LONGEST_TEXT) for key in _TEXTS)
-    finding = Finding(check, verdict, severity, (), message, seen, wanted, remedy)
+    finding = Finding(
+        check,
+        verdict,
+        severity,
+        (),
+        message,
+        seen,
+        wanted,
+        remedy,
+    )
     if verdict not in ("unknown", "skip"):
         return finding
     reason = require_text(row["reason"], LONGEST_TEXT) or "not said"

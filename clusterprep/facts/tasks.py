@@ -97,7 +97,13 @@ def parse_load(text: str | None) -> Load:
         raise ValueError("there is no /proc/loadavg")
     one, five, fifteen, tasks, _last_pid = text.split()
     running, threads = tasks.split("/")
-    load = Load(float(one), float(five), float(fifteen), int(running), int(threads))
+    load = Load(
+        float(one),
+        float(five),
+        float(fifteen),
+        int(running),
+        int(threads),
+    )
     if not 0 <= load.one < math.inf or load.threads < 1:
         raise ValueError(f"no load: {text!r}")
     return load

@@ -196,7 +196,13 @@ def fact_changes(
     for (key, old_text, new_text), nodes in nodes_by_row.items():
         old_value = json.loads(old_text)
         new_value = json.loads(new_text)
-        yield FactChange(fact, key, old_value, new_value, tuple(nodes))
+        yield FactChange(
+            fact,
+            key,
+            old_value,
+            new_value,
+            tuple(nodes),
+        )
 
 
 def _leaves(old: Any, new: Any) -> Iterator[Row]:
@@ -269,7 +275,10 @@ def _changed_values(
 ) -> dict[tuple[str | None, str | None], list[str]]:
     """Return (old value, new value) → the nodes among which a variable changed so."""
     nodes_by_change: dict[tuple[str | None, str | None], list[str]] = {}
-    for node in {**new_by_node, **old_by_node}:
+    for node in {
+        **new_by_node,
+        **old_by_node,
+    }:
         if node not in among:
             continue
         change = (old_by_node.get(node), new_by_node.get(node))
@@ -308,4 +317,10 @@ def _speeds(old: Report, new: Report) -> Iterator[SpeedChange]:
             continue
         old_speed = old_speeds.get((row.op, row.dtype, row.bytes))
         if old_speed is not None:
-            yield SpeedChange(row.op, row.dtype, row.bytes, old_speed, row.busbw_gbs)
+            yield SpeedChange(
+                row.op,
+                row.dtype,
+                row.bytes,
+                old_speed,
+                row.busbw_gbs,
+            )

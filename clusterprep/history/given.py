@@ -85,7 +85,15 @@ class AppliedEnvironments:
         for name, value, nodes, why, declared in rows:
             names = tuple(nodes.split(" "))
             is_declared = bool(int(declared))
-            values.append(EnvValue(name, value, names, why, is_declared))
+            values.append(
+                EnvValue(
+                    name,
+                    value,
+                    names,
+                    why,
+                    is_declared,
+                )
+            )
         return tuple(values)
 
     def runs(self, cluster: str, most: int = 3) -> tuple[str, ...]:

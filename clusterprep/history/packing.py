@@ -46,7 +46,10 @@ def pack(report: Report) -> bytes:
         if field.name != "nodes":
             value = getattr(report, field.name)
             body[field.name] = _plain(value, position)
-    sections: dict[str, Json] = {"format": FORMAT, "report": body}
+    sections: dict[str, Json] = {
+        "format": FORMAT,
+        "report": body,
+    }
     if report.nodes is not None:
         sections["nodes"] = _pack_nodes(report.nodes)
     return squeeze(sections)
@@ -200,7 +203,13 @@ def _typed_fields(kind: Any, value: Json, names: Sequence[str]) -> Any:
 
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind, {**vars(model), **vars(past)})
+    return typing.get_type_hints(
+        kind,
+        {
+            **vars(model),
+            **vars(past),
+        },
+    )
 
 
 # ---------------------------------------------------------------- columns
@@ -277,7 +286,12 @@ def _encoded(fact: Any) -> str:
     try:
         return _ENCODER.encode(fact)
     except (TypeError, ValueError, RecursionError) as error:
-        return json.dumps({"absent": "garbled", "detail": f"it could not be kept: {error}"})
+        return json.dumps(
+            {
+                "absent": "garbled",
+                "detail": f"it could not be kept: {error}",
+            }
+        )
 
 
 @functools.cache
@@ -293,7 +307,10 @@ def _of_ours(value: Any) -> Json:
     The levels below are left to the encoder, which is ten times as fast.
     """
     if isinstance(value, Absent):
-        return {"absent": value.reason, "detail": value.detail}
+        return {
+            "absent": value.reason,
+            "detail": value.detail,
+        }
     kind: Any = type(value)
     names = _names(kind)
     if names is not None:

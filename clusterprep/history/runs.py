@@ -40,7 +40,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedRun:
     """A run as it will be written: its row, its checks, its report and its facts by name."""
 
     run: RecordedRun
@@ -49,7 +49,7 @@ class Packed:
     facts: Mapping[str, bytes]
 
 
-def packed(report: Report, run: RecordedRun, largest: int = LARGEST) -> Packed:
+def packed(report: Report, run: RecordedRun, largest: int = LARGEST) -> PackedRun:
     """Return what is to be written of a report. Pure.
 
     This is all of the work, so that the file is locked for a moment only.
@@ -66,7 +66,7 @@ def packed(report: Report, run: RecordedRun, largest: int = LARGEST) -> Packed:
             columns[name] = b""
     checks = dict.fromkeys(finding.check for finding in report.findings or ())
     sized_run = replace(run, size=size)
-    return Packed(sized_run, tuple(checks), body, columns)
+    return PackedRun(sized_run, tuple(checks), body, columns)
 
 
 class Runs:
@@ -82,7 +82,7 @@ class Runs:
     def path(self) -> Path:
         return self._database.path
 
-    def record(self, packed: Packed) -> None:
+    def record(self, packed: PackedRun) -> None:
         """Write a run, and delete the oldest if there are too many."""
         run = packed.run
         checks = " ".join(packed.checks)

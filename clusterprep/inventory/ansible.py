@@ -94,7 +94,10 @@ class AnsibleInventory:
             if name not in has_parent and name != ALL:
                 top.children[name] = None
         ungrouped = self.groups[UNGROUPED]
-        candidates = {**ungrouped.hosts, **dict.fromkeys(self.hosts)}
+        candidates = {
+            **ungrouped.hosts,
+            **dict.fromkeys(self.hosts),
+        }
         for name in grouped:
             candidates.pop(name, None)
         ungrouped.hosts = candidates

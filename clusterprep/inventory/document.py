@@ -53,7 +53,15 @@ class Document:
 
     def _add_problem(self, place: Place, message: str, line: int, hint: str | None) -> None:
         key = key_text(place) or None
-        self.problems.append(Problem(message, self.path, line, key, hint))
+        self.problems.append(
+            Problem(
+                message,
+                self.path,
+                line,
+                key,
+                hint,
+            )
+        )
 
 
 def read_document(
@@ -66,7 +74,13 @@ def read_document(
     """
     file = str(path)
     text = read_text(file, what)
-    return parse_document(file, text, written, what, top)
+    return parse_document(
+        file,
+        text,
+        written,
+        what,
+        top,
+    )
 
 
 def read_text(file: str, what: str) -> str:
@@ -82,7 +96,13 @@ def parse_document(
     try:
         tree = compose(text)
     except YamlError as error:
-        problem = Problem(error.message, file, error.line, None, error.hint)
+        problem = Problem(
+            error.message,
+            file,
+            error.line,
+            None,
+            error.hint,
+        )
         raise InputError((problem,)) from None
     if tree is None or _is_empty(tree):
         raise InputError.of(f"the file is empty, expected {what}", file=file, line=1)

@@ -62,7 +62,13 @@ class Entries:
             addresses = self._expand(address_place, entry[address_key], _check_address)
         else:
             self.named.complete = False
-        self._complain_of_repeats(self.names, names, number, name_place, "name")
+        self._complain_of_repeats(
+            self.names,
+            names,
+            number,
+            name_place,
+            "name",
+        )
         self.given.append((addresses, number, address_place))
         if addresses and len(names) != len(addresses):
             counts = _describe_counts(names, addresses)
@@ -92,7 +98,13 @@ class Entries:
             own = addresses
             if shared:
                 own = [address for address in addresses if address not in shared]
-            self._complain_of_repeats(self.addresses, own, number, place, "address")
+            self._complain_of_repeats(
+                self.addresses,
+                own,
+                number,
+                place,
+                "address",
+            )
 
     def _complain_of_repeats(
         self, first_entries: dict[str, int], texts: list[str], number: int, place: Place, what: str

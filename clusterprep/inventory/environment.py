@@ -57,9 +57,9 @@ def _refusal(name: str) -> str | None:
             f"'{name}' decides how programs are found and started on the node, "
             "and is never set from an inventory"
         )
-    from clusterprep.nccl.variables.variables import of_nccl
+    from clusterprep.nccl.variables.variables import is_read_by_nccl_or_plugin
 
-    if _SECRET.search(name) and not of_nccl(name):
+    if _SECRET.search(name) and not is_read_by_nccl_or_plugin(name):
         return (
             f"'{name}' may be a secret, as any name with KEY, TOKEN, SECRET or PASS: "
             "all users of a node can read it"

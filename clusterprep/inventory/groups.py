@@ -7,7 +7,7 @@ from typing import Any
 
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.layers import Layer, read_layer
-from clusterprep.inventory.schema import show
+from clusterprep.inventory.schema import shown_value
 from clusterprep.model import Gpus
 from clusterprep.model.nodeset import fold, select
 
@@ -111,7 +111,7 @@ def _text(value: Any) -> str:
     if isinstance(value, tuple):
         joined = ", ".join(str(part) for part in value)
         return f"[{joined}]"
-    return show(value)
+    return shown_value(value)
 
 
 def _gpus_text(gpus: Gpus) -> str:

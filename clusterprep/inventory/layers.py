@@ -107,7 +107,14 @@ def read_layer(document: Document, source: Mapping[str, Any], place: Place, labe
     env = read_env(document, source.get("env", {}), place)
     _compare_interface(document, settings, env, place)
     require = read_require(document, source.get("require", {}), place)
-    return Layer(label, place, source, settings, env, require)
+    return Layer(
+        label,
+        place,
+        source,
+        settings,
+        env,
+        require,
+    )
 
 
 def merge(layers: Iterable[Layer], below: Merged | None = None) -> Merged:

@@ -14,5 +14,11 @@ def local_inventory() -> Inventory:
     Its Python is the one that runs clusterprep.
     """
     name = socket.gethostname()
-    node = Node(name, "127.0.0.1", 0, transport="local", python=sys.executable)
+    node = Node(
+        name,
+        "127.0.0.1",
+        0,
+        transport="local",
+        python=sys.executable,
+    )
     return Inventory(cluster=name, nodes=(node,), path="--local")

@@ -114,7 +114,14 @@ class Resolver:
         env = merged.env
         if own is not None and own.env:
             env = _with_own_env(env, own, name)
-        return Node(name=name, address=address, index=index, env=env, groups=groups, **fields)
+        return Node(
+            name=name,
+            address=address,
+            index=index,
+            env=env,
+            groups=groups,
+            **fields,
+        )
 
     def _decide(self, groups: tuple[str, ...], own: Layer | None) -> tuple[dict[str, Any], Merged]:
         """Return the fields that all nodes of these groups and this entry have in common."""

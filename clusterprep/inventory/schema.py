@@ -76,7 +76,7 @@ class _Complaint:
     meant: str | None = None  # the key that an unknown one looks like
 
 
-def check(
+def check_against_schema(
     document: Document, name: str, data: Any, where: Mapping[Place, list[Place]] | None = None
 ) -> list[Place]:
     """Complain of everything in `data` that the schema does not allow, and return its places.
@@ -122,7 +122,7 @@ def _complaints(error: Any) -> Iterator[_Complaint]:
         hint = nearest(str(instance), error.validator_value)
         yield _Complaint(place, _expected(schema, instance), hint)
     elif error.validator == "uniqueItems":
-        repeated = show(_first_repeated(instance))
+        repeated = shown_value(_first_repeated(instance))
         yield _Complaint(place, f"expected {schema['title']}; seen {repeated} twice")
     else:
         yield _Complaint(place, _expected(schema, instance))
@@ -160,10 +160,10 @@ def _expected(schema: Mapping[str, Any], seen: Any) -> str:
     if "enum" in schema:
         allowed = ", ".join(schema["enum"])
         wanted = f"{wanted}: {allowed}"
-    return f"expected {wanted}; seen {show(seen)}"
+    return f"expected {wanted}; seen {shown_value(seen)}"
 
 
-def show(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """Return a value for a message: short ones as they are, the rest by kind."""
     if value is None:
         return "nothing"

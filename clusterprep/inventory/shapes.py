@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from clusterprep.inventory.document import Document
-from clusterprep.inventory.schema import check
+from clusterprep.inventory.schema import check_against_schema
 from clusterprep.inventory.yaml_tree import Place
 
 _FREE = frozenset({"name", "address"})  # the schema allows any text that is not empty
@@ -32,7 +32,7 @@ def valid_part(document: Document) -> dict[str, Any]:
     entries = data.get("nodes")
     if isinstance(entries, list):
         judged["nodes"], where = _distinct(entries)
-    bad = check(document, "inventory", judged, where)
+    bad = check_against_schema(document, "inventory", judged, where)
     _remove(data, bad)
     return data
 

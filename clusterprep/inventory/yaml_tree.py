@@ -144,7 +144,13 @@ class _Composer:
     def value(self, event: Any) -> Tree:
         if isinstance(event, self.yaml.ScalarEvent):
             self.values += 1
-            tree = Tree("scalar", _line(event), event.value, event.implicit[0], event.tag)
+            tree = Tree(
+                "scalar",
+                _line(event),
+                event.value,
+                event.implicit[0],
+                event.tag,
+            )
             if event.anchor:
                 self.anchors[event.anchor] = (tree, 1)
             return tree
@@ -263,7 +269,10 @@ class Construction:
                 message = "a key has to be a word, not a list or a mapping"
                 self.complain(place, message, key.line, None)
             elif is_merge(key):
-                built = {**self.merged(value, rule, place), **built}
+                built = {
+                    **self.merged(value, rule, place),
+                    **built,
+                }
             elif name in lines:
                 message = f"the key is written twice, first in line {lines[name]}"
                 self.complain((*place, name), message, key.line, None)
@@ -279,7 +288,10 @@ class Construction:
         for source in sources:
             if source.kind == "mapping":
                 built = self.mapping(source, rule, place)
-                merged = {**built, **merged}
+                merged = {
+                    **built,
+                    **merged,
+                }
             else:
                 message = "'<<' takes a mapping or a list of mappings"
                 self.complain(place, message, source.line, None)

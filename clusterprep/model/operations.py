@@ -99,10 +99,17 @@ def wire(operation: Operation) -> dict[str, Any]:
     if isinstance(operation, RunCommand):
         return _wire_command(operation)
     if isinstance(operation, Reboot):
-        return {"do": "reboot", "argv": operation.argv, "limit": operation.limit}
+        return {
+            "do": "reboot",
+            "argv": operation.argv,
+            "limit": operation.limit,
+        }
     row: dict[str, Any] = {"do": "value"}
     if isinstance(operation, Write):
-        row = {"do": "write", "mode": operation.mode}
+        row = {
+            "do": "write",
+            "mode": operation.mode,
+        }
     row["path"] = operation.path
     row["before"] = _base64(operation.before)
     row["after"] = _base64(operation.after)

@@ -114,10 +114,10 @@ def tournament(names: Sequence[str], seed: str) -> Rounds:
 
 def disjoint(pairs: Iterable[Pair]) -> Rounds:
     """Return these pairs in rounds of disjoint pairs, each in the first round that has room."""
-    return packed(pairs, lambda pair: pair)
+    return pack_rounds(pairs, lambda pair: pair)
 
 
-def packed(
+def pack_rounds(
     things: Iterable[Thing], members: Callable[[Thing], Iterable[str]]
 ) -> tuple[tuple[Thing, ...], ...]:
     """Return things in rounds in which no member occurs twice.

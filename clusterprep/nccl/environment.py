@@ -96,7 +96,15 @@ def _declared(fleet: Fleet) -> list[EnvValue]:
     for key in sorted(nodes_by_setting):
         name, value, layer = key
         nodes = tuple(nodes_by_setting[key])
-        values.append(EnvValue(name, value, nodes, f"declared under {layer}", declared=True))
+        values.append(
+            EnvValue(
+                name,
+                value,
+                nodes,
+                f"declared under {layer}",
+                declared=True,
+            )
+        )
     return values
 
 

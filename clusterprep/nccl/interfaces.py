@@ -151,11 +151,23 @@ def choose(fleet: Fleet) -> Choice:
         else:
             problems[node.name] = declared
     if not usable:
-        return Choice(picks, problems, unknown, "declared as interfaces.nccl", None)
+        return Choice(
+            picks,
+            problems,
+            unknown,
+            "declared as interfaces.nccl",
+            None,
+        )
     derived = _derived(usable, known, _picked(picks, known), fleet)
     picks.update(derived.picks)
     problems.update(derived.problems)
-    return Choice(picks, problems, unknown, derived.why, derived.network)
+    return Choice(
+        picks,
+        problems,
+        unknown,
+        derived.why,
+        derived.network,
+    )
 
 
 def _picked(
@@ -224,7 +236,13 @@ def _by_variable(value: str, interfaces: tuple[Interface, ...], *, alone: bool) 
         problem = f"{setting} lets {first.name} in"
         return f"{problem}, which NCCL then takes, and which leads to no other node"
     address = plain(str(first.bound))
-    return Pick(first.name, address, first.mtu, value, f"declared as {VARIABLE}")
+    return Pick(
+        first.name,
+        address,
+        first.mtu,
+        value,
+        f"declared as {VARIABLE}",
+    )
 
 
 def _names(interfaces: Iterable[Interface]) -> str:
@@ -273,10 +291,10 @@ def name_list(value: str) -> NameList:
 
 def taken_by(value: str, interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
     """Return the interfaces that NCCL takes if its variable has this value."""
-    return tuple(interface for interface in interfaces if admits(value, interface.name))
+    return tuple(interface for interface in interfaces if list_admits(value, interface.name))
 
 
-def admits(value: str, name: str, port: str = "") -> bool:
+def list_admits(value: str, name: str, port: str = "") -> bool:
     """Return whether a list of NCCL's admits an interface, or a port of an RDMA device."""
     return name_list(value).takes(name, port)
 
@@ -289,7 +307,13 @@ def _pick(chosen: Interface, address: str, interfaces: tuple[Interface, ...], wh
     value = name
     if matching - {name} or len(name) == 1:
         value = f"={name}"
-    return Pick(name, address, chosen.mtu, value, why)
+    return Pick(
+        name,
+        address,
+        chosen.mtu,
+        value,
+        why,
+    )
 
 
 # ---------------------------------------------------------------- derived: one network for all
@@ -315,7 +339,14 @@ def _derived(
             login[node.name] = _login_interface(node, usable[node.name], fleet)
         else:
             problems[node.name] = NO_INTERFACE
-    machines = _one_per_machine({**fixed, **usable}, usable, fleet)
+    machines = _one_per_machine(
+        {
+            **fixed,
+            **usable,
+        },
+        usable,
+        fleet,
+    )
     rails = _rail_networks(known, fleet)
     network, why = _common_network(machines, login, rails)
     places = login

@@ -6,7 +6,7 @@ from clusterprep.facts.environment import Paths
 from clusterprep.facts.rdma import ENV_FILES
 from clusterprep.model import Absent, EnvPath, Fleet, Node
 from clusterprep.nccl.environment import planned_environment
-from clusterprep.nccl.variables.variables import nccl_reads
+from clusterprep.nccl.variables.variables import conf_file_has_effect
 
 FACT = "env.paths"
 ENV_FILE, PROLOG = ENV_FILES["env-file"], ENV_FILES["slurm-task-prolog"]
@@ -76,7 +76,7 @@ def _rows(fleet: Fleet, node: Node, paths: Paths, writing: bool) -> list[Row]:
 
 
 def _read_by_nccl(names: set[str]) -> set[str]:
-    return {name for name in names if nccl_reads(name)}
+    return {name for name in names if conf_file_has_effect(name)}
 
 
 def _names_by_path(paths: Paths) -> dict[str, set[str]]:

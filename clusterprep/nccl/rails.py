@@ -220,13 +220,25 @@ def _derived(hardware: _Hardware, usual: Mapping[Key, UsualPort]) -> TrainingSet
     near = [rail for rail in usable if _is_near_gpu(cards[rail.name], hardware.tree)]
     if not near:
         why = "the fastest RDMA ports that are in use"
-        return _fastest(usable, cards, usual, left_out, why)
+        return _fastest(
+            usable,
+            cards,
+            usual,
+            left_out,
+            why,
+        )
     near_names = {rail.name for rail in near}
     for rail in usable:
         if rail.name not in near_names:
             left_out[rail.name] = "no GPU under its PCIe switch, while other cards have one"
     why = "the cards under one PCIe switch with a GPU"
-    return _fastest(near, cards, usual, left_out, why)
+    return _fastest(
+        near,
+        cards,
+        usual,
+        left_out,
+        why,
+    )
 
 
 def _is_near_gpu(card: PciDevice, tree: PciTree) -> bool:

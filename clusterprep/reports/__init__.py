@@ -93,7 +93,13 @@ def pieces(
     if isinstance(module, InPieces):
         yield from module.pieces(report)
         return
-    yield module.render(report, color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+    yield module.render(
+        report,
+        color=color,
+        verbose=verbose,
+        width=width,
+        ascii_only=ascii_only,
+    )
 
 
 def load_format(fmt: str) -> Format:

@@ -231,7 +231,11 @@ def summarize(report: Report) -> str:
         nodes = f" on {pluralize(len(report.nodes), 'node')}"
     if report.findings is None:
         return _summarize_without_findings(report) + nodes
-    counts = {"error": 0, "warning": 0, "unknown": 0}
+    counts = {
+        "error": 0,
+        "warning": 0,
+        "unknown": 0,
+    }
     for block in troubles(report.findings):
         if block.verdict == "unknown":
             counts["unknown"] += 1

@@ -100,7 +100,14 @@ def _write_gap(page: ReportPage, group: Sequence[Block], mark: Sequence[Part]) -
     nodes: Part = (page.nodes(first.nodes), "cyan")
     label = _LABELS["unknown", first.severity]
     page.blank()
-    page.row(label, count, "  ", nodes, _aside(first), *mark)
+    page.row(
+        label,
+        count,
+        "  ",
+        nodes,
+        _aside(first),
+        *mark,
+    )
     _write_messages(page, first)
     shown = page.shown(group, GAPS)
     names = [safe_text(block.check) for block in shown]

@@ -53,7 +53,13 @@ def write_since(page: ReportPage, since: Since | None, started: str) -> None:
     name = safe_text(since.run, _RUN)
     age = _age(since.started, started)
     head: Part = (f"run {name}, {age} before: ", "dim")
-    page.row(("SINCE", "dim"), head, new, ", ", fixed)
+    page.row(
+        ("SINCE", "dim"),
+        head,
+        new,
+        ", ",
+        fixed,
+    )
     page.blank()
 
 

@@ -228,7 +228,14 @@ def _write_change(page: ReportPage, row: ChangeRow) -> None:
     target: Part = (safe_text(row.target), "bold")
     nodes: Part = (fold_nodes(row.nodes), "cyan")
     column = INDENT + 12
-    page.row(label, action, target, "  ", nodes, indent=column)
+    page.row(
+        label,
+        action,
+        target,
+        "  ",
+        nodes,
+        indent=column,
+    )
     if row.detail:
         detail = safe_text(row.detail)
         page.under(detail, indent=column)
@@ -285,7 +292,13 @@ def _write_workarounds(page: ReportPage, rows: Sequence[Workaround]) -> None:
         if not settings:
             settings = "the same again"
         speed = _workaround_speed(row)
-        page.row("  tried", f"{settings}  ", outcome, speed, indent=INDENT + 8)
+        page.row(
+            "  tried",
+            f"{settings}  ",
+            outcome,
+            speed,
+            indent=INDENT + 8,
+        )
 
 
 def _workaround_speed(row: Workaround) -> str:
@@ -311,7 +324,13 @@ def _write_stages(page: ReportPage, verify: VerifyResult) -> None:
     for stage in verify.stages:
         verdict: Part = (stage.verdict.upper(), _STYLES[stage.verdict])
         name = f"{safe_text(stage.name)}  {format_elapsed(stage.seconds)}  "
-        page.row("  stage", name, verdict, _missing(verify, stage), indent=INDENT + 8)
+        page.row(
+            "  stage",
+            name,
+            verdict,
+            _missing(verify, stage),
+            indent=INDENT + 8,
+        )
 
 
 def _missing(verify: VerifyResult, stage: Stage) -> str:

@@ -105,7 +105,13 @@ def bandwidth(rows: Iterable[CollectiveResult]) -> Bandwidth | None:
     curves = []
     longest_first = sorted(series, key=lambda name: -len(series[name]))
     for number, name in enumerate(longest_first[:CURVES]):
-        curve = _curve(name, number, series[name], x, y)
+        curve = _curve(
+            name,
+            number,
+            series[name],
+            x,
+            y,
+        )
         curves.append(curve)
     return Bandwidth(_spread(curves), _size_ticks(x), _rate_ticks(y))
 

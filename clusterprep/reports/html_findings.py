@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from clusterprep.checks import Check
-from clusterprep.jobs.verify.pages import PAGES, BlamePage
+from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.model import Finding, NodeSnapshot, Report
 from clusterprep.model.units import format_duration
 from clusterprep.reports.blocks import LABELS as TROUBLE_LABELS
@@ -227,7 +227,7 @@ def _remedies(group: Sequence[Block]) -> tuple[str, ...]:
     return tuple(safe_text(remedy, LONG) for remedy in remedies[:MESSAGES])
 
 
-def about(check: str) -> Check | BlamePage | None:
+def about(check: str) -> Check | TrialCheckPage | None:
     """Return the page that says what a check is for, or None if there is none."""
     return registry.checks().get(check) or PAGES.get(check)
 

@@ -281,7 +281,13 @@ def _map_of_nodes(pairs: _Map) -> Heatmap:
         legend.append(f"{measure.than} {limit}")
     legend.append("× no connection")
     names = [_short(name) for name in pairs.nodes]
-    return _heatmap(pairs, measure.caption, legend, names, spots)
+    return _heatmap(
+        pairs,
+        measure.caption,
+        legend,
+        names,
+        spots,
+    )
 
 
 def _cell_text(pairs: _Map, pair: Pair) -> str:
@@ -318,7 +324,13 @@ def _map_of_blocks(pairs: _Map) -> Heatmap:
     for share in SHARES[1:]:
         text = f"more than {share:.0%}"
         legend.append(text)
-    return _heatmap(pairs, caption, legend, names, spots)
+    return _heatmap(
+        pairs,
+        caption,
+        legend,
+        names,
+        spots,
+    )
 
 
 def _block_names(nodes: Sequence[str], size: int) -> list[str]:

@@ -102,7 +102,10 @@ def context(report: Report) -> dict[str, Any]:
     """Return the values that the template shows."""
     roster = Roster(report)
     findings = report.findings or ()
-    values: dict[str, Any] = {"report": report, "version": __version__}
+    values: dict[str, Any] = {
+        "report": report,
+        "version": __version__,
+    }
     values |= _page_parts()
     values["names"] = _as_data(roster.names)
     values["ranges_of"] = roster.ranges
@@ -165,7 +168,11 @@ def _since(report: Report, roster: Roster) -> dict[str, Any] | None:
         return None
     new = ("new", len(since.new), _turns(since.new, roster))
     fixed = ("fixed", len(since.fixed), _turns(since.fixed, roster))
-    return {"run": since.run, "started": since.started, "parts": [new, fixed]}
+    return {
+        "run": since.run,
+        "started": since.started,
+        "parts": [new, fixed],
+    }
 
 
 def _turns(turns: Sequence[Turn], roster: Roster) -> list[tuple[str, str]]:
@@ -185,7 +192,11 @@ def _unreached(report: Report) -> list[dict[str, str]]:
     rows = []
     for (reason, detail), nodes in alike.items():
         names = tuple(node.node for node in nodes)
-        row = {"nodes": label(names), "reason": reason, "detail": detail}
+        row = {
+            "nodes": label(names),
+            "reason": reason,
+            "detail": detail,
+        }
         row["remedy"] = nodes[0].remedy
         rows.append(row)
     return rows
@@ -207,7 +218,11 @@ def _env_context(report: Report, roster: Roster) -> dict[str, Any]:
     for path in report.env_paths or ():
         nodes = roster.label(path.nodes)
         paths.append((path.path, path.reaches, path.add, nodes))
-    return {"env": _env(env, roster), "env_left": max(0, len(env) - VALUES), "paths": paths}
+    return {
+        "env": _env(env, roster),
+        "env_left": max(0, len(env) - VALUES),
+        "paths": paths,
+    }
 
 
 def _env(env: Sequence[EnvValue], roster: Roster) -> list[tuple[EnvValue, str, str]]:
@@ -245,7 +260,10 @@ def _change(row: ChangeRow, roster: Roster) -> dict[str, Any]:
     for line in _difference(row.diff):
         kind = _DIFF.get(line[:1], "")
         lines.append((kind, line))
-    values: dict[str, Any] = {"row": row, "lines": lines}
+    values: dict[str, Any] = {
+        "row": row,
+        "lines": lines,
+    }
     values["nodes"] = roster.label(row.nodes)
     values["size"] = len(row.nodes)
     values["ranges"] = roster.ranges(row.nodes)
@@ -271,7 +289,10 @@ def _verify_context(verify: VerifyResult | None) -> dict[str, Any]:
     if verify.stages:
         missing = frozenset(verify.stages[-1].missing)
     ranks, ranks_left = html_trial.rank_lines(verify.ranks, missing)
-    values: dict[str, Any] = {"ranks": ranks, "ranks_left": ranks_left}
+    values: dict[str, Any] = {
+        "ranks": ranks,
+        "ranks_left": ranks_left,
+    }
     values["ranks_folded"] = len(ranks) < len(verify.ranks)
     values["stages"] = html_trial.stage_lines(verify.stages, verify.ranks)
     values["bandwidth"] = html_charts.bandwidth(verify.collectives)

@@ -98,7 +98,13 @@ def document(report: Report) -> dict[str, Json]:
     sections["comparison"] = report.comparison
     head = _pick(report, _HEAD)
     present = {key: section for key, section in sections.items() if section is not None}
-    values: dict[str, Json] = json_of({"schema": SCHEMA, **head, **present})
+    values: dict[str, Json] = json_of(
+        {
+            "schema": SCHEMA,
+            **head,
+            **present,
+        }
+    )
     return values
 
 
@@ -162,7 +168,10 @@ def _shared_values(nodes: Iterable[NodeSnapshot]) -> set[int]:
 
 
 def _absent(absent: Absent) -> Json:
-    return {"absent": _text(absent.reason), "detail": _text(absent.detail)}
+    return {
+        "absent": _text(absent.reason),
+        "detail": _text(absent.detail),
+    }
 
 
 def _compound(value: Any, depth: int) -> Json:
@@ -223,7 +232,10 @@ def _error(error: Mapping[str, Json] | None) -> dict[str, Json] | None:
 
 
 def _node(snapshot: NodeSnapshot) -> dict[str, Json]:
-    return {"name": snapshot.node, **_pick(snapshot, _NODE)}
+    return {
+        "name": snapshot.node,
+        **_pick(snapshot, _NODE),
+    }
 
 
 def _node_with_facts(snapshot: NodeSnapshot) -> dict[str, Json]:

@@ -144,7 +144,13 @@ def _command(report: Report) -> Case:
     name = f"clusterprep {report.command}"
     if report.error is None:
         notes = _long_texts(report.notices)
-        return Case("clusterprep", name, "pass", text="\n".join(notes), seconds=report.seconds)
+        return Case(
+            "clusterprep",
+            name,
+            "pass",
+            text="\n".join(notes),
+            seconds=report.seconds,
+        )
     message = str(report.error.get("message") or report.verdict)
     lines = message.split("\n")
     return Case(

@@ -452,7 +452,15 @@ def _collective_table(results: Sequence[CollectiveResult]) -> list[str]:
         size = format_size(row.bytes)
         took = format_seconds(row.seconds)
         rates = f"{row.algbw_gbs:.2f} | {row.busbw_gbs:.2f}"
-        rows.append(_table_row(name, size, took, rates, str(row.wrong)))
+        rows.append(
+            _table_row(
+                name,
+                size,
+                took,
+                rates,
+                str(row.wrong),
+            )
+        )
     return rows
 
 

@@ -103,7 +103,13 @@ def _describe(group: Sequence[Block]) -> str:
 
 def _performance_data(report: Report) -> str:
     """Return `name=value` for each figure, seconds with their unit."""
-    numbers = {"errors": 0, "warnings": 0, "unknown": 0, "nodes": 0, "unreached": 0}
+    numbers = {
+        "errors": 0,
+        "warnings": 0,
+        "unknown": 0,
+        "nodes": 0,
+        "unreached": 0,
+    }
     for block in troubles(report.findings or ()):
         if block.verdict == "unknown":
             numbers["unknown"] += 1

@@ -46,7 +46,10 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
 
     Metrics without samples are left out. All are gauges, because each run stands for itself.
     """
-    common = {"cluster": report.cluster, "command": report.command}
+    common = {
+        "cluster": report.cluster,
+        "command": report.command,
+    }
     lines: list[str] = []
     for metric in metrics(report):
         if metric.samples:
@@ -84,7 +87,12 @@ def _lines(metric: Metric, common: Mapping[str, str]) -> list[str]:
     # collector refuses the whole file then. The last number stays.
     numbers: dict[str, float] = {}
     for labels, number in metric.samples:
-        series = name + _labels({**common, **labels})
+        series = name + _labels(
+            {
+                **common,
+                **labels,
+            }
+        )
         numbers[series] = number
     lines = [f"# HELP {name} {metric.help}", f"# TYPE {name} gauge"]
     for series, number in numbers.items():

@@ -77,7 +77,10 @@ def _constructor(cls: Any) -> Any:
 
     `dataclasses` itself writes none for a class that has one.
     """
-    names: dict[str, Any] = {"put": object.__setattr__, "unset": dataclasses.MISSING}
+    names: dict[str, Any] = {
+        "put": object.__setattr__,
+        "unset": dataclasses.MISSING,
+    }
     parameters, lines = ["self"], []
     for field in dataclasses.fields(cls):
         default = f"_{field.name}"

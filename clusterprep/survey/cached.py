@@ -33,7 +33,7 @@ def is_deep(check: Check, facts: Mapping[str, Fact]) -> bool:
     return any(facts[name].deep for name in names)
 
 
-def leave_deep(
+def split_deep(
     checks: tuple[Check, ...], facts: Mapping[str, Fact], settings: RunSettings
 ) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
     """Return the checks to run now, and those that stored findings answer."""
@@ -58,7 +58,7 @@ def leave_deep(
 # ---------------------------------------------------------------- storing
 
 
-def settings_of(node: Node) -> str:
+def settings_digest(node: Node) -> str:
     """Return a digest of all settings of a node on which findings about it depend."""
     env: dict[str, str] = {}
     for name, setting in node.env.items():
@@ -78,7 +78,7 @@ def settings_of(node: Node) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def cached_checks(
+def stored_document(
     findings: tuple[Finding, ...], checks: Sequence[Check], node: Node
 ) -> dict[str, Any]:
     """Return what a node stores of these checks."""
@@ -88,7 +88,7 @@ def cached_checks(
     return {
         "schema": SCHEMA,
         "tool": __version__,
-        "about": settings_of(node),
+        "about": settings_digest(node),
         "checks": names,
         "findings": rows,
     }
@@ -97,7 +97,7 @@ def cached_checks(
 # ---------------------------------------------------------------- reading
 
 
-def announce_cached(fleet: Fleet, checks: Sequence[Check]) -> Iterable[Finding]:
+def cached_findings(fleet: Fleet, checks: Sequence[Check]) -> Iterable[Finding]:
     """Return the stored findings of deep checks on every reached node, with their age.
 
     Without findings that still hold, a check is unknown, and this is only a warning: the check was
@@ -146,12 +146,12 @@ def _why_unusable(results: Results | Absent | None, node: Node) -> tuple[str, st
     if results.age > LONGEST:
         age, limit = format_duration(round(results.age)), format_duration(LONGEST)
         return OLD, f"the stored results are {age} old, and {limit} is the limit"
-    if results.about != settings_of(node):
+    if results.about != settings_digest(node):
         return OLD, "the stored results are about other settings of this node"
     return None
 
 
-def note(findings: Iterable[Finding]) -> tuple[str, ...]:
+def cached_notice(findings: Iterable[Finding]) -> tuple[str, ...]:
     """Return a line about the checks that stored findings answered, or nothing."""
     ages: list[float] = []
     checks: set[str] = set()

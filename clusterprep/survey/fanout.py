@@ -227,7 +227,10 @@ class Fanout:
         if sheet.reads:
             answers = ask_reads(link, sheet.reads, numbers[-1], self._budget)
         facts = queries.facts(sheet, answers)
-        return {**facts, **brought}
+        return {
+            **facts,
+            **brought,
+        }
 
     # ------------------------------------------------------------ single links
 
@@ -238,7 +241,13 @@ class Fanout:
         """
         started = time.monotonic()
         self._refuse_closing()
-        link = open_link(self._transports[node.transport], node, self._parts, self._password, first)
+        link = open_link(
+            self._transports[node.transport],
+            node,
+            self._parts,
+            self._password,
+            first,
+        )
         self._login_seconds[node.name] = time.monotonic() - started
         try:
             self._refuse_closing()

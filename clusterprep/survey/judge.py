@@ -55,10 +55,12 @@ def judge(
     for check in checks:
         findings.extend(_check_findings(fleet, check))
     findings.extend(_not_judged_here(fleet.inventory, catalogue, trial))
-    return silenced(findings, fleet.inventory, today)
+    return apply_silences(findings, fleet.inventory, today)
 
 
-def silenced(findings: Iterable[Finding], inventory: Inventory, today: date) -> tuple[Finding, ...]:
+def apply_silences(
+    findings: Iterable[Finding], inventory: Inventory, today: date
+) -> tuple[Finding, ...]:
     """Return the findings with the accepted ones marked as silenced, and equal ones folded."""
     parts: list[Finding] = []
     for finding in findings:
@@ -123,7 +125,10 @@ def _nodes_that_break(fleet: Fleet, check: Check, nodes: Sequence[Node]) -> list
     all_garbled = _garbled(fleet, check, nodes).snapshots
     causes: list[Node] = []
     for node in nodes:
-        snapshots = {**all_garbled, node.name: fleet.snapshots[node.name]}
+        snapshots = {
+            **all_garbled,
+            node.name: fleet.snapshots[node.name],
+        }
         alone = replace(fleet, snapshots=snapshots)
         try:
             list(check.judge(CheckContext(alone, (node,), check.name)))
@@ -158,7 +163,13 @@ def _bug(fleet: Fleet, check: Check, nodes: Sequence[Node], error: Exception) ->
             severity = "error"
     message = shortened(f"a bug in this check: {type(error).__name__}: {error}")
     reason = "a bug in clusterprep"
-    return Outcome("unknown", tuple(names), message, reason=reason, severity=severity)
+    return Outcome(
+        "unknown",
+        tuple(names),
+        message,
+        reason=reason,
+        severity=severity,
+    )
 
 
 def _combined(outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -260,7 +271,14 @@ def _not_judged_here(
         else:
             message = "required, but this check is not built yet"
             reason = "not built yet"
-        yield Finding(name, "skip", "warning", tuple(nodes), message, reason=reason)
+        yield Finding(
+            name,
+            "skip",
+            "warning",
+            tuple(nodes),
+            message,
+            reason=reason,
+        )
 
 
 # ---------------------------------------------------------------- outcomes become findings
@@ -333,7 +351,7 @@ def _is_over(silence: Silence, today: date) -> bool:
     return silence.until is not None and today > silence.until
 
 
-def lapsed(
+def lapsed_silences(
     findings: Iterable[Finding], silences: Iterable[Silence], today: date
 ) -> tuple[str, ...]:
     """Return a sentence for each silence that is over while its findings still exist."""
@@ -411,7 +429,7 @@ def _without(names: Iterable[str], excluded: Collection[str]) -> tuple[str, ...]
     return tuple(name for name in names if name not in excluded)
 
 
-def fixed(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[Finding, ...]:
+def with_fixed(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the second look's findings, preceded by the first look's troubles that pass now.
 
     The latter are marked as fixed and do not count. What the second look could not judge again,

@@ -48,7 +48,13 @@ def probe_pairs(fanout: Fanout, fleet: Fleet, host: str) -> Fleet:
             continue
         picks[name] = pick
     port = fleet.inventory.master_port
-    ports, listen = _open_ports(fanout, fleet, picks, host, port)
+    ports, listen = _open_ports(
+        fanout,
+        fleet,
+        picks,
+        host,
+        port,
+    )
     targets = _targets(picks, ports, fleet.inventory.cluster)
     if isinstance(listen, Listen) and listen.word == "ok":
         rendezvous = (host, picks[host].address, port)
@@ -70,7 +76,10 @@ def _with_pairs(
         applies = isinstance(listen, Absent) or node.name == host
         own_listen = listen if applies else None
         own_dials = dials.get(node.name, NO_PICK)
-        facts[node.name] = {LISTEN.name: own_listen, DIALS.name: own_dials}
+        facts[node.name] = {
+            LISTEN.name: own_listen,
+            DIALS.name: own_dials,
+        }
     return fleet.with_facts(facts)
 
 
@@ -205,7 +214,11 @@ def _dial(
 
 def _dial_body(targets: Sequence[Target], limit: float, sizes: Sequence[int]) -> dict[str, Any]:
     addresses = [[address, port] for _, address, port in targets]
-    return {"targets": addresses, "limit": limit, "sizes": list(sizes)}
+    return {
+        "targets": addresses,
+        "limit": limit,
+        "sizes": list(sizes),
+    }
 
 
 def _parse_dials(dialer: str, attempts: Sequence[Target], answer: Frame) -> Dials:
@@ -235,7 +248,15 @@ def _parse_dial(dialer: str, target: Target, row: Sequence[Any]) -> Dial:
     size = require_integer(packet)
     carried = size if is_carried is True else None
     mtu = require_integer(path_mtu)
-    return Dial(dialer, *target, word, rtt, size, carried, mtu)
+    return Dial(
+        dialer,
+        *target,
+        word,
+        rtt,
+        size,
+        carried,
+        mtu,
+    )
 
 
 # ---------------------------------------------------------------- sizes

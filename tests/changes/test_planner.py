@@ -10,7 +10,7 @@ import pytest
 from clusterprep.changes.planner import ChangePlan, predict_changes
 from clusterprep.changes.playbook.reading import load_playbook
 from clusterprep.changes.playbook.steps import batches, own_facts
-from clusterprep.changes.playbook.tags import chosen
+from clusterprep.changes.playbook.tags import select_steps
 from clusterprep.changes.resources.service import Unit
 from clusterprep.errors import InputError
 from clusterprep.model import Absent, Fleet, Inventory, Node, NodeSnapshot
@@ -142,5 +142,5 @@ def test_what_a_step_asks_for_itself_is_asked_of_its_nodes_alone(tmp_path: Path)
 def test_a_handler_stays_with_the_steps_that_notify_it(tmp_path: Path) -> None:
     book = tmp_path / "book.yaml"
     book.write_text(BOOK.replace("- command: {run: x", "- tags: [t]\n  command: {run: x"))
-    steps, _ = chosen(load_playbook(str(book), INVENTORY), Selection(tags=("t",)), ())
+    steps, _ = select_steps(load_playbook(str(book), INVENTORY), Selection(tags=("t",)), ())
     assert [step.name for step in steps] == ["again", "command"]

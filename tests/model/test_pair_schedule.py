@@ -15,7 +15,7 @@ from clusterprep.model.pair_schedule import (
     SHARE,
     coverage,
     disjoint,
-    packed,
+    pack_rounds,
     pairing,
     rounds,
     spans,
@@ -117,8 +117,8 @@ def test_a_tournament_has_every_pair_once_however_many_nodes_there_are(count):
 
 
 def test_things_with_members_go_into_the_first_round_that_has_none_of_them():
-    assert packed(["abc", "de", "ad", "fb", "e", "xyz"], list) == (
+    assert pack_rounds(["abc", "de", "ad", "fb", "e", "xyz"], list) == (
         ("abc", "de", "xyz"),
         ("ad", "fb", "e"),
     )
-    assert packed([], list) == ()
+    assert pack_rounds([], list) == ()

@@ -8,10 +8,4 @@ EQUIVALENT: dict[str, str] = {
     '+ domain, _, rest = address.lower().rpartition(":")': (
         "as only zeros at the very front are taken off, and both parts are joined again"
     ),
-    "- unknown = next((part for part in parts if part.gbs is None), None)\n+ unknown = None": (
-        "as the minimum behind it counts an unknown part as 0 and takes it all the same"
-    ),
-    "- at, probes = 0, []\n+ at, probes = 1, []": (
-        "as any of the good nodes may be the first that is added to a group"
-    ),
 }

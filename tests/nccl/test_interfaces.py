@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Interfaces
 from clusterprep.nccl.interfaces import (
-    admits,
     candidates,
     choose,
     common_networks,
     has_rdma,
+    list_admits,
     may_have_rdma,
 )
 from tests.support.fleet import LOOPBACK, absent, env, eth, fleet, rdma_device, silent, with_facts
@@ -720,7 +720,7 @@ def test_rdma_is_there_when_present_or_declared(
     ],
 )
 def test_a_list_lets_in_as_nccl_reads_it(value: str, name: str, port: str, expected: bool) -> None:
-    assert admits(value, name, port) is expected
+    assert list_admits(value, name, port) is expected
 
 
 # ---------------------------------------------------------------- nodes that are this one machine

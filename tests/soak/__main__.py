@@ -64,15 +64,16 @@ def _words() -> argparse.Namespace:
 
 
 def _conditions(wanted: Wanted) -> list[str]:
-    """What a reader has to know about the run, without its date and without whose machine it was."""
+    """What a reader has to know about the run, without its date and the name of the machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    machine = f"{os.cpu_count()} cores and {memory:.0f} GiB of memory"
     python = ".".join(platform.python_version_tuple()[:2])
     return [
         f"{wanted.nodes} hosts",
         f"{wanted.share:.0%} of them wrong at any time",
         f"{wanted.seconds / 60:g} minutes",
         f"seed {wanted.seed}",
-        f"{os.cpu_count()} cores and {memory:.0f} GiB of memory for the controller and all hosts together",
+        f"{machine} for the controller and all hosts together",
         f"Python {python}",
     ]
 

@@ -11,8 +11,8 @@ import json
 import sys
 from pathlib import Path
 
+from clusterprep.cli import main as cli
 from clusterprep.cli.exit import ending
-from clusterprep.cli.main import main as cli
 
 
 def once(words: list[str], out: str, err: str) -> int:

@@ -136,7 +136,7 @@ def real():
     start, _, packed = source.partition(b"~")
     here["zlib"] = zlib
     exec(zlib.decompress(binascii.a2b_base64(packed)), here)
-    agent = sys.modules["clusterprep.remote.agent"]
+    agent = sys.modules["clusterprep.remote.agent.loop"]
     emit = agent.Agent.emit
     def emitted(self, body):
         emit(self, spoil(body))

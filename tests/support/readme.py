@@ -17,7 +17,7 @@ from clusterprep.checks import Check
 from clusterprep.cli.commands.explain import severity_sentence
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import Cause
-from clusterprep.jobs.verify.pages import PAGES, BlamePage
+from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.survey import registry
 from tests.support import pictures, privileges_page, resources_page, variables_page
 
@@ -80,7 +80,7 @@ def checks_page() -> str:
     return "\n".join([*parts, TRIAL, *map(_entry, PAGES.values())])
 
 
-def _entry(about: Check | BlamePage) -> str:
+def _entry(about: Check | TrialCheckPage) -> str:
     fix = about.remedy.replace("\n", " ")
     rows = [
         f"{severity_sentence(about)} {about.why}",

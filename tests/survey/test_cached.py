@@ -27,13 +27,13 @@ from clusterprep.reports import render
 from clusterprep.survey.cached import (
     LONGEST,
     RENEW,
-    announce_cached,
-    cached_checks,
-    leave_deep,
-    note,
-    settings_of,
+    cached_findings,
+    cached_notice,
+    settings_digest,
+    split_deep,
+    stored_document,
 )
-from clusterprep.survey.judge import silenced
+from clusterprep.survey.judge import apply_silences
 from clusterprep.survey.registry import checks, facts
 from clusterprep.survey.selection import Selection, select_checks
 from clusterprep.survey.settings import RunSettings
@@ -44,7 +44,7 @@ NODE = Node("n1", "10.0.0.1", 0, python="/opt/job/bin/python")
 TORCH, IFACE = checks()["torch.version"], checks()["nccl.iface"]
 BAD = Finding("torch.version", "fail", "error", (), "torch differs", "2.5", "2.6")
 GOOD = Finding("torch.version", "pass", "error", (), "torch is equal")
-FRESH = Results(60.0, settings_of(NODE), ("torch.version",), (BAD,))
+FRESH = Results(60.0, settings_digest(NODE), ("torch.version",), (BAD,))
 
 
 def fleet(results: Any, node: Node = NODE) -> Fleet:
@@ -53,12 +53,12 @@ def fleet(results: Any, node: Node = NODE) -> Fleet:
 
 
 def findings(results: Any, *asked: Any, node: Node = NODE) -> list[Finding]:
-    return list(announce_cached(fleet(results, node), asked or (TORCH,)))
+    return list(cached_findings(fleet(results, node), asked or (TORCH,)))
 
 
 def test_what_runs_code_of_the_job_is_deep() -> None:
     every = tuple(checks().values())
-    live, deep = leave_deep(every, facts(), RunSettings("check", budget=True))
+    live, deep = split_deep(every, facts(), RunSettings("check", budget=True))
     assert {"torch.version", "nccl.torch", "nccl.iface", "env.shadow", "launch.ranks"} <= {
         check.name for check in deep
     }
@@ -77,16 +77,16 @@ def _reads(fact: Fact) -> Any:
 
 def test_without_a_budget_everything_is_asked() -> None:
     every = tuple(checks().values())
-    assert leave_deep(every, facts(), RunSettings("check")) == (every, ())
+    assert split_deep(every, facts(), RunSettings("check")) == (every, ())
 
 
 def test_deep_asks_these_alone_and_a_selection_holds_for_both() -> None:
     chosen = select_checks(checks(), Selection(only=("torch.", "time.")), always=("ssh.reach",))
     names = [
-        check.name for check in leave_deep(chosen, facts(), RunSettings("check", deep=True))[0]
+        check.name for check in split_deep(chosen, facts(), RunSettings("check", deep=True))[0]
     ]
     assert names == ["ssh.reach", "torch.version"]
-    _, left = leave_deep(chosen, facts(), RunSettings("check", budget=True))
+    _, left = split_deep(chosen, facts(), RunSettings("check", budget=True))
     assert [check.name for check in left] == ["torch.version"]
 
 
@@ -94,14 +94,16 @@ def test_a_fresh_failure_counts_and_says_its_age() -> None:
     (bad,) = findings(FRESH)
     assert (bad.verdict, bad.severity, bad.nodes, bad.age) == ("fail", "error", ("n1",), 60.0)
     assert exit_code([bad]) == 1
-    assert "1 min" in note([replace(bad, age=60.0)])[0] or "60 s" in note([bad])[0]
+    assert (
+        "1 min" in cached_notice([replace(bad, age=60.0)])[0] or "60 s" in cached_notice([bad])[0]
+    )
 
 
 def test_nodes_that_say_the_same_are_as_old_as_the_oldest() -> None:
     second = Node("n2", "10.0.0.2", 1)
     inventory = Inventory("c", (NODE, second))
     alike = [replace(BAD, nodes=("n1",), age=60.0), replace(BAD, nodes=("n2",), age=4000.0)]
-    (bad,) = silenced(alike, inventory, date(2026, 1, 1))
+    (bad,) = apply_silences(alike, inventory, date(2026, 1, 1))
     assert (bad.nodes, bad.age) == (("n1", "n2"), 4000.0)
 
 
@@ -109,7 +111,7 @@ def test_a_silence_holds_for_what_was_kept() -> None:
     inventory = Inventory(
         "c", (NODE,), silences=(Silence("torch.version", frozenset({"n1"}), "ticket 7"),)
     )
-    (bad,) = silenced(findings(FRESH), inventory, date(2026, 1, 1))
+    (bad,) = apply_silences(findings(FRESH), inventory, date(2026, 1, 1))
     assert (bad.silenced, bad.age, exit_code([bad])) == ("ticket 7", 60.0, 0)
 
 
@@ -180,10 +182,10 @@ def test_what_is_kept_is_about_one_node_and_deep_checks_alone() -> None:
         replace(BAD, nodes=("n1", "n2")),
         Finding("time.offset", "fail", "error", ("n1",), "late"),
     )
-    row = cached_checks(mine, (TORCH,), NODE)
+    row = stored_document(mine, (TORCH,), NODE)
     assert [finding["check"] for finding in row["findings"]] == ["torch.version"]
     assert row["checks"] == ["torch.version"]
-    assert cached_checks(mine, (TORCH,), replace(NODE, name="n3"))["findings"] == []
+    assert stored_document(mine, (TORCH,), replace(NODE, name="n3"))["findings"] == []
 
 
 # ---------------------------------------------------------------- hostile nodes
@@ -207,8 +209,8 @@ def both(first: Any, second: Any) -> tuple[Finding, ...]:
         node.name: NodeSnapshot(node.name, node.address, True, facts={"store.results": results})
         for node, results in ((NODE, first), (SECOND, second))
     }
-    return silenced(
-        announce_cached(Fleet(inventory, snapshots), (TORCH, IFACE)), inventory, date(2026, 1, 1)
+    return apply_silences(
+        cached_findings(Fleet(inventory, snapshots), (TORCH, IFACE)), inventory, date(2026, 1, 1)
     )
 
 
@@ -290,7 +292,7 @@ def test_a_file_that_was_copied_from_another_node_is_out_of_date() -> None:
         "schema": 1,
         "boot": "theirs",
         "uptime": 5.0,
-        "about": settings_of(NODE),
+        "about": settings_digest(NODE),
         "checks": ["torch.version"],
     }
     row = dict.fromkeys(("message", "seen", "wanted", "remedy"), "")
@@ -322,7 +324,7 @@ def test_what_cannot_be_used_says_where_and_what_to_do() -> None:
 @pytest.mark.parametrize("verdict", ["fail", "unknown", "pass", "skip"])
 def test_hostile_words_reach_no_reader_raw(fmt: str, verdict: Any) -> None:
     words = Finding("torch.version", verdict, "error", (), EVIL, EVIL, EVIL, EVIL, EVIL)
-    found = silenced(
+    found = apply_silences(
         findings(replace(FRESH, findings=(words,))), Inventory("c", (NODE,)), date(2026, 1, 1)
     )
     report = replace(healthy_apply(), command="check", findings=found)

@@ -25,7 +25,7 @@ from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Absent, Finding, Fleet, Interfaces, Inventory, Node, Silence
 from clusterprep.survey import registry
-from clusterprep.survey.judge import BECOME, fixed, judge, lapsed, merge
+from clusterprep.survey.judge import BECOME, judge, lapsed_silences, merge, with_fixed
 from tests.support.fleet import (
     REASONS,
     TODAY,
@@ -518,15 +518,15 @@ def test_a_silence_holds_until_its_date(days: int, code: int) -> None:
 def test_a_silence_tells_its_end_and_what_counts_again_is_said() -> None:
     held = accept("n2", "n4", until=TODAY)
     assert {f.until for f in silenced(broken(), held) if f.verdict == "fail"} == {TODAY}
-    assert lapsed(silenced(broken(), held), [held], TODAY) == ()
+    assert lapsed_silences(silenced(broken(), held), [held], TODAY) == ()
     over = accept("n1", "n2", "n4", until=TODAY - timedelta(1))
     still = accept("n4", reason="newer")
     found = silenced(broken(), over, still)
     yesterday = TODAY - timedelta(1)
-    assert lapsed(found, [over, still], TODAY) == (
+    assert lapsed_silences(found, [over, still], TODAY) == (
         f"the silence of torch.version on n2 (ticket 4711) ended on {yesterday}: it counts again",
     )
-    assert lapsed(silenced(healthy(5), over), [over], TODAY) == (), (
+    assert lapsed_silences(silenced(healthy(5), over), [over], TODAY) == (), (
         "what is mended needs no silence"
     )
 
@@ -609,7 +609,7 @@ def look(**said: str) -> list[Finding]:
 def test_only_what_passes_by_now_is_fixed(
     before: list[Finding], after: list[Finding], cured: Any
 ) -> None:
-    found = fixed(before, after)
+    found = with_fixed(before, after)
     assert [finding.nodes for finding in found if finding.fixed] == ([cured] if cured else [])
     assert [finding for finding in found if not finding.fixed] == after
     assert exit_code(found) == exit_code(after)
@@ -617,7 +617,7 @@ def test_only_what_passes_by_now_is_fixed(
 
 def test_a_finding_that_is_cured_on_some_nodes_names_those() -> None:
     before = [replace(FAIL, nodes=("n1", "n2"))]
-    found = fixed(before, look(n1="pass", n2="fail"))
+    found = with_fixed(before, look(n1="pass", n2="fail"))
     assert [(f.nodes, f.verdict, f.fixed) for f in found] == [
         (("n1",), "fail", True), (("n1",), "pass", False), (("n2",), "fail", False)
     ]  # fmt: skip

@@ -264,7 +264,12 @@ class _Parser:
         if left.kind == "word":
             return self.comparison(left, operator.text, right)
         # A literal on the left: the sides change places, and the operator is turned round.
-        turned = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+        turned = {
+            "<": ">",
+            "<=": ">=",
+            ">": "<",
+            ">=": "<=",
+        }
         operator_text = turned.get(operator.text, operator.text)
         return self.comparison(right, operator_text, left)
 

@@ -19,7 +19,7 @@ from clusterprep.changes.playbook.steps import Playbook, Step, conflicts, resour
 from clusterprep.changes.resources import Resource, StepResource
 from clusterprep.errors import InputError, Problem
 from clusterprep.inventory.document import Document, read_document, read_text
-from clusterprep.inventory.schema import check
+from clusterprep.inventory.schema import check_against_schema
 from clusterprep.inventory.yaml_tree import Place
 from clusterprep.model import Inventory, Node
 from clusterprep.model.nodeset import fold, nearest, select
@@ -124,7 +124,13 @@ class PlaybookReader:
         if not hint:
             hint = "a handler is a step with `handler: true` and this name"
         message = f"no step is a handler called '{name}'"
-        return Problem(message, document.path, document.line(place), "notify", hint)
+        return Problem(
+            message,
+            document.path,
+            document.line(place),
+            "notify",
+            hint,
+        )
 
     # ------------------------------------------------------------ one entry
 
@@ -320,15 +326,29 @@ class PlaybookReader:
         except InputError as error:
             problem = error.problems[0]
             entry.complain(place, f"{path}: {problem.message}")
-            return {**others, "content": ""}
+            return {
+                **others,
+                "content": "",
+            }
         if len(text.encode()) > MAX_TEMPLATE:
             entry.complain(place, f"{path} has more than {MAX_TEMPLATE >> 20} MiB")
         try:
             variables.parse(text)
         except variables.VariableError as error:
             line = error.line + 1
-            self.problems.append(Problem(str(error), str(path), line, None, error.hint))
-        return {**others, "content": text}
+            self.problems.append(
+                Problem(
+                    str(error),
+                    str(path),
+                    line,
+                    None,
+                    error.hint,
+                )
+            )
+        return {
+            **others,
+            "content": text,
+        }
 
     # ------------------------------------------------------------ the inventory
 
@@ -354,7 +374,7 @@ class PlaybookReader:
 
 def _valid_entries(document: Document) -> list[Entry]:
     """Return the entries that have the shape of the schema; the others become problems."""
-    invalid_places = check(document, "playbook", document.data)
+    invalid_places = check_against_schema(document, "playbook", document.data)
     invalid = {place[0] for place in invalid_places if place}
     document.problems = [_with_hint(problem) for problem in document.problems]
     entries = []

@@ -9,7 +9,7 @@ from typing import Any
 from clusterprep.changes.playbook import variables
 from clusterprep.changes.playbook.conditions import Condition, Truth
 from clusterprep.changes.playbook.names import Name, Value, value_of
-from clusterprep.changes.resources import Part, Resource, StepResource, target
+from clusterprep.changes.resources import Part, Resource, StepResource, target_fact
 from clusterprep.facts import Fact
 from clusterprep.model import Absent, Fleet, Inventory, Node, Read
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -211,7 +211,7 @@ def own_facts(steps: Iterable[Step], inventory: Inventory) -> tuple[Fact, ...]:
     for name, fact in facts.items():
         nodes = nodes_by_fact[name]
         own.append(_limited_to(nodes, fact))
-    own.extend(target(path) for path in paths)
+    own.extend(target_fact(path) for path in paths)
     return tuple(own)
 
 
@@ -236,4 +236,10 @@ def _limited_to(nodes: frozenset[str] | None, fact: Fact) -> Fact:
     def parse(*answers: Any) -> Any:
         return fact.parse(*answers) if answers else None
 
-    return replace(fact, reads=reads, parse=parse, apiece=True, narrow=None)
+    return replace(
+        fact,
+        reads=reads,
+        parse=parse,
+        apiece=True,
+        narrow=None,
+    )

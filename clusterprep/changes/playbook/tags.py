@@ -16,7 +16,7 @@ from clusterprep.model.nodeset import nearest
 from clusterprep.survey.selection import Selection
 
 
-def chosen(
+def select_steps(
     playbook: Playbook, selection: Selection, checks: Collection[str]
 ) -> tuple[tuple[Step, ...], Selection]:
     """Return the steps that stay, and the selection that remains for checks.

@@ -163,7 +163,7 @@ class StepResource:
         return self.parts(params, inventory)
 
 
-def target(path: str) -> Fact:
+def target_fact(path: str) -> Fact:
     """Return the fact that is the state of a file that may be rewritten, named after its path."""
 
     def reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
@@ -206,7 +206,13 @@ def parse_target(path: str, answer: dict[str, Any] | None) -> FileState:
     mode = int(answer["mode"])
     uid = int(answer["uid"])
     gid = int(answer["gid"])
-    return FileState(path, content, mode, uid, gid)
+    return FileState(
+        path,
+        content,
+        mode,
+        uid,
+        gid,
+    )
 
 
 def file_change(
@@ -225,10 +231,19 @@ def file_change(
     before = state.content
     if before is not None:
         mode = state.mode
-    return FileChange(node.name, resource, path, before, wanted, mode, access, state.access)
+    return FileChange(
+        node.name,
+        resource,
+        path,
+        before,
+        wanted,
+        mode,
+        access,
+        state.access,
+    )
 
 
-def known(states: Mapping[str, FileState | Absent]) -> dict[str, FileState] | Absent:
+def known_states(states: Mapping[str, FileState | Absent]) -> dict[str, FileState] | Absent:
     """Return the states if all are known, else the first reason why one is not."""
     files = {}
     for path, state in states.items():

@@ -216,7 +216,14 @@ def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
     if not operations:
         diff = ""
     node = context.node.name
-    yield StepAction(node, "clock", "chrony", "update", tuple(operations), diff)
+    yield StepAction(
+        node,
+        "clock",
+        "chrony",
+        "update",
+        tuple(operations),
+        diff,
+    )
 
 
 def _difference(former: tuple[str, ...], wanted: tuple[str, ...]) -> str:
@@ -308,7 +315,13 @@ def _file_of_our_own(
 ) -> Place:
     before = context.files[path].content
     former = _servers(before or b"")
-    return Place(path, before, HEAD + lines, activation, former)
+    return Place(
+        path,
+        before,
+        HEAD + lines,
+        activation,
+        former,
+    )
 
 
 def _block_in(conf: str, context: PlanContext, lines: bytes) -> Place:
@@ -323,7 +336,13 @@ def _block_in(conf: str, context: PlanContext, lines: bytes) -> Place:
     others = _servers(bare)
     former = tuple(name for name in _servers(before) if name not in others)
     activation = restart("restart", CONFS[conf], LIMIT)
-    return Place(conf, before, after, activation, former)
+    return Place(
+        conf,
+        before,
+        after,
+        activation,
+        former,
+    )
 
 
 def _servers(text: bytes) -> tuple[str, ...]:

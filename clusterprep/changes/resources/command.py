@@ -137,7 +137,13 @@ def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
         # A command that ends with an exit code for failure says that it did nothing (`halfway` is
         # False): its undo might then remove what others made.
         operations = (RunCommand(argv, limit, undo=undo, halfway=False),)
-    yield StepAction(context.node.name, "command", shlex.join(argv), "run", operations)
+    yield StepAction(
+        context.node.name,
+        "command",
+        shlex.join(argv),
+        "run",
+        operations,
+    )
 
 
 RESOURCE = StepResource(

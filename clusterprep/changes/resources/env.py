@@ -10,7 +10,7 @@ from clusterprep.errors import InputError, Problem
 from clusterprep.model import EnvValue, Inventory
 from clusterprep.model.files import FileChange
 from clusterprep.nccl.variables.dialects import refusal
-from clusterprep.nccl.variables.variables import nccl_reads
+from clusterprep.nccl.variables.variables import conf_file_has_effect
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 HEAD = (
@@ -66,7 +66,7 @@ def nccl_conf(values: Values, before: bytes | None) -> bytes:
     """
     lines = [BEGIN]
     for name, value in values.items():
-        if nccl_reads(name):
+        if conf_file_has_effect(name):
             lines.append(f"{name}={value.value}\n")
     lines.append(END)
     return "".join(lines).encode() + without_block(before or b"")
@@ -128,7 +128,7 @@ def paths(params: Params, inventory: Inventory) -> tuple[str, ...]:
     return tuple(TARGETS[name].path for name in inventory.env_targets)
 
 
-def refuse_unheld(node: str, targets: Iterable[str], values: Values) -> None:
+def refuse_unrepresentable(node: str, targets: Iterable[str], values: Values) -> None:
     """Raise InputError for derived values that a target cannot hold.
 
     An example is the name of an interface that a shell would run as a command.
@@ -158,11 +158,17 @@ def plan(params: Params, context: PlanContext) -> Iterable[FileChange]:
     files = context.files
     values = context.environment.of(node.name)
     targets = {name: target for name, target in TARGETS.items() if target.path in files}
-    refuse_unheld(node.name, targets, values)
+    refuse_unrepresentable(node.name, targets, values)
     for target in targets.values():
         state = files[target.path]
         content = target.write(values, state.content)
-        yield file_change(node, "env", state, content, target.mode)
+        yield file_change(
+            node,
+            "env",
+            state,
+            content,
+            target.mode,
+        )
 
 
 RESOURCE = Resource("env", paths, plan, parts=parts)

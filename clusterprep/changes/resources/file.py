@@ -75,7 +75,14 @@ def plan(params: Params, context: PlanContext) -> Iterable[FileChange]:
     content = str(params["content"]).encode()
     mode = _mode(params)
     wanted_access = access(params, context, state)
-    yield file_change(context.node, "file", state, content, mode, wanted_access)
+    yield file_change(
+        context.node,
+        "file",
+        state,
+        content,
+        mode,
+        wanted_access,
+    )
 
 
 def live(params: Params) -> str:

@@ -426,7 +426,14 @@ def _packets(choice: Choice, pick: Pick, wanted: WantedRules) -> Iterator[Packet
     own = int(IPv4Address(pick.address))
     for inbound in (True, False):
         for ports in wanted.ports:
-            yield Packet(inbound, pick.name, own, peers, ports, tried=False)
+            yield Packet(
+                inbound,
+                pick.name,
+                own,
+                peers,
+                ports,
+                tried=False,
+            )
 
 
 def _sees(chain: Chain, packet: Packet) -> bool:
@@ -466,7 +473,14 @@ def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
     node = context.node.name
     target = f"table {TABLE}"
     diff = "\n".join(lines)
-    yield StepAction(node, "firewall", target, "update", operations, diff)
+    yield StepAction(
+        node,
+        "firewall",
+        target,
+        "update",
+        operations,
+        diff,
+    )
 
 
 def _hindrances(context: PlanContext, wanted: WantedRules, filters: PacketFilters) -> list[str]:
@@ -531,7 +545,14 @@ def _difference(before: bytes | None, after: bytes) -> str:
     former = b"" if before is None else before
     old = former.decode("utf-8", "replace").splitlines()
     new = after.decode().splitlines()
-    lines = difflib.unified_diff(old, new, PATH, PATH, n=2, lineterm="")
+    lines = difflib.unified_diff(
+        old,
+        new,
+        PATH,
+        PATH,
+        n=2,
+        lineterm="",
+    )
     return "\n".join(lines)
 
 

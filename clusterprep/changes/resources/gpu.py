@@ -181,7 +181,14 @@ def _set_gpus(node: str, key: str, parameter: Any, settings: GpuSettings) -> Ste
         gpus = ", ".join(numbers)
         lines.append(f"GPU {gpus}: {change}")
     diff = "\n".join(lines)
-    return StepAction(node, "gpu", setting.title, "update", tuple(runs), diff)
+    return StepAction(
+        node,
+        "gpu",
+        setting.title,
+        "update",
+        tuple(runs),
+        diff,
+    )
 
 
 def _not_settable(index: int, reading: Absent) -> NoPlan:

@@ -150,7 +150,13 @@ def plan(params: Params, context: PlanContext) -> Iterable[FileChange]:
         wanted = with_names(context.fleet, state.content or b"")
     except ValueError as error:
         raise NoPlan("broken_block", f"{PATH}: {error}; mend it by hand") from None
-    yield file_change(context.node, "hosts", state, wanted, MODE)
+    yield file_change(
+        context.node,
+        "hosts",
+        state,
+        wanted,
+        MODE,
+    )
 
 
 def _unknown_address(fleet: Fleet, name: str) -> str:

@@ -195,7 +195,14 @@ def _nearest(candidates: tuple[KernelCandidate, ...], wanted: str) -> KernelCand
 
 
 def _step_action(context: PlanContext, diff: str, *operations: RunCommand) -> StepAction:
-    return StepAction(context.node.name, "kernel", "the kernel", "update", operations, diff)
+    return StepAction(
+        context.node.name,
+        "kernel",
+        "the kernel",
+        "update",
+        operations,
+        diff,
+    )
 
 
 def refusal(running: str, wanted: str, candidates: tuple[KernelCandidate, ...]) -> str:

@@ -125,7 +125,13 @@ def plan(params: Params, context: PlanContext) -> Iterable[FileChange]:
     for path, write in FILES.items():
         state = context.files[path]
         content = write(params)
-        yield file_change(context.node, "limits", state, content, MODE)
+        yield file_change(
+            context.node,
+            "limits",
+            state,
+            content,
+            MODE,
+        )
 
 
 RESOURCE = Resource("limits", paths, plan, wrong=wrong)

@@ -148,7 +148,13 @@ def plan(params: Params, context: PlanContext) -> Iterable[FileChange]:
         wanted = with_block(content, _marks(params), block, top)
     except ValueError as error:
         raise NoPlan("broken_block", f"{state.path}: {error}; mend it by hand") from None
-    yield file_change(context.node, "line", state, wanted, MODE)
+    yield file_change(
+        context.node,
+        "line",
+        state,
+        wanted,
+        MODE,
+    )
 
 
 RESOURCE = Resource("line", paths, plan, parts=parts, wrong=wrong, variables=("block",))

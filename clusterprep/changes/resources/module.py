@@ -88,7 +88,14 @@ def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
         changes.append("loaded at boot")
     node = context.node.name
     diff = ", ".join(changes)
-    yield StepAction(node, "module", name, "update", tuple(operations), diff)
+    yield StepAction(
+        node,
+        "module",
+        name,
+        "update",
+        tuple(operations),
+        diff,
+    )
 
 
 RESOURCE = StepResource("module", plan, facts=facts, paths=paths, parts=parts, texts=True)

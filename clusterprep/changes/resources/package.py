@@ -188,7 +188,14 @@ def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
     action = action_of(state, moves)
     target = ", ".join(names)
     diff = "\n".join(lines)
-    yield StepAction(node, "package", target, action, tuple(operations), diff)
+    yield StepAction(
+        node,
+        "package",
+        target,
+        action,
+        tuple(operations),
+        diff,
+    )
 
 
 def _may_come(context: PlanContext) -> bool:
@@ -296,7 +303,13 @@ def install_command(
         requested.append(f"{name}={version}" if version else name)
         if states.get(name, GONE).held:
             held.append(name)
-    run = _quiet(*APT, *allowed, "install", "--", *requested)
+    run = _quiet(
+        *APT,
+        *allowed,
+        "install",
+        "--",
+        *requested,
+    )
     return replace(run, undo=undo(outlook, held))
 
 
@@ -307,7 +320,13 @@ def remove_command(names: Sequence[str], outlook: Simulation) -> RunCommand:
         if outlook.state(move.name).held:
             held.append(move.name)
     allowed = (ALLOW_HELD,) if held else ()
-    run = _quiet(*APT, *allowed, "remove", "--", *names)
+    run = _quiet(
+        *APT,
+        *allowed,
+        "remove",
+        "--",
+        *names,
+    )
     return replace(run, undo=undo(outlook, held))
 
 
@@ -349,7 +368,13 @@ def _before_undo() -> list[RunCommand]:
     Only apt can wait for the lock. Without the second command apt does nothing after dpkg was cut
     off. That command sets up no package, because what hung there would hang again.
     """
-    check = _quiet("apt-get", "-q", *WAIT, "check", limit=LOCK_LIMIT)
+    check = _quiet(
+        "apt-get",
+        "-q",
+        *WAIT,
+        "check",
+        limit=LOCK_LIMIT,
+    )
     check = replace(check, codes=(0, 100))
     triggers = _quiet("dpkg", "--triggers-only", "-a")
     triggers = replace(triggers, codes=(0, 1, 2))

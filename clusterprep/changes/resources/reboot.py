@@ -54,7 +54,14 @@ def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
         _refuse_unreachable(context, reason)
     limit = time_limit(params, LIMIT)
     operations = (Reboot(COMMAND, limit),) if reason else ()
-    yield StepAction(context.node.name, "reboot", "the node", "reboot", operations, reason)
+    yield StepAction(
+        context.node.name,
+        "reboot",
+        "the node",
+        "reboot",
+        operations,
+        reason,
+    )
 
 
 def _refuse_unreachable(context: PlanContext, reason: str) -> None:

@@ -115,7 +115,14 @@ def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
     if "restarted" in diffs or "read again" in diffs:
         action = "restart"
     node = context.node.name
-    yield StepAction(node, "service", name, action, tuple(runs), ", ".join(diffs))
+    yield StepAction(
+        node,
+        "service",
+        name,
+        action,
+        tuple(runs),
+        ", ".join(diffs),
+    )
 
 
 def _refuse(params: Params, context: PlanContext, name: str, unit: Unit) -> None:

@@ -133,7 +133,14 @@ def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
             operations.append(daemon_reload(LIMIT))
     node = context.node.name
     diff = "\n".join(lines)
-    yield StepAction(node, "shm", SHM, "update", tuple(operations), diff)
+    yield StepAction(
+        node,
+        "shm",
+        SHM,
+        "update",
+        tuple(operations),
+        diff,
+    )
 
 
 def _mount_of(space: Space | None, mounts: Iterable[Mount]) -> Mount | None:

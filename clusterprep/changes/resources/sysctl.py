@@ -84,7 +84,13 @@ def plan(params: Params, context: PlanContext) -> Iterable[FileChange]:
     if content is None:
         content = HEAD
     wanted_content = with_values(content, params)
-    yield file_change(context.node, "sysctl", file, wanted_content, MODE)
+    yield file_change(
+        context.node,
+        "sysctl",
+        file,
+        wanted_content,
+        MODE,
+    )
     for key, value in params.items():
         path = proc_path(key)
         state = context.files[path]
@@ -111,7 +117,15 @@ def running_value(context: PlanContext, state: FileState, wanted: bytes) -> File
     node = context.node.name
     content = state.content or b""
     before = content.replace(b"\t", b" ")
-    return FileChange(node, "sysctl", state.path, before, wanted, state.mode, running=True)
+    return FileChange(
+        node,
+        "sysctl",
+        state.path,
+        before,
+        wanted,
+        state.mode,
+        running=True,
+    )
 
 
 def live(params: Params) -> str:

@@ -82,7 +82,13 @@ def apply_changes(
     """Go through all stages on connected nodes; `verify` is the stage that runs the all-reduce."""
     surveyed = survey(invocation, fanout, query_plan)
     transaction = Transaction(fanout, surveyed.fleet, invocation.run)
-    prepared = _prepare(invocation, fanout, query_plan, transaction, surveyed)
+    prepared = _prepare(
+        invocation,
+        fanout,
+        query_plan,
+        transaction,
+        surveyed,
+    )
     if not _may_write(invocation, prepared):
         return _refused_report(invocation, prepared)
     _refuse_clashes(invocation, prepared)
@@ -90,8 +96,21 @@ def apply_changes(
     if change_plan.pending and not invocation.confirm(change_plan.rows()):
         rows = change_plan.none_started()
         env = prepared.environment
-        return survey_report(invocation, exit_codes.OK, prepared.surveyed, env=env, changes=rows)
-    return _write_and_verify(invocation, fanout, query_plan, transaction, prepared, verify)
+        return survey_report(
+            invocation,
+            exit_codes.OK,
+            prepared.surveyed,
+            env=env,
+            changes=rows,
+        )
+    return _write_and_verify(
+        invocation,
+        fanout,
+        query_plan,
+        transaction,
+        prepared,
+        verify,
+    )
 
 
 def _write_and_verify(
@@ -115,7 +134,13 @@ def _write_and_verify(
         succeeded = receipt.done and not step_runner.failed
         trial = NO_TRIAL
         if succeeded and _may_verify(invocation, standing):
-            trial = verify(invocation, fanout, surveyed.fleet, prepared.environment, standing)
+            trial = verify(
+                invocation,
+                fanout,
+                surveyed.fleet,
+                prepared.environment,
+                standing,
+            )
     except ClusterprepError as error:
         raise _rolled_back(invocation, transaction, step_runner, error) from error
     receipt.lost.update(step_runner.lost)
@@ -290,7 +315,13 @@ def _refused_report(invocation: Invocation, prepared: Prepared) -> Report:
     code = exit_codes.worst(findings_code, gaps_code)
     rows = prepared.change_plan.none_started(prepared.recovery.stuck)
     env = prepared.environment
-    return survey_report(invocation, code, prepared.surveyed, env=env, changes=rows)
+    return survey_report(
+        invocation,
+        code,
+        prepared.surveyed,
+        env=env,
+        changes=rows,
+    )
 
 
 def _final_report(

@@ -7,7 +7,7 @@ from clusterprep.cli.commands.report import survey_report
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import Survey, plan_survey, survey
 from clusterprep.model import ChangeRow, Report
-from clusterprep.survey.cached import note
+from clusterprep.survey.cached import cached_notice
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.queries import QueryPlan
 
@@ -24,7 +24,7 @@ def run(invocation: Invocation) -> Report:
     findings_code = exit_codes.findings_code(surveyed.findings, settings.strict)
     stored_code = exit_codes.stored_code(stored or ())
     code = exit_codes.worst(findings_code, stored_code)
-    invocation.notices.extend(note(surveyed.findings))
+    invocation.notices.extend(cached_notice(surveyed.findings))
     return survey_report(invocation, code, surveyed, changes=stored)
 
 

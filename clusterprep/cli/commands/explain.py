@@ -12,12 +12,12 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-from clusterprep.changes.resources.env import TARGETS, refuse_unheld
+from clusterprep.changes.resources.env import TARGETS, refuse_unrepresentable
 from clusterprep.checks import Check
 from clusterprep.errors import InputError, NotKnown
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import Cause
-from clusterprep.jobs.verify.pages import PAGES, BlamePage
+from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.model import EnvValue, Inventory, Report
 from clusterprep.nccl.environment import Environment
 from clusterprep.nccl.variables.variables import registry as variables
@@ -98,7 +98,7 @@ def _nearest_topic(topic: str) -> str:
 # ---------------------------------------------------------------- checks and causes
 
 
-def _check_page(check: Check | BlamePage) -> str:
+def _check_page(check: Check | TrialCheckPage) -> str:
     parts = [f"{check.name}: {check.title}"]
     parts.append(_paragraph("Why it matters", check.why))
     parts.append(_paragraph("How it is measured", check.how))
@@ -111,7 +111,7 @@ def _check_page(check: Check | BlamePage) -> str:
     return "\n\n".join(parts)
 
 
-def severity_sentence(check: Check | BlamePage) -> str:
+def severity_sentence(check: Check | TrialCheckPage) -> str:
     """Return how severe a failure is, as `explain` and docs/checks.md say it."""
     if isinstance(check, Check) and check.grade:
         grade = check.grade
@@ -255,11 +255,11 @@ def target_text(
     values = environment.of(name)
     if not values:
         raise NotKnown(f"the environment of {name} is not known: `clusterprep check` says why")
-    refuse_unheld(name, (target,), values)
+    refuse_unrepresentable(name, (target,), values)
     return TARGETS[target].write(values, None).decode()
 
 
-def of_node(report: Report, node: str) -> Report:
+def limited_to_node(report: Report, node: str) -> Report:
     """Return a report about the environment with the values of one node alone."""
     values: list[EnvValue] = []
     for value in report.env or ():

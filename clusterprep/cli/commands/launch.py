@@ -23,7 +23,7 @@ PRINT_CHECKS = ("ssh.", "eth.iface_choice")
 
 def run(invocation: Invocation, request: LaunchRequest, screen: Screen) -> Report:
     """Survey, judge, and run the command unless a finding says that it could only hang."""
-    screen.say(stage.BESIDE)
+    screen.say(stage.INTERACTIVE_NOTICE)
     checks = TRIAL_CHECKS if request.preflight else ("ssh.",)
     query_plan = plan_survey(invocation, only=checks, facts=ENV_FACTS)
     on_busy = invocation.settings.on_busy or not request.preflight
@@ -32,7 +32,14 @@ def run(invocation: Invocation, request: LaunchRequest, screen: Screen) -> Repor
         fleet = surveyed.fleet
         gates = blocking_findings(surveyed.findings, on_busy)
         environment = render(fleet)
-        result, notices = stage.launch(fanout, fleet, environment, request, gates, screen)
+        result, notices = stage.launch(
+            fanout,
+            fleet,
+            environment,
+            request,
+            gates,
+            screen,
+        )
     invocation.notices.extend(notices)
     code = exit_codes.launch_code(result)
     if gates:
@@ -51,7 +58,7 @@ def print_launch(invocation: Invocation, request: LaunchRequest, form: str) -> t
         surveyed = survey(invocation, fanout, query_plan, last=True)
     gates = blocking_findings(surveyed.findings, on_busy=True)
     if gates:
-        raise NotKnown(f"nothing is printed: {stage.why(gates)}")
+        raise NotKnown(f"nothing is printed: {stage.describe_gates(gates)}")
     fleet = surveyed.fleet
     launch_plan = stage.launch_plan(fleet, render(fleet), request)
     text = text_of(launch_plan, form, fleet.inventory.cluster)

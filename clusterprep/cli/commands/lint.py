@@ -112,12 +112,27 @@ def _findings(
     findings = [_failure(name, remark) for remark in remarks]
     if not_judged:
         message, reason = f"{name}: {not_judged}", "the text does not say what programs will find"
-        findings.append(Finding("env.no_effect", "unknown", "warning", (), message, reason=reason))
+        findings.append(
+            Finding(
+                "env.no_effect",
+                "unknown",
+                "warning",
+                (),
+                message,
+                reason=reason,
+            )
+        )
     troubled = {finding.check for finding in findings}
     for check in CHECKS:
         if check in troubled or (check == "env.nccl_conf" and text.dialect != "nccl.conf"):
             continue
-        passed = Finding(check, "pass", "warning", (), f"{name}: nothing to say")
+        passed = Finding(
+            check,
+            "pass",
+            "warning",
+            (),
+            f"{name}: nothing to say",
+        )
         findings.append(passed)
     return tuple(findings)
 

@@ -23,7 +23,13 @@ def run(invocation: Invocation) -> Report:
     change_plan = predict_changes(surveyed.fleet, steps, environment)
     code = _code(invocation, surveyed, change_plan)
     rows = change_plan.rows()
-    return survey_report(invocation, code, surveyed, env=environment, changes=rows)
+    return survey_report(
+        invocation,
+        code,
+        surveyed,
+        env=environment,
+        changes=rows,
+    )
 
 
 def _code(invocation: Invocation, surveyed: Survey, change_plan: ChangePlan) -> int:

@@ -124,12 +124,12 @@ def _error_details(error: ClusterprepError) -> dict[str, Json]:
 
 def _notices(invocation: Invocation, surveyed: Survey) -> tuple[str, ...]:
     """Return warnings of the inventory, notices of the stages, lapsed silences and the limit."""
-    from clusterprep.survey.judge import lapsed
+    from clusterprep.survey.judge import lapsed_silences
 
     inventory = invocation.inventory
     today = invocation.started.date()
     notices = [*inventory.warnings, *invocation.notices]
-    notices.extend(lapsed(surveyed.findings, inventory.silences, today))
+    notices.extend(lapsed_silences(surveyed.findings, inventory.silences, today))
     fleet = surveyed.fleet
     if fleet.limited:
         names = fold(node.name for node in fleet.inventory.nodes)

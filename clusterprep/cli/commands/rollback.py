@@ -112,7 +112,13 @@ def _roll_back(
     )
     if receipt.done and writes_files:
         steps.finish_roll_back()
-    return Outcome(target, receipt, steps, writes_files, recovery)
+    return Outcome(
+        target,
+        receipt,
+        steps,
+        writes_files,
+        recovery,
+    )
 
 
 def _choose_target(

@@ -82,7 +82,13 @@ def recorded_fleet(name: str, checks: Sequence[Check]) -> Fleet:
     with _recording(name) as (inventory_file, recording):
         inventory = load_inventory(inventory_file)
     transports = dict.fromkeys(("ssh", "local"), ReplayTransport(recording))
-    with Fanout(inventory, transports, 64, lambda node: None, _NoProgress()) as fanout:
+    with Fanout(
+        inventory,
+        transports,
+        64,
+        lambda node: None,
+        _NoProgress(),
+    ) as fanout:
         fleet = fanout.survey(plan)
         if "pairs" in plan.stages:
             fleet = probe_pairs(fanout, fleet, inventory.nodes[0].name)
@@ -119,8 +125,15 @@ def unpacked(recording: Mapping[str, Any]) -> dict[str, Any]:
     base = recording["base"]
     nodes: dict[str, Any] = {}
     for name, own in recording["nodes"].items():
-        answers = {**base["answers"], **own.get("answers", {})}
-        nodes[name] = {**base, **own, "answers": answers}
+        answers = {
+            **base["answers"],
+            **own.get("answers", {}),
+        }
+        nodes[name] = {
+            **base,
+            **own,
+            "answers": answers,
+        }
     return nodes
 
 
@@ -133,7 +146,10 @@ def packed(recording: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         own.pop("answers", None)
         own["answers"] = _differences(node["answers"], base["answers"])
         nodes[name] = own
-    return {"base": base, "nodes": nodes}
+    return {
+        "base": base,
+        "nodes": nodes,
+    }
 
 
 def _differences(values: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +176,13 @@ def _prove_all(name: str, checks: Sequence[Check]) -> list[Finding]:
     findings: list[Finding] = []
     for check in checks:
         if check.proof is not None and check.proof.fleet == name:
-            finding = prove(check, check.proof, fleet, healthy, checks)
+            finding = prove(
+                check,
+                check.proof,
+                fleet,
+                healthy,
+                checks,
+            )
             findings.append(finding)
     return findings
 
@@ -192,7 +214,15 @@ def prove(
     subject = proof.fact or "the node"
     message = f"fires when {subject} is turned bad"
     seen = f"{proof.verdict} of this check alone"
-    return Finding(check.name, "pass", "error", (victim,), message, seen, WANTED)
+    return Finding(
+        check.name,
+        "pass",
+        "error",
+        (victim,),
+        message,
+        seen,
+        WANTED,
+    )
 
 
 def _victim(fleet: Fleet) -> str:
@@ -246,4 +276,13 @@ def _checks_that_fire(healthy: Verdicts, now: Verdicts) -> set[str]:
 
 def _failure(check: Check, message: str, seen: str, *nodes: str) -> Finding:
     remedy = f"clusterprep explain {check.name}; this is a bug of clusterprep: report it"
-    return Finding(check.name, "fail", "error", nodes, message, seen, WANTED, remedy)
+    return Finding(
+        check.name,
+        "fail",
+        "error",
+        nodes,
+        message,
+        seen,
+        WANTED,
+        remedy,
+    )

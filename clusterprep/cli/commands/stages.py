@@ -21,10 +21,10 @@ from clusterprep.nccl.environment import Environment
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey import registry
 from clusterprep.survey.cached import FACT as STORED
-from clusterprep.survey.cached import announce_cached, leave_deep
+from clusterprep.survey.cached import cached_findings, split_deep
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import BUSY, GATES, blocking_findings
-from clusterprep.survey.judge import fixed, judge, silenced
+from clusterprep.survey.judge import apply_silences, judge, with_fixed
 from clusterprep.survey.port_matrix import probe_pairs
 from clusterprep.survey.queries import QueryPlan, plan_queries
 from clusterprep.survey.selection import Selection, select_checks
@@ -87,7 +87,7 @@ def plan_survey(
     selection = Selection(only=only) if only else settings.selection
     required = _required_checks(invocation)
     checks = select_checks(registry.checks(), selection, settings.catalogue, required)
-    checks, cached = leave_deep(checks, known_facts, settings)
+    checks, cached = split_deep(checks, known_facts, settings)
     names = list(facts)
     if cached:
         names.append(STORED)
@@ -132,7 +132,7 @@ def survey_again(
 ) -> Survey:
     """Survey a second time; findings of `before` that pass by now are kept and marked as fixed."""
     after = survey(invocation, fanout, query_plan)
-    return Survey(after.fleet, fixed(before.findings, after.findings))
+    return Survey(after.fleet, with_fixed(before.findings, after.findings))
 
 
 def _ask_nodes(
@@ -160,9 +160,15 @@ def _judge(invocation: Invocation, query_plan: QueryPlan, fleet: Fleet) -> tuple
     planned = [name for name in catalogue if name not in PAGES]
     # Checks of the trial are skipped with a reason, unless this command runs it.
     trial_checks = () if invocation.runs_all_reduce else PAGES
-    announced = announce_cached(fleet, query_plan.kept)
-    cached = silenced(announced, fleet.inventory, today)
-    judged = judge(fleet, query_plan.checks, today, planned, trial_checks)
+    announced = cached_findings(fleet, query_plan.kept)
+    cached = apply_silences(announced, fleet.inventory, today)
+    judged = judge(
+        fleet,
+        query_plan.checks,
+        today,
+        planned,
+        trial_checks,
+    )
     return (*judged, *cached)
 
 
@@ -196,7 +202,7 @@ def run_trial(
     )
     _show_culprits(invocation, fleet, result)
     today = invocation.started.date()
-    return Trial(result, silenced(findings_of_trial, fleet.inventory, today))
+    return Trial(result, apply_silences(findings_of_trial, fleet.inventory, today))
 
 
 def _show_culprits(invocation: Invocation, fleet: Fleet, result: VerifyResult) -> None:

@@ -23,11 +23,23 @@ def run(invocation: Invocation) -> Report:
         surveyed = survey(invocation, fanout, query_plan)
         fleet = surveyed.fleet
         environment = render(fleet)
-        trial = run_trial(invocation, fanout, fleet, environment, surveyed.findings)
+        trial = run_trial(
+            invocation,
+            fanout,
+            fleet,
+            environment,
+            surveyed.findings,
+        )
     surveyed = surveyed.with_findings(trial.findings)
     strict = invocation.settings.strict
     findings_code = exit_codes.findings_code(surveyed.findings, strict)
     trial_code = exit_codes.trial_code(trial.result, trial.findings)
     code = exit_codes.worst(findings_code, trial_code)
     invocation.notices.extend(invocation.given.troubles)
-    return survey_report(invocation, code, surveyed, env=environment, verify=trial.result)
+    return survey_report(
+        invocation,
+        code,
+        surveyed,
+        env=environment,
+        verify=trial.result,
+    )

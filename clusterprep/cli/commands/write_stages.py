@@ -26,7 +26,13 @@ def finish_earlier_runs(
     """
     force = invocation.settings.force
     with invocation.deadline.shield():
-        recovery = finish_interrupted_runs(fanout, transaction, fleet, force, by)
+        recovery = finish_interrupted_runs(
+            fanout,
+            transaction,
+            fleet,
+            force,
+            by,
+        )
     for finished in recovery.runs:
         invocation.notices.append(str(finished))
     for finished in recovery.runs:

@@ -118,7 +118,13 @@ def _look(params: dict[str, Any], source: Source) -> Fleet:
     from clusterprep.cli.terminal import passphrases, password, progress
 
     watch = progress(params)
-    looker = Looker(params["forks"], password(params), watch, passphrases(), _say)
+    looker = Looker(
+        params["forks"],
+        password(params),
+        watch,
+        passphrases(),
+        _say,
+    )
     nodes = tuple(node for node in source.nodes if node.name not in source.passed_over)
     try:
         fleet = looker.look(nodes, params["accept_new"])

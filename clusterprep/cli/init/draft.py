@@ -75,7 +75,10 @@ def _reasons_to_leave_out(fleet: Fleet, source: Source) -> dict[str, str]:
     for snapshot in fleet.snapshots.values():
         if not snapshot.reached:
             reasons[snapshot.node] = f"{snapshot.reason}: {snapshot.detail}"
-    return {**reasons, **source.passed_over}
+    return {
+        **reasons,
+        **source.passed_over,
+    }
 
 
 # ---------------------------------------------------------------- how to log in
@@ -122,7 +125,14 @@ def _nested(settings: Mapping[str, object]) -> dict[str, object]:
             ssh[key.removeprefix("ssh.")] = value
         else:
             others[key] = value
-    return {"ssh": ssh, **others} if ssh else others
+    return (
+        {
+            "ssh": ssh,
+            **others,
+        }
+        if ssh
+        else others
+    )
 
 
 def _login(nodes: Sequence[Node]) -> list[Part]:
@@ -188,7 +198,12 @@ def _left_out(reasons: Mapping[str, str], source: Source) -> list[Part]:
     addresses = {node.name: node.address for node in source.nodes}
     lines = ["", "Left out, because they could not be looked at; put them back once they answer:"]
     for name, why in reasons.items():
-        entry = flow({"name": name, "address": addresses[name]})
+        entry = flow(
+            {
+                "name": name,
+                "address": addresses[name],
+            }
+        )
         lines.append(f"- {entry}  # {why}")
     return [Note(tuple(lines))]
 

@@ -37,7 +37,14 @@ class MachineKind:
     def gpus_written(self) -> object:
         """The value of `gpus` in an inventory."""
         count, model = self.gpus or (0, None)
-        return count if model is None else {"count": count, "model": model}
+        return (
+            count
+            if model is None
+            else {
+                "count": count,
+                "model": model,
+            }
+        )
 
 
 KindGroup = tuple[str, MachineKind, tuple[str, ...]]  # name, kind, nodes

@@ -42,7 +42,13 @@ class Looker:
         if not accepting or not accept_new:
             return fleet
         again = self._survey(tuple(accepting))
-        return Fleet(fleet.inventory, {**fleet.snapshots, **again.snapshots})
+        return Fleet(
+            fleet.inventory,
+            {
+                **fleet.snapshots,
+                **again.snapshots,
+            },
+        )
 
     def _survey(self, nodes: tuple[Node, ...]) -> Fleet:
         inventory = Inventory(cluster="", nodes=nodes, path="init")
@@ -50,7 +56,13 @@ class Looker:
         facts = registry.facts()
         extra = [facts[name] for name in FACTS]
         plan = plan_queries((), facts, extra)
-        with Fanout(inventory, transports, self.forks, self.password, self.watch) as fanout:
+        with Fanout(
+            inventory,
+            transports,
+            self.forks,
+            self.password,
+            self.watch,
+        ) as fanout:
             return fanout.survey(plan)
 
 

@@ -66,7 +66,13 @@ def _from_agent(log: LogFile) -> Iterator[FailedWorker]:
             continue
         code = int(match["code"])
         culprit = ("local rank", match["local"])
-        yield FailedWorker(line, code, match["pid"], culprit, is_first=True)
+        yield FailedWorker(
+            line,
+            code,
+            match["pid"],
+            culprit,
+            is_first=True,
+        )
 
 
 def _from_summaries(log: LogFile) -> Iterator[FailedWorker]:
@@ -93,7 +99,13 @@ def _from_summaries(log: LogFile) -> Iterator[FailedWorker]:
         knows_rank = rank_line is not None and _is_below(line, rank_line, _LINES_FROM_RANK)
         culprit = ("rank", rank) if knows_rank else None
         is_first = root_line is None or _is_below(line, root_line, _LINES_FROM_ROOT_CAUSE)
-        yield FailedWorker(line, code, pid, culprit, is_first=is_first)
+        yield FailedWorker(
+            line,
+            code,
+            pid,
+            culprit,
+            is_first=is_first,
+        )
 
 
 def _is_below(line: LogLine, other: LogLine, distance: int) -> bool:
@@ -122,4 +134,10 @@ def detect_signals(log: LogFile) -> Iterator[Evidence]:
         cause, how = _CAUSE_OF_CODE[worker.code]
         culprits = (worker.culprit,) if worker.culprit else ()
         note = f"a worker ended {how}"
-        yield Evidence(cause, worker.line, Weight.LIKELY, culprits, note=note)
+        yield Evidence(
+            cause,
+            worker.line,
+            Weight.LIKELY,
+            culprits,
+            note=note,
+        )

@@ -79,7 +79,13 @@ def diagnose(
         ordered = _without_shutdown_noise(ordered)
     ordered = limits.with_limits(ordered, log)
     unexplained = _unexplained(log, evidence, has_causes=bool(ordered))
-    return Diagnosis(tuple(ordered), unexplained, tuple(notices), files, failed)
+    return Diagnosis(
+        tuple(ordered),
+        unexplained,
+        tuple(notices),
+        files,
+        failed,
+    )
 
 
 def _has_failed(log: LogFile) -> bool:
@@ -140,7 +146,14 @@ def _matching(line: LogLine, candidates: Sequence[_CauseAndSign]) -> Iterator[Ev
         done.add(cause.name)
         culprits = named(sign, match, line)
         note = filled(sign.note, match, line) or ""
-        yield Evidence(cause.name, line, sign.weight, culprits, note, sign.severity)
+        yield Evidence(
+            cause.name,
+            line,
+            sign.weight,
+            culprits,
+            note,
+            sign.severity,
+        )
 
 
 def _by_detectors(log: LogFile) -> Iterator[Evidence]:
@@ -174,7 +187,15 @@ def _weigh(cause: Cause, evidence: list[Evidence], log: LogFile) -> _Weighed:
     message = _message(cause, main)
     shown, more = _shown(main, evidence)
     confidence = _CONFIDENCE[weight]
-    found = DiagnosedCause(cause, severity, confidence, culprit, shown, message, more)
+    found = DiagnosedCause(
+        cause,
+        severity,
+        confidence,
+        culprit,
+        shown,
+        message,
+        more,
+    )
     return _Weighed(found, weight)
 
 

@@ -153,7 +153,13 @@ def _redacted_cause(found: DiagnosedCause, change: Callable[[str], str]) -> Diag
     message = change(found.message)
     lines = tuple(_redacted_line(line, change) for line in found.lines)
     live = tuple(change(answer) for answer in found.live)
-    return replace(found, culprit=culprit, message=message, lines=lines, live=live)
+    return replace(
+        found,
+        culprit=culprit,
+        message=message,
+        lines=lines,
+        live=live,
+    )
 
 
 def _redacted_line(line: LogLine, change: Callable[[str], str]) -> LogLine:

@@ -184,7 +184,13 @@ def _filter(name: str, stream: BinaryIO, reading: Reading, needles: Sequence[byt
     ended = True
     texts = _texts(name, stream, reading.notices)
     for block in _whole_lines(texts):
-        _sift(name, block, number, sieve, reading)
+        _sift(
+            name,
+            block,
+            number,
+            sieve,
+            reading,
+        )
         number += block.count(b"\n")
         ended = block.endswith(b"\n")
     reading.lines[name] = number if ended else number + 1

@@ -115,7 +115,14 @@ def _stuck_rank(line: LogLine, head: LogLine, work: re.Match[str]) -> StuckRank:
     if numel is None:
         numel = _product(work["shape"])
     group = _group_of(head)
-    return StuckRank(line, head.rank, group, seq, op, numel)
+    return StuckRank(
+        line,
+        head.rank,
+        group,
+        seq,
+        op,
+        numel,
+    )
 
 
 def _number(digits: str | None) -> int | None:
@@ -199,7 +206,13 @@ def _group(log: LogFile, members: list[StuckRank]) -> Iterator[Evidence]:
     elif len(ops) > 1:
         blamed = _minority([(member.rank, member.op) for member in members])
         note = _whereabouts(members)
-        yield from _each(members, "rank_desync_control_flow", Weight.PLAIN, blamed, note)
+        yield from _each(
+            members,
+            "rank_desync_control_flow",
+            Weight.PLAIN,
+            blamed,
+            note,
+        )
     elif len(sizes) > 1:
         yield from _different_sizes(members)
     else:
@@ -215,7 +228,13 @@ def _different_sizes(members: list[StuckRank]) -> Iterator[Evidence]:
     if has_flag and has_data:
         cause = "rank_desync_control_flow"
     blamed = _minority([(member.rank, member.numel) for member in members])
-    yield from _each(members, cause, Weight.PLAIN, blamed, _whereabouts(members))
+    yield from _each(
+        members,
+        cause,
+        Weight.PLAIN,
+        blamed,
+        _whereabouts(members),
+    )
 
 
 def _different_places(members: list[StuckRank]) -> Iterator[Evidence]:
@@ -233,7 +252,13 @@ def _different_places(members: list[StuckRank]) -> Iterator[Evidence]:
     if not blamed and seqs.count(highest) <= half:
         blamed = _ranks_at(members, highest)
     cause = "rank_desync_uneven_data" if lowest >= LATE else "rank_desync_control_flow"
-    yield from _each(members, cause, Weight.LIKELY, blamed, _whereabouts(members))
+    yield from _each(
+        members,
+        cause,
+        Weight.LIKELY,
+        blamed,
+        _whereabouts(members),
+    )
 
 
 def _ranks_at(members: list[StuckRank], seq: int) -> Culprits:
@@ -250,7 +275,13 @@ def _same_collective(log: LogFile, members: list[StuckRank]) -> Iterator[Evidenc
         yield from _slow_work(members, Weight.LIKELY, missing)
     elif not missing and _fails_from_start(members):
         cause = "ib_fabric_unreachable" if len(log.hosts) > 1 else "p2p_acs_iommu"
-        yield from _each(members, cause, Weight.SYMPTOM, (), _ALL_PRESENT)
+        yield from _each(
+            members,
+            cause,
+            Weight.SYMPTOM,
+            (),
+            _ALL_PRESENT,
+        )
     elif _is_at_start(members[0]):
         weight = Weight.LIKELY if members[0].is_barrier else Weight.SYMPTOM
         yield from _slow_work(members, weight, missing)
@@ -271,7 +302,13 @@ def _is_at_start(member: StuckRank) -> bool:
 def _slow_work(members: list[StuckRank], weight: Weight, missing: list[int]) -> Iterator[Evidence]:
     blamed = _ranks(missing)
     note = _others_waited(missing)
-    yield from _each(members, "slow_work_exceeds_timeout", weight, blamed, note)
+    yield from _each(
+        members,
+        "slow_work_exceeds_timeout",
+        weight,
+        blamed,
+        note,
+    )
 
 
 def _uneven_data(
@@ -280,7 +317,13 @@ def _uneven_data(
     is_late = members[0].seq is not None
     weight = Weight.LIKELY if is_late and not all_present else Weight.SYMPTOM
     note = _ALL_PRESENT if all_present else _others_waited(missing)
-    yield from _each(members, "rank_desync_uneven_data", weight, _ranks(missing), note)
+    yield from _each(
+        members,
+        "rank_desync_uneven_data",
+        weight,
+        _ranks(missing),
+        note,
+    )
 
 
 def _fails_from_start(members: list[StuckRank]) -> bool:
@@ -402,7 +445,13 @@ def _each(
     members: list[StuckRank], cause: str, weight: Weight, blamed: Culprits, note: str
 ) -> Iterator[Evidence]:
     """Yield evidence for every line; the first one has the culprits and the note."""
-    yield Evidence(cause, members[0].line, weight, blamed, note)
+    yield Evidence(
+        cause,
+        members[0].line,
+        weight,
+        blamed,
+        note,
+    )
     for member in members[1:]:
         yield Evidence(cause, member.line, weight)
 
@@ -438,7 +487,13 @@ def _gloo(log: LogFile) -> Iterator[Evidence]:
         blamed = _minority(list(calls.items()))
         parts = [f"rank {rank} in {op}" for rank, op in calls.items()]
         note = ", ".join(parts[:_MOST_TOLD])
-        yield Evidence("rank_desync_control_flow", first, Weight.LIKELY, blamed, note)
+        yield Evidence(
+            "rank_desync_control_flow",
+            first,
+            Weight.LIKELY,
+            blamed,
+            note,
+        )
     highest = max(present, default=-1)
     size = min(highest + 1, _LARGEST_WORLD)
     known = log.ranks.union(range(size))
@@ -447,7 +502,13 @@ def _gloo(log: LogFile) -> Iterator[Evidence]:
         missing = []
     weight = Weight.LIKELY if _preparing(log) else Weight.SYMPTOM
     note = _others_waited(missing)
-    yield Evidence("slow_work_exceeds_timeout", first, weight, _ranks(missing), note)
+    yield Evidence(
+        "slow_work_exceeds_timeout",
+        first,
+        weight,
+        _ranks(missing),
+        note,
+    )
 
 
 def _calls(log: LogFile, ranks: set[int]) -> dict[int | None, object]:
@@ -478,7 +539,13 @@ def _store_key_late(log: LogFile) -> Iterator[Evidence]:
         rank = match["rank"]
         blamed = _ranks([rank]) if rank else ()
         note = f"the others waited for rank {rank}" if rank else ""
-        yield Evidence("slow_work_exceeds_timeout", line, Weight.LIKELY, blamed, note)
+        yield Evidence(
+            "slow_work_exceeds_timeout",
+            line,
+            Weight.LIKELY,
+            blamed,
+            note,
+        )
 
 
 # ------------------------------------- what torch itself compares, with TORCH_DISTRIBUTED_DEBUG
@@ -529,7 +596,13 @@ def _inconsistent(log: LogFile) -> Iterator[Evidence]:
         blamed = (("ranks", " and ".join(ranks)),)
     note = ", ".join(parts[:_MOST_TOLD])
     for line in lines:
-        yield Evidence(cause, line, Weight.PLAIN, blamed, note)
+        yield Evidence(
+            cause,
+            line,
+            Weight.PLAIN,
+            blamed,
+            note,
+        )
 
 
 def _fingerprints(log: LogFile) -> Iterator[Evidence]:
@@ -557,7 +630,13 @@ def _fingerprints(log: LogFile) -> Iterator[Evidence]:
         call_of_a = _call(one)
         call_of_b = _call(other)
         note = f"rank {a} is in {call_of_a}, rank {b} in {call_of_b}"
-        yield Evidence(cause, line, Weight.PLAIN, blamed, note)
+        yield Evidence(
+            cause,
+            line,
+            Weight.PLAIN,
+            blamed,
+            note,
+        )
 
 
 def _in_all_pairs(pairs: list[re.Match[str]]) -> str | None:

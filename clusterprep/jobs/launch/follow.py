@@ -104,7 +104,13 @@ class _Launch:
         if interruption is not None:
             addition = f"; all processes on {self._describe_nodes()} were ended"
             raise interruption.extended(addition) from interruption
-        return LaunchRecord(tuple(self._events), self._last_lines, ending, self._states, until)
+        return LaunchRecord(
+            tuple(self._events),
+            self._last_lines,
+            ending,
+            self._states,
+            until,
+        )
 
     def _start_threads(self) -> list[threading.Thread]:
         threads: list[threading.Thread] = []
@@ -225,7 +231,11 @@ class _Launch:
             self._end(link)
         except LinkLost as lost:
             heard = self._now() - link.silent_for()
-            data = {"reason": lost.reason, "detail": lost.message, "heard": heard}
+            data = {
+                "reason": lost.reason,
+                "detail": lost.message,
+                "heard": heard,
+            }
             self._put(link, "lost", data)
         except Exception as bug:  # noqa: BLE001 - the main thread stops all nodes, then raises it
             self._bug = bug
@@ -287,7 +297,23 @@ class _Launch:
             self._event_counts[name] += 1
             if self._event_counts[name] > MOST:
                 raise LinkLost("garbled", f"it sent more than {MOST} events of its processes")
-        self._queue.put(Event(name, what, now, rank, data))
+        self._queue.put(
+            Event(
+                name,
+                what,
+                now,
+                rank,
+                data,
+            )
+        )
 
     def _put(self, link: Link, what: str, data: dict[str, Any]) -> None:
-        self._queue.put(Event(link.node.name, what, self._now(), None, data))
+        self._queue.put(
+            Event(
+                link.node.name,
+                what,
+                self._now(),
+                None,
+                data,
+            )
+        )

@@ -187,14 +187,40 @@ def _ended_rank(
     rank_exit = exits[rank]
     returncode = rank_exit.returncode
     if returncode == 0:
-        return LaunchedRank(rank, local_rank, node, "finished", returncode)
+        return LaunchedRank(
+            rank,
+            local_rank,
+            node,
+            "finished",
+            returncode,
+        )
     if returncode > 0:
-        return LaunchedRank(rank, local_rank, node, "failed", returncode)
+        return LaunchedRank(
+            rank,
+            local_rank,
+            node,
+            "failed",
+            returncode,
+        )
     signal = signal_name(-returncode)
     was_told_to_end = rank_exit.priority == _PRIORITY_SENT and record.ending == "failed"
     if was_told_to_end and _has_other_cause(rank, exits):
-        return LaunchedRank(rank, local_rank, node, "with-others", None, signal)
-    return LaunchedRank(rank, local_rank, node, "killed", None, signal)
+        return LaunchedRank(
+            rank,
+            local_rank,
+            node,
+            "with-others",
+            None,
+            signal,
+        )
+    return LaunchedRank(
+        rank,
+        local_rank,
+        node,
+        "killed",
+        None,
+        signal,
+    )
 
 
 def _has_other_cause(rank: int, exits: RankExits) -> bool:
@@ -274,7 +300,14 @@ def _rank_culprit(plan: LaunchPlan, record: LaunchRecord, rank_exit: RankExit) -
         confidence = 0.95
     cause = f"rank {rank} on {node} {rank_exit.description}"
     evidence = _evidence(record, node, rank)
-    return Culprit("rank", (node,), confidence, cause, evidence, rank)
+    return Culprit(
+        "rank",
+        (node,),
+        confidence,
+        cause,
+        evidence,
+        rank,
+    )
 
 
 def _node_culprit(event: Event, record: LaunchRecord) -> Culprit:
@@ -286,14 +319,26 @@ def _node_culprit(event: Event, record: LaunchRecord) -> Culprit:
     reason = data.get("why") or data.get("detail") or data.get("reason") or "no answer"
     cause = f"{event.node} {failure}: {shortened(reason, 2000)}"
     evidence = _evidence(record, event.node, None)
-    return Culprit("node", (event.node,), 0.95, cause, evidence)
+    return Culprit(
+        "node",
+        (event.node,),
+        0.95,
+        cause,
+        evidence,
+    )
 
 
 def _torchrun_culprit(event: Event, record: LaunchRecord) -> Culprit:
     description = RankExit(0, _returncode(event), event.at).description
     cause = f"torchrun on {event.node} {description}, before or beside its ranks"
     evidence = _evidence(record, event.node, None)
-    return Culprit("node", (event.node,), 0.9, cause, evidence)
+    return Culprit(
+        "node",
+        (event.node,),
+        0.9,
+        cause,
+        evidence,
+    )
 
 
 def _evidence(record: LaunchRecord, node: str, rank: int | None) -> tuple[str, ...]:
@@ -352,7 +397,14 @@ def _are_elsewhere(ranks: list[int]) -> str:
 def _hanging_rank(plan: LaunchPlan, rank: int, reason: str, evidence: tuple[str, ...]) -> Culprit:
     node = plan.homes[rank].node.name
     cause = f"rank {rank} on {node} hangs: {reason}"
-    return Culprit("rank", (node,), 0.85, cause, evidence, rank)
+    return Culprit(
+        "rank",
+        (node,),
+        0.85,
+        cause,
+        evidence,
+        rank,
+    )
 
 
 def _message(plan: LaunchPlan, record: LaunchRecord, culprits: Sequence[Culprit]) -> str:

@@ -14,7 +14,12 @@ from typing import Any, Literal
 
 from clusterprep.errors import InputError
 from clusterprep.jobs.launch.command import Program
-from clusterprep.jobs.verify.schedule import MEETING, TORCHRUN, rank_environment, shares_of
+from clusterprep.jobs.verify.schedule import (
+    RENDEZVOUS_VARIABLES,
+    TORCHRUN_VARIABLES,
+    rank_environment,
+    ranks_per_node,
+)
 from clusterprep.model import Node
 from clusterprep.remote.agent.job import BEFORE, BEGIN
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -23,7 +28,7 @@ SEED = "CLUSTERPREP_SEED"  # what clusterprep.guard reads
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Options of torchrun with which users choose where its log files go.
 _LOGGING = ("--log", "--tee", "--redirects", "-t", "-r")
-_ASSIGNED = frozenset((*TORCHRUN, *MEETING))
+_ASSIGNED = frozenset((*TORCHRUN_VARIABLES, *RENDEZVOUS_VARIABLES))
 
 
 @dataclass(frozen=True)
@@ -144,14 +149,24 @@ class LaunchPlan:
         env = dict(share.env)
         env["NODE_RANK"] = str(share.position)  # torchrun itself sets GROUP_RANK alone
         env[BEGIN] = json.dumps(program.interpreter(python))
-        return {"rank": None, "argv": argv, "env": env}
+        return {
+            "rank": None,
+            "argv": argv,
+            "env": env,
+        }
 
     def _rank_processes(self, share: Share) -> list[dict[str, Any]]:
         argv = list(self.wanted.program.argv(share.node.python))
         processes: list[dict[str, Any]] = []
         for rank in share.ranks:
             env = self.environment(rank)
-            processes.append({"rank": rank, "argv": argv, "env": env})
+            processes.append(
+                {
+                    "rank": rank,
+                    "argv": argv,
+                    "env": env,
+                }
+            )
         return processes
 
     def environment(self, rank: int) -> dict[str, str]:
@@ -186,14 +201,23 @@ def plan_launch(
     quiet_nodes = frozenset(quiet)
     shares: list[Share] = []
     first_rank = 0
-    counts = shares_of(nodes, gpus)
+    counts = ranks_per_node(nodes, gpus)
     for position, (node, count) in enumerate(zip(nodes, counts, strict=True)):
         node_env = _defaults(wanted, count)
         node_env.update(env.get(node.name, {}))
         node_env.update(_seeds(wanted.seed))
         node_env.update(wanted.env)
         is_quiet = node.name in quiet_nodes
-        shares.append(Share(node, position, first_rank, count, node_env, is_quiet))
+        shares.append(
+            Share(
+                node,
+                position,
+                first_rank,
+                count,
+                node_env,
+                is_quiet,
+            )
+        )
         first_rank += count
     address, port = rendezvous
     return LaunchPlan(tuple(shares), wanted, address, port)
@@ -210,10 +234,13 @@ def _defaults(wanted: LaunchRequest, count: int) -> dict[str, str]:
 def _seeds(seed: int | None) -> dict[str, str]:
     if seed is None:
         return {}
-    return {"PYTHONHASHSEED": str(seed), SEED: str(seed)}
+    return {
+        "PYTHONHASHSEED": str(seed),
+        SEED: str(seed),
+    }
 
 
-def given_env(assignments: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+def parse_env_options(assignments: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
     """Parse the values of `--env`: `NAME=VALUE`, or `NAME` for its value in `environ`.
 
     Raises InputError that names all wrong ones.

@@ -22,7 +22,7 @@ from clusterprep.nccl.environment import Environment
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
 
-BESIDE = (
+INTERACTIVE_NOTICE = (
     "clusterprep: launch is for interactive runs: they end with this command "
     "and are not restarted. Long jobs belong to the scheduler: --print sbatch"
 )
@@ -50,7 +50,14 @@ def launch_plan(fleet: Fleet, environment: Environment, wanted: LaunchRequest) -
     for node in fleet.reached:
         if _needs_no_folder(fleet, node.name):
             quiet.append(node.name)
-    return plan_launch(fleet.reached, env, gpus, rendezvous, wanted, quiet)
+    return plan_launch(
+        fleet.reached,
+        env,
+        gpus,
+        rendezvous,
+        wanted,
+        quiet,
+    )
 
 
 def _needs_no_folder(fleet: Fleet, node: str) -> bool:
@@ -84,7 +91,7 @@ def launch(
     return result, ()
 
 
-def why(gates: Sequence[Finding]) -> str:
+def describe_gates(gates: Sequence[Finding]) -> str:
     """Return the findings that prevent a launch, in one line."""
     reasons: dict[str, None] = {}  # a set that keeps the order
     for gate in gates:
@@ -235,7 +242,13 @@ def uneven(plan: LaunchPlan) -> LaunchResult:
     description = "; ".join(descriptions)
     cause = f"nodes would start different numbers of processes: {description}"
     evidence = ("nproc_per_node of the inventory, or the number of GPUs in use (launch.nproc)",)
-    culprit = Culprit("node", tuple(culprit_names), 0.99, cause, evidence)
+    culprit = Culprit(
+        "node",
+        tuple(culprit_names),
+        0.99,
+        cause,
+        evidence,
+    )
     return _nothing_started(plan, (culprit,), "no process was started: launch.nproc")
 
 

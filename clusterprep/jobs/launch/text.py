@@ -34,7 +34,10 @@ def torchrun(plan: LaunchPlan) -> str:
         if plan.wanted.direct:
             parts.extend(_rank_lines(plan, share))
         else:
-            env = {**share.env, "NODE_RANK": str(share.position)}
+            env = {
+                **share.env,
+                "NODE_RANK": str(share.position),
+            }
             argv = _torchrun_argv(plan, share)
             parts.append(_line(plan, share.node.name, env, argv))
     return "\n".join(parts)

@@ -214,7 +214,11 @@ class _Trial:
             if self._standing:
                 self._standing.drop(link.node.name)
             heard = self._now() - link.silent_for()
-            data = {"reason": lost.reason, "detail": lost.message, "heard": heard}
+            data = {
+                "reason": lost.reason,
+                "detail": lost.message,
+                "heard": heard,
+            }
             self._tell(link, "lost", data)
         except Exception as bug:  # noqa: BLE001 - raised again in the main thread
             self._bug = bug  # where the ranks of all nodes are stopped first
@@ -265,7 +269,14 @@ class _Trial:
         started = len(self._plan.ranks_by_node[link.node.name])
         if self._standing and answer.get("left") != started:
             why = "a rank has ended since the trial before"
-            self._tell(link, "refused", {"no": "ended", "why": why})
+            self._tell(
+                link,
+                "refused",
+                {
+                    "no": "ended",
+                    "why": why,
+                },
+            )
 
     def _look_at_sockets(self, link: NodeLink) -> None:
         answer = link.request("sockets", ANSWER_LIMIT)
@@ -318,9 +329,22 @@ class _Trial:
                 mono = require_number(frame.get("mono"))
             except ValueError as error:
                 raise LinkLost("garbled", f"no agent of ours would say this: {error}") from None
-            event = self._shared_events.event(name, what, at, rank, data, mono)
+            event = self._shared_events.event(
+                name,
+                what,
+                at,
+                rank,
+                data,
+                mono,
+            )
             self._queue.put(event)
 
     def _tell(self, link: NodeLink, what: str, data: dict[str, Any]) -> None:
-        event = Event(link.node.name, what, self._now(), None, data)
+        event = Event(
+            link.node.name,
+            what,
+            self._now(),
+            None,
+            data,
+        )
         self._queue.put(event)

@@ -255,10 +255,22 @@ def _unread(
                 reasons[rank] = value[0]
         if reasons:
             why = next(iter(reasons.values()))
-            yield _unread_finding(timeline, path, reasons, why, severity)
+            yield _unread_finding(
+                timeline,
+                path,
+                reasons,
+                why,
+                severity,
+            )
         elif _is_missing_everywhere(values.values()):
             why = "there is no such file on any rank"
-            yield _unread_finding(timeline, path, values, why, severity)
+            yield _unread_finding(
+                timeline,
+                path,
+                values,
+                why,
+                severity,
+            )
 
 
 def _is_missing_everywhere(values: Iterable[Any]) -> bool:

@@ -122,7 +122,14 @@ def _node(
     name: str, confidence: float, cause: str, evidence: tuple[str, ...], **fields: Any
 ) -> Fault:
     fields.setdefault("seen", cause)
-    return Fault("node", (name,), confidence, cause, evidence, **fields)
+    return Fault(
+        "node",
+        (name,),
+        confidence,
+        cause,
+        evidence,
+        **fields,
+    )
 
 
 def _link(
@@ -133,7 +140,14 @@ def _link(
     **fields: Any,
 ) -> Fault:
     fields.setdefault("seen", cause)
-    return Fault("link", ends, confidence, cause, evidence, **fields)
+    return Fault(
+        "link",
+        ends,
+        confidence,
+        cause,
+        evidence,
+        **fields,
+    )
 
 
 def _rank(
@@ -146,7 +160,15 @@ def _rank(
 ) -> Fault:
     node = timeline.rank(rank).node
     fields.setdefault("seen", cause)
-    return Fault("rank", (node,), confidence, cause, evidence, rank, **fields)
+    return Fault(
+        "rank",
+        (node,),
+        confidence,
+        cause,
+        evidence,
+        rank,
+        **fields,
+    )
 
 
 # ---------------------------------------------------------------- what cannot be a consequence
@@ -159,7 +181,14 @@ def refused_starts(timeline: Timeline) -> Iterable[Fault]:
         why = str(event.data.get("why", ""))
         cause = f"no rank can be started: {why}"
         evidence = (f"{event.node} answered {answer}: {quote(why)}",)
-        yield _node(event.node, REFUSED, cause, evidence, at=event.at, remedy=remedy)
+        yield _node(
+            event.node,
+            REFUSED,
+            cause,
+            evidence,
+            at=event.at,
+            remedy=remedy,
+        )
 
 
 def nodes_without_torch(timeline: Timeline) -> Iterable[Fault]:
@@ -181,7 +210,15 @@ def _without_torch(node: str, python: str, events: Sequence[Event]) -> Fault:
         evidence.append(f"rank {event.rank}: {text}")
     remedy = f"install the job's torch for {python}, or correct python in the inventory"
     check = "torch.version"
-    return _node(node, NO_TORCH, cause, tuple(evidence), check=check, at=first.at, remedy=remedy)
+    return _node(
+        node,
+        NO_TORCH,
+        cause,
+        tuple(evidence),
+        check=check,
+        at=first.at,
+        remedy=remedy,
+    )
 
 
 def port_taken(timeline: Timeline) -> Iterable[Fault]:
@@ -198,7 +235,15 @@ def port_taken(timeline: Timeline) -> Iterable[Fault]:
     cause = f"port {port} is already in use"
     evidence = (f"rank 0: {quote(text)}",)
     check = "net.ports"
-    yield _node(event.node, PORT_TAKEN, cause, evidence, check=check, at=event.at, remedy=remedy)
+    yield _node(
+        event.node,
+        PORT_TAKEN,
+        cause,
+        evidence,
+        check=check,
+        at=event.at,
+        remedy=remedy,
+    )
 
 
 def failed_before_rendezvous(timeline: Timeline) -> Iterable[Fault]:
@@ -211,7 +256,15 @@ def failed_before_rendezvous(timeline: Timeline) -> Iterable[Fault]:
         cause = f"{event.data.get('type')} while {doing}"
         text = quote(event.data.get("text"))
         evidence = (f"rank {rank}: {text}",)
-        yield _rank(timeline, rank, FAILED_EARLY, cause, evidence, at=event.at, remedy=remedy)
+        yield _rank(
+            timeline,
+            rank,
+            FAILED_EARLY,
+            cause,
+            evidence,
+            at=event.at,
+            remedy=remedy,
+        )
 
 
 def killed_ranks(timeline: Timeline) -> Iterable[Fault]:
@@ -225,7 +278,15 @@ def killed_ranks(timeline: Timeline) -> Iterable[Fault]:
             remedy = "see dmesg -T for the kernel's out-of-memory killer"
         cause = f"the process was killed by {name}"
         evidence = end_words(timeline, rank, event)
-        yield _rank(timeline, rank, KILLED, cause, evidence, at=event.at, remedy=remedy)
+        yield _rank(
+            timeline,
+            rank,
+            KILLED,
+            cause,
+            evidence,
+            at=event.at,
+            remedy=remedy,
+        )
 
 
 def lost_nodes(timeline: Timeline) -> Iterable[Fault]:
@@ -236,7 +297,14 @@ def lost_nodes(timeline: Timeline) -> Iterable[Fault]:
         detail = quote(event.data.get("detail"))
         times = f"last sign of life {time_words(heard)}, given up {time_words(event.at)}"
         evidence = (f"{times}: {detail}",)
-        yield _node(event.node, LOST, cause, evidence, at=heard, remedy=remedy)
+        yield _node(
+            event.node,
+            LOST,
+            cause,
+            evidence,
+            at=heard,
+            remedy=remedy,
+        )
 
 
 def stopped_ranks(timeline: Timeline) -> Iterable[Fault]:
@@ -249,7 +317,15 @@ def stopped_ranks(timeline: Timeline) -> Iterable[Fault]:
         since = _since(event)
         last = last_words(timeline, rank)
         evidence = (f"rank {rank} is {state} {since}, {last}",)
-        yield _rank(timeline, rank, STOPPED, cause, evidence, at=event.at, remedy=remedy)
+        yield _rank(
+            timeline,
+            rank,
+            STOPPED,
+            cause,
+            evidence,
+            at=event.at,
+            remedy=remedy,
+        )
 
 
 def _since(event: Event) -> str:
@@ -287,7 +363,15 @@ def first_crash(timeline: Timeline) -> Iterable[Fault]:
     cause = f"the process ended with {exit_words(first)}"
     evidence = end_words(timeline, rank, first)
     remedy = "read the last lines that it printed"
-    yield _rank(timeline, rank, confidence, cause, evidence, at=first.at, remedy=remedy)
+    yield _rank(
+        timeline,
+        rank,
+        confidence,
+        cause,
+        evidence,
+        at=first.at,
+        remedy=remedy,
+    )
 
 
 def _unexplained_exits(timeline: Timeline) -> list[tuple[int, Event]]:
@@ -313,7 +397,15 @@ def stuck_ranks(timeline: Timeline) -> Iterable[Fault]:
         since = _since(event)
         last = last_words(timeline, rank)
         evidence = (f"rank {rank} waits in {where} {since}, {last}",)
-        yield _rank(timeline, rank, STUCK, cause, evidence, at=event.at, remedy=remedy)
+        yield _rank(
+            timeline,
+            rank,
+            STUCK,
+            cause,
+            evidence,
+            at=event.at,
+            remedy=remedy,
+        )
 
 
 def late_start(timeline: Timeline) -> Iterable[Fault]:
@@ -328,7 +420,15 @@ def late_start(timeline: Timeline) -> Iterable[Fault]:
         if rank.rank in ready:
             continue
         evidence = rank_words(timeline, [rank.rank])
-        yield _rank(timeline, rank.rank, LATE_START, cause, evidence, at=overdue.at, remedy=remedy)
+        yield _rank(
+            timeline,
+            rank.rank,
+            LATE_START,
+            cause,
+            evidence,
+            at=overdue.at,
+            remedy=remedy,
+        )
 
 
 def unanswered_connections(timeline: Timeline) -> Iterable[Fault]:
@@ -339,7 +439,14 @@ def unanswered_connections(timeline: Timeline) -> Iterable[Fault]:
     for cut in cuts(timeline):
         if len(cut.nodes) == 1:
             (name,) = cut.nodes
-            yield _node(name, UNANSWERED, cut.cause, cut.evidence, at=at, remedy=remedy)
+            yield _node(
+                name,
+                UNANSWERED,
+                cut.cause,
+                cut.evidence,
+                at=at,
+                remedy=remedy,
+            )
             continue
         yield _link(
             cut.nodes,
@@ -377,7 +484,14 @@ def _store_not_opened(timeline: Timeline, host: str) -> Fault:
     remedy = f"check that {plan.address} is an address of {host} and resolves there"
     cause = f"the store at {plan.rendezvous} could not be opened"
     evidence = rank_words(timeline, [0])
-    return _node(host, NO_STORE, cause, evidence, at=end_time(timeline), remedy=remedy)
+    return _node(
+        host,
+        NO_STORE,
+        cause,
+        evidence,
+        at=end_time(timeline),
+        remedy=remedy,
+    )
 
 
 def _store_unreachable(timeline: Timeline, host: str, missing: Mapping[str, list[int]]) -> Fault:
@@ -393,7 +507,14 @@ def _store_unreachable(timeline: Timeline, host: str, missing: Mapping[str, list
     is_its_address = f"check that {plan.address} is its address"
     remedy = f"open port {plan.port} on {host}, and {is_its_address}"
     if len(missing) > 1:
-        return _node(host, NO_STORE, cause, evidence, at=at, remedy=remedy)
+        return _node(
+            host,
+            NO_STORE,
+            cause,
+            evidence,
+            at=at,
+            remedy=remedy,
+        )
     (other,) = missing
     ends = (other, host)
     return _link(
@@ -411,11 +532,26 @@ def _store_not_reached_by_some(
     for node, ranks in missing.items():
         if len(ranks) == len(timeline.plan.ranks_by_node[node]):
             evidence = rank_words(timeline, ranks)
-            yield _node(node, NO_STORE, cause, evidence, at=at, remedy=remedy)
+            yield _node(
+                node,
+                NO_STORE,
+                cause,
+                evidence,
+                at=at,
+                remedy=remedy,
+            )
             continue
         for rank in ranks:
             evidence = rank_words(timeline, [rank])
-            yield _rank(timeline, rank, NO_STORE, cause, evidence, at=at, remedy=remedy)
+            yield _rank(
+                timeline,
+                rank,
+                NO_STORE,
+                cause,
+                evidence,
+                at=at,
+                remedy=remedy,
+            )
 
 
 LIKELY_RULES: tuple[Rule, ...] = (
@@ -455,7 +591,13 @@ def _spoilers(timeline: Timeline) -> Iterable[Fault]:
             if rank in known:
                 continue
             known.add(rank)
-            yield _spoiler(timeline, rank, share, step, left)
+            yield _spoiler(
+                timeline,
+                rank,
+                share,
+                step,
+                left,
+            )
 
 
 def _suspects(timeline: Timeline, left: Mapping[int, Event]) -> dict[int, str]:
@@ -543,7 +685,15 @@ def _place_of_wrong_results(timeline: Timeline) -> Iterable[Fault]:
             timeline, rank, WRONG_RESULTS, cause, evidence, check=check, at=at, remedy=FAULTY_DATA
         )
         return
-    yield _node(first.node, WRONG_RESULTS, cause, evidence, check=check, at=at, remedy=FAULTY_DATA)
+    yield _node(
+        first.node,
+        WRONG_RESULTS,
+        cause,
+        evidence,
+        check=check,
+        at=at,
+        remedy=FAULTY_DATA,
+    )
 
 
 def check_of(op: str) -> str:

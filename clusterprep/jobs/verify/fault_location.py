@@ -25,7 +25,7 @@ Verdicts = Mapping[Probe, bool | None]  # True: slow, False: normal, None: undec
 
 
 @dataclass(frozen=True)
-class Blame:
+class LocatedFault:
     """A culprit: a node, one of its rails, directions of a pair, or the boundary of some nodes."""
 
     kind: Literal["node", "rail", "pair", "boundary"]
@@ -39,7 +39,7 @@ def locate_faults(
     confirmed: frozenset[str],
     pairs: dict[Probe, bool | None],
     evidence: ProbeEvidence,
-) -> Steps[tuple[Blame, ...]]:
+) -> Steps[tuple[LocatedFault, ...]]:
     """Find what makes the pairs slow that are slow. Yields the probes that it needs run for that.
 
     `confirmed` are nodes that are known to be slow, `pairs` the pairs that were measured.
@@ -47,10 +47,13 @@ def locate_faults(
     doubtful = _often_slow(nodes, confirmed, pairs)
     among = _pairs_among(doubtful, pairs)
     inside = yield from run_probes(evidence, among, -SURE, SURE)
-    pairs = {**pairs, **inside}
+    pairs = {
+        **pairs,
+        **inside,
+    }
     pieces = _pieces(doubtful, inside)
     guilty = _guilty_pieces(nodes, pieces, confirmed, pairs)
-    blames: list[Blame] = []
+    blames: list[LocatedFault] = []
     single: list[str] = []
     piece_numbers: dict[str, int] = {}
     for number, piece in enumerate(guilty, 1):
@@ -58,7 +61,7 @@ def locate_faults(
         if len(piece) == 1:
             single.extend(piece)
         else:
-            blames.append(Blame("boundary", piece))
+            blames.append(LocatedFault("boundary", piece))
     blames += yield from _nodes_or_rails(single, nodes, piece_numbers, evidence)
     unexplained: list[Probe] = []
     for probe, is_slow in pairs.items():
@@ -165,7 +168,7 @@ def _nodes_or_rails(
     nodes: Sequence[str],
     piece_numbers: Mapping[str, int],
     evidence: ProbeEvidence,
-) -> Steps[list[Blame]]:
+) -> Steps[list[LocatedFault]]:
     """Run each bad node with a partner on one rail at a time: some rails are slow, or the node is.
 
     A bad node may be below a bad switch, which cannot be seen from outside. So if a switch is bad,
@@ -174,7 +177,7 @@ def _nodes_or_rails(
     rails = range(evidence.settings.rails)
     others = without(nodes, bad)
     if not bad or len(others) < 2 or not rails:
-        return [Blame("node", (node,)) for node in bad]
+        return [LocatedFault("node", (node,)) for node in bad]
     healthy = without(others, piece_numbers)
     yield from calibrate("rail", healthy, evidence)
     place = positions(nodes)
@@ -188,7 +191,7 @@ def _nodes_or_rails(
                 remaining.append(node)
         pairs = partners(remaining, side, place, far=False)
         slow_rails.update((yield from _slow_rails(dict(pairs), rails, evidence)))
-    blames: list[Blame] = []
+    blames: list[LocatedFault] = []
     for node in bad:
         blames += _rails_of(node, slow_rails[node], len(rails))
     return blames
@@ -219,16 +222,16 @@ def _slow_rails(
     return slow
 
 
-def _rails_of(node: str, slow: Sequence[int], rails: int) -> list[Blame]:
+def _rails_of(node: str, slow: Sequence[int], rails: int) -> list[LocatedFault]:
     """Blame some rails as network cards; if all rails or none are slow alone, blame the node."""
     if 0 < len(slow) < rails:
-        return [Blame("rail", (node,), rail) for rail in slow]
-    return [Blame("node", (node,))]
+        return [LocatedFault("rail", (node,), rail) for rail in slow]
+    return [LocatedFault("node", (node,))]
 
 
 def _slow_ways(
     pairs: Sequence[Probe], good: Sequence[str], evidence: ProbeEvidence
-) -> Steps[list[Blame]]:
+) -> Steps[list[LocatedFault]]:
     """Measure each slow pair in both directions.
 
     If neither direction is slow by itself, the pair is measured anew and has to be slow once more.
@@ -248,13 +251,13 @@ def _slow_ways(
             doubted.append(pair)
     evidence.doubt(doubted)
     is_slow_again = yield from run_probes(evidence, doubted, -SURE, SURE)
-    blames: list[Blame] = []
+    blames: list[LocatedFault] = []
     for pair, slow in slow_ways.items():
         if not slow and is_slow_again[pair]:
             slow = _both_ways(pair)  # noqa: PLW2901
         if slow:
             ways_of_pair = tuple(map(_ends, slow))
-            blames.append(Blame("pair", pair.nodes, ways=ways_of_pair))
+            blames.append(LocatedFault("pair", pair.nodes, ways=ways_of_pair))
     return blames
 
 

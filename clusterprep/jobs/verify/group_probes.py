@@ -65,7 +65,14 @@ def probe_plan(plan: TrialPlan, probe: Probe, rendezvous: tuple[str, int]) -> Tr
         device = rdma_devices(plan)[probe.rail]
         env["NCCL_IB_HCA"] = f"={device}"
     timeout = min(plan.timeout, TIMEOUT)
-    return plan_subset(plan, probe.nodes, rendezvous, (step,), timeout, **env)
+    return plan_subset(
+        plan,
+        probe.nodes,
+        rendezvous,
+        (step,),
+        timeout,
+        **env,
+    )
 
 
 def probe_speed(timeline: Timeline) -> float | None:

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from clusterprep.jobs.verify.fault_location import Blame
+from clusterprep.jobs.verify.fault_location import LocatedFault
 from clusterprep.jobs.verify.group_probes import ON_GPUS
 from clusterprep.jobs.verify.probes import Kind, Probe
 from clusterprep.jobs.verify.screening import Screening
@@ -104,7 +104,7 @@ def _culprits(screened: Screened) -> tuple[Culprit, ...]:
     return tuple(_culprit(blame, screened) for blame in blames)
 
 
-def _proven_blames(blames: Iterable[Blame], screened: Screened) -> Iterable[Blame]:
+def _proven_blames(blames: Iterable[LocatedFault], screened: Screened) -> Iterable[LocatedFault]:
     """Yield proven blames; if not all of a node is slow, the pairs of it that are."""
     for blame in blames:
         if _is_proven(blame, screened):
@@ -113,16 +113,16 @@ def _proven_blames(blames: Iterable[Blame], screened: Screened) -> Iterable[Blam
             yield from _proven_pairs(blame, screened)
 
 
-def _proven_pairs(blame: Blame, screened: Screened) -> Iterable[Blame]:
+def _proven_pairs(blame: LocatedFault, screened: Screened) -> Iterable[LocatedFault]:
     for probe in screened.samples:
         if probe.kind != "pair" or not _involves(probe, blame):
             continue
-        pair = Blame("pair", probe.nodes)
+        pair = LocatedFault("pair", probe.nodes)
         if _is_proven(pair, screened):
             yield pair
 
 
-def _is_proven(blame: Blame, screened: Screened) -> bool:
+def _is_proven(blame: LocatedFault, screened: Screened) -> bool:
     """Whether the median is slow too, as odds rest on a model of the noise."""
     kind: Kind = "pair" if blame.rail is None else "rail"
     blamed, others = _speeds(blame, screened.samples, kind)
@@ -132,7 +132,7 @@ def _is_proven(blame: Blame, screened: Screened) -> bool:
     return statistics.median(blamed) < limit
 
 
-def _culprit(blame: Blame, screened: Screened) -> Culprit:
+def _culprit(blame: LocatedFault, screened: Screened) -> Culprit:
     evidence = tuple(_evidence(blame, screened.samples))
     nodes = blame.nodes
     if blame.kind == "pair":
@@ -181,7 +181,7 @@ def _culprit(blame: Blame, screened: Screened) -> Culprit:
     )
 
 
-def _evidence(blame: Blame, samples: Samples) -> Iterable[str]:
+def _evidence(blame: LocatedFault, samples: Samples) -> Iterable[str]:
     """Yield, per kind of probe, the speed with the nodes that are blamed beside that of others."""
     for kind, what in WHAT.items():
         blamed, others = _speeds(blame, samples, kind)
@@ -192,7 +192,7 @@ def _evidence(blame: Blame, samples: Samples) -> Iterable[str]:
         yield f"{what} {_names(blame)}: {speed}, others {usual}"
 
 
-def _speeds(blame: Blame, samples: Samples, kind: Kind) -> tuple[list[float], list[float]]:
+def _speeds(blame: LocatedFault, samples: Samples, kind: Kind) -> tuple[list[float], list[float]]:
     """Return the speeds with the nodes that are blamed, and the speeds of others."""
     blamed: list[float] = []
     others: list[float] = []
@@ -206,7 +206,7 @@ def _speeds(blame: Blame, samples: Samples, kind: Kind) -> tuple[list[float], li
     return blamed, others
 
 
-def _involves(probe: Probe, blame: Blame) -> bool:
+def _involves(probe: Probe, blame: LocatedFault) -> bool:
     """Whether a probe measured what is blamed.
 
     A boundary is crossed by probes with nodes on both sides of it.
@@ -221,7 +221,7 @@ def _involves(probe: Probe, blame: Blame) -> bool:
     return blame.rail is None or probe.rail in (None, blame.rail)
 
 
-def _names(blame: Blame) -> str:
+def _names(blame: LocatedFault) -> str:
     if blame.kind == "boundary":
         return f"{fold(blame.nodes[:SHOWN])} and others"
     return " and ".join(blame.nodes)

@@ -80,7 +80,13 @@ def expected(
     for node in nodes:
         count = ranks[node.name]
         node_env = env.get(node.name, {})
-        of_node = _expected_of_node(fleet, node, count, node_env, alone=alone)
+        of_node = _expected_of_node(
+            fleet,
+            node,
+            count,
+            node_env,
+            alone=alone,
+        )
         kind = (kind_of(fleet, node), count)
         same = kinds.setdefault(kind, [])
         same.append(of_node)
@@ -137,7 +143,13 @@ def _inside(fleet: Fleet, node: Node, count: int, env: Mapping[str, str]) -> Exp
     for model in models:
         if (model.name, model.capability) != (first.name, first.capability):
             return _unknown(f"{name} has GPUs of several models")
-    return _nvlink_of_node(node, first, links, count, env)
+    return _nvlink_of_node(
+        node,
+        first,
+        links,
+        count,
+        env,
+    )
 
 
 def _nvlink_of_node(
@@ -159,7 +171,13 @@ def _nvlink_of_node(
     if only_pairs and count > 2:
         joined = f"NVLink joins only pairs of GPUs on {node.name}"
         return _unknown(f"{joined}, and PCIe between them has no figure")
-    return _nvlink(model.capability, per_gpu, count, switched, env)
+    return _nvlink(
+        model.capability,
+        per_gpu,
+        count,
+        switched,
+        env,
+    )
 
 
 def _nvlink(

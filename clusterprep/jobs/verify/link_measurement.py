@@ -61,7 +61,13 @@ def measure_links(fanout: Fanout, fleet: Fleet) -> MeasuredLinks:
     endpoints = _listen(fanout, picks)
     rated = _rated_speed(fleet, picks)
     schedule = rounds(list(endpoints), fleet.inventory.cluster)
-    pairs = _measure(fanout, endpoints, schedule, PINGS, BYTES)
+    pairs = _measure(
+        fanout,
+        endpoints,
+        schedule,
+        PINGS,
+        BYTES,
+    )
     nodes = tuple(node.name for node in fleet.reached)
     seconds = time.monotonic() - began
     links = MeasuredLinks(nodes, pairs, seconds, rated)
@@ -77,7 +83,13 @@ def measure_links(fanout: Fanout, fleet: Fleet) -> MeasuredLinks:
         if not doubtful:
             continue
         schedule = disjoint(doubtful)
-        again = _measure(fanout, endpoints, schedule, FURTHER_PINGS, FURTHER_BYTES)
+        again = _measure(
+            fanout,
+            endpoints,
+            schedule,
+            FURTHER_PINGS,
+            FURTHER_BYTES,
+        )
         seconds = time.monotonic() - began
         links = with_further_look(links, again, seconds)
     bodies: dict[str, dict[str, Any]] = {name: {} for name in endpoints}
@@ -152,7 +164,13 @@ def _measure(
         tried = [pair for pair in pairs if set_aside.isdisjoint(pair)]
         if not tried:
             continue
-        measured = _measure_round(fanout, endpoints, tried, pings, size)
+        measured = _measure_round(
+            fanout,
+            endpoints,
+            tried,
+            pings,
+            size,
+        )
         found += measured
         bad = set(bad_pairs(measured, usual_speed(found)))
         for pair in tried:
@@ -180,7 +198,13 @@ def _dial_again(
         elif pair in before:
             connected.append(pair)
     schedule = disjoint(connected)
-    measured = _measure(fanout, endpoints, schedule, FURTHER_PINGS, BYTES)
+    measured = _measure(
+        fanout,
+        endpoints,
+        schedule,
+        FURTHER_PINGS,
+        BYTES,
+    )
     return (*failed, *measured)
 
 
@@ -193,7 +217,10 @@ def _dial(fanout: Fanout, endpoints: Endpoints, pairs: Sequence[Pair]) -> dict[P
     bodies: dict[str, dict[str, Any]] = {}
     for dialer, listeners in listeners_by_dialer.items():
         targets = [list(endpoints[name][:2]) for name in listeners]
-        bodies[dialer] = {"targets": targets, "limit": DIAL_LIMIT}
+        bodies[dialer] = {
+            "targets": targets,
+            "limit": DIAL_LIMIT,
+        }
     outcomes: dict[Pair, str] = {}
     answers = fanout.ask("dial", bodies, DIAL_LIMIT + ANSWER_MARGIN)
     for dialer, answer in answers.items():

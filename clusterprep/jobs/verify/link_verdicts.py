@@ -406,7 +406,13 @@ def with_links(result: VerifyResult, links: MeasuredLinks) -> VerifyResult:
     stages = (*result.stages, _stage(links))
     merged = _merged(before, found)
     speeds = tuple(map(_pair_speed, links.pairs))
-    return replace(result, verdict=verdict, stages=stages, culprits=merged, pairs=speeds)
+    return replace(
+        result,
+        verdict=verdict,
+        stages=stages,
+        culprits=merged,
+        pairs=speeds,
+    )
 
 
 def _nodes_of(accused: Iterable[Culprit]) -> set[str]:
@@ -437,7 +443,14 @@ def _pair_speed(measured: MeasuredPair) -> PairSpeed:
         return PairSpeed(measured.pair, measured.outcome)
     out = round(measured.out / 1e9, 6)
     back = round(measured.back / 1e9, 6)
-    return PairSpeed(measured.pair, "ok", out, back, measured.rtt, measured.resent)
+    return PairSpeed(
+        measured.pair,
+        "ok",
+        out,
+        back,
+        measured.rtt,
+        measured.resent,
+    )
 
 
 def _stage(links: MeasuredLinks) -> Stage:

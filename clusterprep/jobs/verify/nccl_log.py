@@ -157,7 +157,13 @@ def _hop(source: int, target: int, way: str) -> Hop | None:
     net = _NET.fullmatch(way)
     if net is not None:
         further = net["more"] or ""
-        return Hop(source, target, f"NET/{net['net']}", net["net"], "GDRDMA" in further)
+        return Hop(
+            source,
+            target,
+            f"NET/{net['net']}",
+            net["net"],
+            "GDRDMA" in further,
+        )
     kind, _, rest = way.partition("/")
     means = rest.partition("/")[0]
     if kind == "P2P" and means:

@@ -8,7 +8,7 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class BlamePage:
+class TrialCheckPage:
     """What a check of the trial is for; blame.py gives its verdict."""
 
     name: str
@@ -25,7 +25,7 @@ REMEDY_OF_LINKS = (
 )
 
 _PAGES = (
-    BlamePage(
+    TrialCheckPage(
         name="nccl.allgather",
         severity="error",
         title="Pieces of all ranks, gathered",
@@ -44,7 +44,7 @@ _PAGES = (
             "left"
         ),
     ),
-    BlamePage(
+    TrialCheckPage(
         name="nccl.broadcast",
         severity="error",
         title="What one rank sends to all",
@@ -62,7 +62,7 @@ _PAGES = (
             "left"
         ),
     ),
-    BlamePage(
+    TrialCheckPage(
         name="nccl.busbw_multi",
         severity="error",
         title="The speed of the all-reduce",
@@ -84,7 +84,7 @@ _PAGES = (
             "left"
         ),
     ),
-    BlamePage(
+    TrialCheckPage(
         name="nccl.correct",
         severity="error",
         title="Sums that are exact",
@@ -104,7 +104,7 @@ _PAGES = (
             "left"
         ),
     ),
-    BlamePage(
+    TrialCheckPage(
         name="nccl.hang",
         severity="error",
         title="Every rank finishes",
@@ -123,7 +123,7 @@ _PAGES = (
             "or rank at fault"
         ),
     ),
-    BlamePage(
+    TrialCheckPage(
         name="nccl.init_time",
         severity="warning",
         title="Time until ranks can work",
@@ -140,7 +140,7 @@ _PAGES = (
             "time python -c 'import torch'   # as the job's user, on the nodes that were ready last"
         ),
     ),
-    BlamePage(
+    TrialCheckPage(
         name="nccl.straggler",
         severity="warning",
         title="A rank that all others wait for",
@@ -159,7 +159,7 @@ _PAGES = (
             "nodes named"
         ),
     ),
-    BlamePage(
+    TrialCheckPage(
         name="nccl.transport",
         severity="warning",
         title="Transports between ranks",
@@ -176,7 +176,7 @@ _PAGES = (
         ),
         remedy="clusterprep check INVENTORY --only ib.,roce.,rdma.,env.,nccl.",
     ),
-    BlamePage(
+    TrialCheckPage(
         name="net.tcp_bw",
         severity="error",
         title="Links between nodes",
@@ -197,7 +197,7 @@ _PAGES = (
         ),
         remedy=REMEDY_OF_LINKS,
     ),
-    BlamePage(
+    TrialCheckPage(
         name="rank.consistency",
         severity="warning",
         title="The same on all ranks",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from clusterprep.jobs.verify.peers import usual_level
-from clusterprep.model.pair_schedule import packed
+from clusterprep.model.pair_schedule import pack_rounds
 
 ENOUGH = 300  # samples of a kind that say well enough what is normal
 CONTROLS = 12  # healthy pairs that tell what is normal where few others are measured
@@ -176,7 +176,7 @@ def run_probes(
         limits[probe] = evidence.counts[probe] + REPEATS
     remaining = probes
     while remaining:
-        for batch in packed(remaining, lambda probe: probe.nodes):
+        for batch in pack_rounds(remaining, lambda probe: probe.nodes):
             needed = evidence.groups + len(batch)
             if budget is not None and needed > budget:
                 return evidence.verdicts(probes, low, high)

@@ -109,7 +109,12 @@ class TrialPlan:
         ranks: list[dict[str, Any]] = []
         for rank in self.ranks_by_node[node.name]:
             env = dict(rank.env)
-            ranks.append({"rank": rank.rank, "env": env})
+            ranks.append(
+                {
+                    "rank": rank.rank,
+                    "env": env,
+                }
+            )
         config: dict[str, Any] = {"backend": self.backend}
         config["gpus"] = self.gpus.get(node.name, 0)
         config["same_files"] = list(self.same_files)
@@ -125,7 +130,10 @@ class TrialPlan:
         steps = [asdict(step) for step in self.steps]
         tasks: list[dict[str, Any]] = []
         for rank in self.ranks_by_node[node.name]:
-            task: dict[str, Any] = {"rank": rank.rank, "world": self.world_size}
+            task: dict[str, Any] = {
+                "rank": rank.rank,
+                "world": self.world_size,
+            }
             task["address"] = self.address
             task["port"] = self.port
             task["timeout"] = self.timeout
@@ -148,7 +156,7 @@ def plan_trial(
     none). The sizes of `settings` are those of all_reduce in float32; `further` collectives come
     after them.
     """
-    shares = shares_of(nodes, gpus)
+    shares = ranks_per_node(nodes, gpus)
     backend: str = settings.backend
     if backend == "auto":
         backend = _backend(nodes, shares, gpus)
@@ -163,10 +171,22 @@ def plan_trial(
     for position, node in enumerate(nodes):
         share = shares[position]
         declared = env.get(node.name, {})
-        given = {**gpu_settings, **declared, **logging}
+        given = {
+            **gpu_settings,
+            **declared,
+            **logging,
+        }
         for local in range(share):
             rank = len(ranks)
-            values = rank_environment(given, rendezvous, rank, local, world, share, position)
+            values = rank_environment(
+                given,
+                rendezvous,
+                rank,
+                local,
+                world,
+                share,
+                position,
+            )
             ranks.append(PlannedRank(rank, local, node.name, values))
     sweep = [ScheduledTest("all_reduce", size) for size in settings.sizes]
     address, port = rendezvous
@@ -185,7 +205,7 @@ def plan_trial(
     )
 
 
-def shares_of(nodes: Sequence[Node], gpus: Mapping[str, int]) -> list[int]:
+def ranks_per_node(nodes: Sequence[Node], gpus: Mapping[str, int]) -> list[int]:
     """Return how many ranks each node runs: as declared, else one per GPU in use, else one."""
     shares: list[int] = []
     for node in nodes:
@@ -215,20 +235,39 @@ def with_incident_sizes(plan: TrialPlan) -> TrialPlan:
         among = max(1, len(neighbours(plan.nodes)))
     gathered_bytes = FLOAT32_BYTES * INCIDENT_ALL_GATHER * plan.world_size
     broadcast_bytes = FLOAT32_BYTES * INCIDENT_BROADCAST
-    gathered = ScheduledTest("all_gather", gathered_bytes, repetitions=1, fit=True, among=among)
-    broadcast = ScheduledTest("broadcast", broadcast_bytes, repetitions=1, fit=True, among=among)
+    gathered = ScheduledTest(
+        "all_gather",
+        gathered_bytes,
+        repetitions=1,
+        fit=True,
+        among=among,
+    )
+    broadcast = ScheduledTest(
+        "broadcast",
+        broadcast_bytes,
+        repetitions=1,
+        fit=True,
+        among=among,
+    )
     steps = (*plan.steps, gathered, broadcast)
     return replace(plan, steps=steps)
 
 
-TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
-MEETING = ("MASTER_ADDR", "MASTER_PORT")
+TORCHRUN_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+)
+RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def without_launcher_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a rank without the variables that a launcher sets."""
     remaining = dict(env)
-    for name in (*TORCHRUN, *MEETING):
+    for name in (*TORCHRUN_VARIABLES, *RENDEZVOUS_VARIABLES):
         remaining.pop(name, None)
     return remaining
 
@@ -299,7 +338,10 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return the variables that torchrun would set, over those that the job is given."""
     address, port = rendezvous
-    env = {"OMP_NUM_THREADS": "1", **given}
+    env = {
+        "OMP_NUM_THREADS": "1",
+        **given,
+    }
     env["RANK"] = str(rank)
     env["LOCAL_RANK"] = str(local)
     env["WORLD_SIZE"] = str(world)

@@ -25,7 +25,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from clusterprep.jobs.verify.fault_location import Blame, locate_faults
+from clusterprep.jobs.verify.fault_location import LocatedFault, locate_faults
 from clusterprep.jobs.verify.probes import (
     CLEAR,
     SURE,
@@ -61,7 +61,7 @@ class Screening:
     Pairs with a bad node are not judged, and not counted as exercised.
     """
 
-    blames: tuple[Blame, ...]
+    blames: tuple[LocatedFault, ...]
     suspects: tuple[str, ...]  # that the group tests left
     group_tests: int
     pair_rounds: int
@@ -92,11 +92,23 @@ def screen(
     count = len(nodes)
     pair_count = count * (count - 1) // 2
     sure = -math.log(MISTAKES / max(1, pair_count))
-    bad = yield from _confirmed(nodes, suspects, good, evidence, sure)
+    bad = yield from _confirmed(
+        nodes,
+        suspects,
+        good,
+        evidence,
+        sure,
+    )
     clear = CLEAR
     if count <= ALL_PAIRS:
         clear = -SURE  # of a few pairs each one can be measured longer
-    pairs = yield from _measured_pairs(rounds, bad, evidence, clear, sure)
+    pairs = yield from _measured_pairs(
+        rounds,
+        bad,
+        evidence,
+        clear,
+        sure,
+    )
     blames = yield from locate_faults(nodes, bad, pairs, evidence)
     undecided = _undecided(pairs)
     exercised = len(pairs) - len(undecided)
@@ -128,7 +140,13 @@ def _suspects(nodes: Sequence[str], evidence: ProbeEvidence) -> Steps[Suspects]:
     slow: list[list[str]] = []
     healthy: list[tuple[str, ...]] = []
     probes = [Probe("group", part) for part in parts]
-    verdicts = yield from run_probes(evidence, probes, CLEAR, CAUGHT, HEALTHY)
+    verdicts = yield from run_probes(
+        evidence,
+        probes,
+        CLEAR,
+        CAUGHT,
+        HEALTHY,
+    )
     for probe, is_slow in verdicts.items():
         if is_slow is None:
             suspects.update(probe.nodes)
@@ -154,7 +172,13 @@ def _suspects_across(
     """Test one node of each healthy group: with this test every boundary is crossed."""
     middles = tuple(part[len(part) // 2] for part in healthy)
     probe = Probe("group", middles)
-    verdicts = yield from run_probes(evidence, [probe], CLEAR, CAUGHT, budget)
+    verdicts = yield from run_probes(
+        evidence,
+        [probe],
+        CLEAR,
+        CAUGHT,
+        budget,
+    )
     if verdicts[probe] is False:
         return ()
     return middles
@@ -183,7 +207,13 @@ def _split(
     aside: list[list[str]] = []
     while slow or aside:
         if not slow:
-            slow = yield from _test_again(aside, suspects, good, size, evidence)
+            slow = yield from _test_again(
+                aside,
+                suspects,
+                good,
+                size,
+                evidence,
+            )
             aside = []
             continue
         large: list[list[str]] = []
@@ -230,7 +260,13 @@ def _test_groups(
     groups: Sequence[Sequence[str]], good: Sequence[str], size: int, evidence: ProbeEvidence
 ) -> Steps[list[bool | None]]:
     probes = _padded(groups, good, size)
-    verdicts = yield from run_probes(evidence, probes, CLEAR, CAUGHT, BUDGET)
+    verdicts = yield from run_probes(
+        evidence,
+        probes,
+        CLEAR,
+        CAUGHT,
+        BUDGET,
+    )
     return [verdicts[probe] for probe in probes]
 
 

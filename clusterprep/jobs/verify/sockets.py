@@ -220,7 +220,13 @@ def _link(ends: tuple[str, ...], same: Sequence[Edge]) -> Cut:
     if len(answering) == 1 and all(edge.arrived for edge in same):
         ((source, target),) = answering
         cause = f"what {source} sends to {target} does not arrive"
-        return Cut(ends, cause, evidence, source, target)
+        return Cut(
+            ends,
+            cause,
+            evidence,
+            source,
+            target,
+        )
     pair = " and ".join(ends)
     return Cut(ends, f"TCP between {pair} gets no answer", evidence)
 

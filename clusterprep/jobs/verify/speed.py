@@ -71,7 +71,13 @@ def speed_finding(
         normal = _normal_by_earlier_runs(row, backend, yard, why_not)
     if normal is not None:
         return _by_normal(normal, row, nodes)
-    return _by_peers(row, nodes, backend, yard, why_not)
+    return _by_peers(
+        row,
+        nodes,
+        backend,
+        yard,
+        why_not,
+    )
 
 
 def _measured_words(row: CollectiveResult) -> str:
@@ -133,7 +139,13 @@ def _normal_by_earlier_runs(
     earlier_runs = f"{len(runs)} earlier runs of these nodes"
     if backend == "gloo":
         slowest = min(runs)
-        return Normal(slowest, f"the slowest of {earlier_runs}", GLOO_GRAVE, GLOO_SLOW, noisy=True)
+        return Normal(
+            slowest,
+            f"the slowest of {earlier_runs}",
+            GLOO_GRAVE,
+            GLOO_SLOW,
+            noisy=True,
+        )
     return Normal(statistics.median(runs), f"the median of {earlier_runs}")
 
 

@@ -57,10 +57,22 @@ def run_trial(
     measured = None
     if len(fleet.reached) > 1:
         measured = measure_links(fanout, fleet)
-    yardsticks = _yardsticks(fleet, plan, trial, measured, given)
+    yardsticks = _yardsticks(
+        fleet,
+        plan,
+        trial,
+        measured,
+        given,
+    )
     findings = blame.findings(trial, yardsticks)
     if _shows_normal_speed(trial, findings):
-        _remember_speed(fleet, plan, trial, given, run)
+        _remember_speed(
+            fleet,
+            plan,
+            trial,
+            given,
+            run,
+        )
     result = with_reach(trial, fleet)
     result = _limited_by_findings(result, findings)
     if measured is not None:
@@ -71,7 +83,13 @@ def run_trial(
         screened = screen_groups(fanout, fleet, plan)
         result = group_verdicts.with_groups(result, screened)
     if workarounds:
-        result = with_workarounds(fanout, fleet, plan, trial, result)
+        result = with_workarounds(
+            fanout,
+            fleet,
+            plan,
+            trial,
+            result,
+        )
     return result, findings
 
 
@@ -176,7 +194,14 @@ def _plan(fleet: Fleet, environment: Environment, incident_sizes: bool = False) 
     gpus = gpus_in_use(fleet)
     rendezvous = rendezvous_of(fleet)
     further = schedule.other_steps(settings)
-    plan = schedule.plan_trial(fleet.reached, env, rendezvous, settings, gpus, further)
+    plan = schedule.plan_trial(
+        fleet.reached,
+        env,
+        rendezvous,
+        settings,
+        gpus,
+        further,
+    )
     if incident_sizes:
         return schedule.with_incident_sizes(plan)
     return plan

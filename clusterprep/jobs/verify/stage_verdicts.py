@@ -66,7 +66,16 @@ def judge_stages(timeline: Timeline) -> tuple[Stage, ...]:
     """
     ready = timeline.ranks_with("ready")
     go = timeline.first("go")
-    rows = [_stage(timeline, "start", 0.0, START_LIMIT, ready, ready)]
+    rows = [
+        _stage(
+            timeline,
+            "start",
+            0.0,
+            START_LIMIT,
+            ready,
+            ready,
+        )
+    ]
     consistency = _consistency(timeline)
     if consistency is not None:
         rows.append(consistency)
@@ -76,10 +85,28 @@ def judge_stages(timeline: Timeline) -> tuple[Stage, ...]:
     at_store = timeline.ranks_with("store")
     joined = timeline.ranks_with("joined")
     met = timeline.ranks_with("met")
-    rows.append(_stage(timeline, "rendezvous", go.at, limit, at_store, joined))
+    rows.append(
+        _stage(
+            timeline,
+            "rendezvous",
+            go.at,
+            limit,
+            at_store,
+            joined,
+        )
+    )
     if rows[-1].verdict != "fail":
         since = _last_time(joined, go.at)
-        rows.append(_stage(timeline, "first collective", since, limit, joined, met))
+        rows.append(
+            _stage(
+                timeline,
+                "first collective",
+                since,
+                limit,
+                joined,
+                met,
+            )
+        )
     since = _last_time(met, go.at)
     for part in _parts(timeline):
         if rows[-1].verdict == "fail":
@@ -122,7 +149,14 @@ def _collectives(timeline: Timeline, part: _Part, since: float) -> tuple[Stage, 
     number, _ = _unfinished_or_last(timeline, part)
     entered = nth_events(timeline, "entered", number)
     left = nth_events(timeline, "left", number)
-    stage = _stage(timeline, part.name, since, timeline.plan.timeout, entered, left)
+    stage = _stage(
+        timeline,
+        part.name,
+        since,
+        timeline.plan.timeout,
+        entered,
+        left,
+    )
     return stage, _last_time(left, since)
 
 

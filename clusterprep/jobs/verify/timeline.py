@@ -62,7 +62,14 @@ class SharedEvents:
             data = NO_DATA
         elif what in SAID_BY_ALL:
             data = self._shared(data)
-        return Event(node, what, at, rank, data, mono)
+        return Event(
+            node,
+            what,
+            at,
+            rank,
+            data,
+            mono,
+        )
 
     def _shared(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
@@ -135,7 +142,11 @@ class Timeline:
 
     @functools.cached_property
     def _left_with(self) -> Mapping[str, Sequence[Event]]:
-        grouped: EventsByKey = {"wrong": [], "refused": [], "blame": []}
+        grouped: EventsByKey = {
+            "wrong": [],
+            "refused": [],
+            "blame": [],
+        }
         for event in self.of("left"):
             for key, events in grouped.items():
                 if event.data.get(key):
@@ -185,10 +196,11 @@ def ordered_timeline(plan: TrialPlan, events: Iterable[Event]) -> Timeline:
         offsets[event.node] = min(smallest, offset)
     placed: list[Event] = []
     for event in arrived:
-        if event.mono is not None:
+        if event.mono is None:
+            placed.append(event)
+        else:
             at = event.mono + offsets[event.node]
-            event = Event(event.node, event.what, at, event.rank, event.data)  # noqa: PLW2901
-        placed.append(event)
+            placed.append(Event(event.node, event.what, at, event.rank, event.data))
     placed.sort(key=_time)
     return Timeline(plan, tuple(placed))
 

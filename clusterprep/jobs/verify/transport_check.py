@@ -11,7 +11,7 @@ from clusterprep.jobs.verify.pages import PAGES
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding
 from clusterprep.model.nodeset import fold
-from clusterprep.nccl.interfaces import VARIABLE, admits
+from clusterprep.nccl.interfaces import VARIABLE, list_admits
 from clusterprep.nccl.lint.values import nccl_integer
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -228,7 +228,7 @@ def _is_within_node(timeline: Timeline, hop: Hop) -> bool:
 def _other_interface(env: Mapping[str, str], wiring: Wiring) -> Flaw | None:
     written = _interface_written(env)
     interface = wiring.interface
-    if not written or interface is None or admits(written, interface):
+    if not written or interface is None or list_admits(written, interface):
         return None
     place = f"{interface} {wiring.address}"
     cause = f"NCCL meets the others through {place}, which was not written"
@@ -245,7 +245,7 @@ def _other_devices(env: Mapping[str, str], wiring: Wiring) -> Flaw | None:
     for device in wiring.devices:
         name = f"{device.name}:{device.port}"
         used.append(name)
-        if not admits(written, device.name, device.port):
+        if not list_admits(written, device.name, device.port):
             foreign.append(name)
     differences: list[str] = []
     missing = _items_without_device(written, wiring.devices)
@@ -271,7 +271,7 @@ def _items_without_device(written: str, devices: Sequence[TransportDevice]) -> l
     items = filter(None, written.removeprefix("=").split(","))
     for item in items:
         value = prefix + item
-        is_matched = any(admits(value, device.name, device.port) for device in devices)
+        is_matched = any(list_admits(value, device.name, device.port) for device in devices)
         if not is_matched:
             missing.append(item)
     return missing

@@ -90,7 +90,16 @@ def no_effect(
 ) -> Remark:
     """Return a remark of the check env.no_effect about the value of a setting."""
     seen = f"{entry.name}={entry.value}"
-    return Remark("env.no_effect", entry.line, entry.name, message, seen, wanted, remedy, severity)
+    return Remark(
+        "env.no_effect",
+        entry.line,
+        entry.name,
+        message,
+        seen,
+        wanted,
+        remedy,
+        severity,
+    )
 
 
 def write(entry: LintEntry, value: str) -> str:

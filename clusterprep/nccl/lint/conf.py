@@ -139,7 +139,14 @@ def _encoding(text: Text, versions: Versions) -> Iterator[Remark]:
         message = "NCCL takes the mark for a part of the first line, which is lost"
         seen = "a byte-order mark (UTF-8) at the head of the file"
         wanted = "a file that starts with its first name"
-        yield _remark(1, "", message, seen, wanted, "sed -i '1s/^\\xEF\\xBB\\xBF//' FILE")
+        yield _remark(
+            1,
+            "",
+            message,
+            seen,
+            wanted,
+            "sed -i '1s/^\\xEF\\xBB\\xBF//' FILE",
+        )
     if text.returns and (versions.nccl is None or versions.nccl < CURED):
         message = (
             "before 2.30 NCCL keeps the carriage return as a part of the value: "
@@ -147,13 +154,20 @@ def _encoding(text: Text, versions: Versions) -> Iterator[Remark]:
         )
         seen = "a line that ends in CR LF, as Windows writes them"
         wanted = "lines that end in LF"
-        yield _remark(text.returns, "", message, seen, wanted, "sed -i 's/\\r$//' FILE")
+        yield _remark(
+            text.returns,
+            "",
+            message,
+            seen,
+            wanted,
+            "sed -i 's/\\r$//' FILE",
+        )
 
 
 def _flaws(number: int, setting: ConfSetting) -> Iterator[Remark]:
     """Yield one remark about the first flaw of a line: one remedy cures all of them."""
     flaws = list(setting.flaws)
-    if harmless(setting.name):
+    if ignores_text_behind_numbers(setting.name):
         flaws = [flaw for flaw in flaws if flaw not in _HARMLESS_FOR_NUMBERS]
     if not flaws:
         return
@@ -163,10 +177,17 @@ def _flaws(number: int, setting: ConfSetting) -> Iterator[Remark]:
     if "dollar" in flaws:
         value = "value"
     wanted = f"{setting.name}={value}"
-    yield _remark(number, setting.name, message, seen, wanted, f"write {wanted}")
+    yield _remark(
+        number,
+        setting.name,
+        message,
+        seen,
+        wanted,
+        f"write {wanted}",
+    )
 
 
-def harmless(name: str) -> bool:
+def ignores_text_behind_numbers(name: str) -> bool:
     """Return whether white space and a comment do no harm, as strtoll stops behind the digits."""
     entry = registry().get(name)
     return entry is not None and "strtoll" in (entry["on_invalid"] or "")
@@ -177,7 +198,13 @@ def _length(number: int, line: str, setting: ConfSetting) -> Iterator[Remark]:
     if size > LONGEST or len(line.encode()) > LONGEST_LINE:
         message = "NCCL cuts it off without a word"
         wanted = f"at most {LONGEST} bytes"
-        yield _remark(number, setting.name, message, f"{size} bytes", wanted)
+        yield _remark(
+            number,
+            setting.name,
+            message,
+            f"{size} bytes",
+            wanted,
+        )
 
 
 def _skipped(number: int, line: str) -> Iterator[Remark]:
@@ -186,8 +213,24 @@ def _skipped(number: int, line: str) -> Iterator[Remark]:
         name = match[1]
         wanted = f"{name}=value"
         message = "NCCL skips a line without ="
-        yield _remark(number, name, message, "a line without =", wanted, f"write {wanted}")
+        yield _remark(
+            number,
+            name,
+            message,
+            "a line without =",
+            wanted,
+            f"write {wanted}",
+        )
 
 
 def _remark(line: int, name: str, message: str, seen: str, wanted: str, remedy: str = "") -> Remark:
-    return Remark("env.nccl_conf", line, name, message, seen, wanted, remedy, severity="error")
+    return Remark(
+        "env.nccl_conf",
+        line,
+        name,
+        message,
+        seen,
+        wanted,
+        remedy,
+        severity="error",
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from clusterprep.model import Severity
 from clusterprep.nccl.lint import LintEntry, Remark, Text, Versions
-from clusterprep.nccl.lint.conf import COMMENT, DOLLAR, harmless, is_quoted
+from clusterprep.nccl.lint.conf import COMMENT, DOLLAR, ignores_text_behind_numbers, is_quoted
 
 _JUDGED = r"(?:NCCL|TORCH_NCCL|TORCH_DISTRIBUTED|OFI_NCCL|GLOO|TP_SOCKET)_\w+"
 _NAMES = re.compile(r"(?:NCCL|TORCH|OFI|GLOO|CUDA|MASTER|PET|TP)_\w*")
@@ -42,7 +42,13 @@ def _settings(text: Text) -> Iterator[Remark]:
             message = (
                 "what stands before the = is no name: docker refuses the line, and others skip it"
             )
-            yield _error(entry.line, entry.name, message, line.strip(), f"{inside[0]}=value")
+            yield _error(
+                entry.line,
+                entry.name,
+                message,
+                line.strip(),
+                f"{inside[0]}=value",
+            )
 
 
 def _flawed_value(text: Text, entry: LintEntry, line: str) -> Iterator[Remark]:
@@ -56,7 +62,14 @@ def _flawed_value(text: Text, entry: LintEntry, line: str) -> Iterator[Remark]:
     if DOLLAR.search(value):
         value = "value"
     wanted = f"{entry.name}={value}"
-    yield _remark(entry.line, entry.name, flaw, line.strip(), wanted, f"write {wanted}")
+    yield _remark(
+        entry.line,
+        entry.name,
+        flaw,
+        line.strip(),
+        wanted,
+        f"write {wanted}",
+    )
 
 
 def _env_file_flaw(line: str, value: str) -> str:
@@ -83,7 +96,7 @@ def _comment_flaw(entry: LintEntry) -> str:
 
     For pam_env a # ends the value and leaves the blank before it. For systemd all is value.
     """
-    if COMMENT.search(entry.written) and not harmless(entry.name):
+    if COMMENT.search(entry.written) and not ignores_text_behind_numbers(entry.name):
         return (
             "no comment behind a value: pam_env leaves a blank of it in the value, "
             "systemd all of it"
@@ -102,7 +115,13 @@ def _without_equals(text: Text) -> Iterator[Remark]:
         match = _WITHOUT_EQUALS.match(line)
         if match:
             message = "a line without = sets nothing"
-            yield _error(number, match[1], message, line.strip(), f"{match[1]}=value")
+            yield _error(
+                number,
+                match[1],
+                message,
+                line.strip(),
+                f"{match[1]}=value",
+            )
 
 
 def _byte_order_mark(text: Text) -> Iterator[Remark]:
@@ -119,7 +138,15 @@ def _byte_order_mark(text: Text) -> Iterator[Remark]:
     seen = "a byte-order mark (UTF-8) at the head of the file"
     wanted = "a file that starts with its first word"
     remedy = "sed -i '1s/^\\xEF\\xBB\\xBF//' FILE"
-    yield _remark(1, "", message, seen, wanted, remedy, severity)
+    yield _remark(
+        1,
+        "",
+        message,
+        seen,
+        wanted,
+        remedy,
+        severity,
+    )
 
 
 def _returns(text: Text) -> Iterator[Remark]:
@@ -135,7 +162,15 @@ def _returns(text: Text) -> Iterator[Remark]:
     )
     seen = "a line that ends in CR LF, as Windows writes them"
     wanted = "lines that end in LF"
-    yield _remark(text.returns, "", message, seen, wanted, "sed -i 's/\\r$//' FILE", severity)
+    yield _remark(
+        text.returns,
+        "",
+        message,
+        seen,
+        wanted,
+        "sed -i 's/\\r$//' FILE",
+        severity,
+    )
 
 
 def _blanks(text: Text) -> Iterator[Remark]:
@@ -146,7 +181,13 @@ def _blanks(text: Text) -> Iterator[Remark]:
         match = _APART.match(line)
         if match:
             name = match[1] or match[2]
-            yield _error(number, name, message, line.strip(), f"{name}=value")
+            yield _error(
+                number,
+                name,
+                message,
+                line.strip(),
+                f"{name}=value",
+            )
 
 
 def _split_lists(text: Text) -> Iterator[Remark]:
@@ -157,11 +198,26 @@ def _split_lists(text: Text) -> Iterator[Remark]:
         if _NAMES.fullmatch(entry.name):
             seen = text.lines[entry.line - 1].strip()
             wanted = "the list without blanks"
-            yield _remark(entry.line, entry.name, message, seen, wanted, "take the blanks out")
+            yield _remark(
+                entry.line,
+                entry.name,
+                message,
+                seen,
+                wanted,
+                "take the blanks out",
+            )
 
 
 def _error(line: int, name: str, message: str, seen: str, wanted: str) -> Remark:
-    return _remark(line, name, message, seen, wanted, f"write {wanted}", "error")
+    return _remark(
+        line,
+        name,
+        message,
+        seen,
+        wanted,
+        f"write {wanted}",
+        "error",
+    )
 
 
 def _remark(
@@ -173,4 +229,13 @@ def _remark(
     remedy: str,
     severity: Severity = "warning",
 ) -> Remark:
-    return Remark("env.no_effect", line, name, message, seen, wanted, remedy, severity)
+    return Remark(
+        "env.no_effect",
+        line,
+        name,
+        message,
+        seen,
+        wanted,
+        remedy,
+        severity,
+    )

@@ -81,7 +81,7 @@ _COSTS: Mapping[str, tuple[Callable[[str], bool], str]] = {
 }
 
 
-def left_behind(name: str, value: str) -> str:
+def cost_of_leftover(name: str, value: str) -> str:
     """Return what a setting costs; empty if it costs nothing.
 
     An empty value counts as unset, as its readers take it.
@@ -99,14 +99,22 @@ def judge(text: Text, versions: Versions) -> Iterator[Remark]:
     """
     written_by_apply = _lines_of_apply(text)
     for entry in text.held().values():
-        cost = left_behind(entry.name, entry.value)
+        cost = cost_of_leftover(entry.name, entry.value)
         if not cost or entry.line in written_by_apply or _differs_by_node(entry, text.dialect):
             continue
         message = f"left behind from a search for a fault? {cost}"
         seen = f"{entry.name}={entry.value}"
         wanted = "not in a permanent file"
         remedy = "drop the line, or set it for one job: NAME=value torchrun …"
-        yield Remark("env.nccl_debug", entry.line, entry.name, message, seen, wanted, remedy)
+        yield Remark(
+            "env.nccl_debug",
+            entry.line,
+            entry.name,
+            message,
+            seen,
+            wanted,
+            remedy,
+        )
 
 
 def _lines_of_apply(text: Text) -> set[int]:

@@ -31,7 +31,13 @@ def judge(text: Text, versions: Versions) -> Iterator[Remark]:
         flaw = _flaw(entry)
         if flaw is not None:
             message, wanted, cured = flaw
-            yield no_effect(entry, message, wanted, write(entry, cured), "error")
+            yield no_effect(
+                entry,
+                message,
+                wanted,
+                write(entry, cured),
+                "error",
+            )
         elif _is_only_loopback(entry):
             message = "loopback reaches no other node: right for a job on one node alone"
             yield no_effect(entry, message, "the interface that reaches all nodes")

@@ -79,7 +79,13 @@ def _not_exported(bare: Sequence[LintEntry]) -> Remark:
         seen += f" and {len(names) - 4} more"
     message = "without export the shell keeps it for itself, and no program gets it"
     remedy = f"export {' '.join(names[:4])}"
-    return _no_effect(bare[0], message, seen, "export in front", remedy)
+    return _no_effect(
+        bare[0],
+        message,
+        seen,
+        "export in front",
+        remedy,
+    )
 
 
 # ---------------------------------------------------------------- unknown names
@@ -111,7 +117,15 @@ def _unknown(entry: LintEntry) -> Remark | None:
             message = f"no program reads this name: names have capital letters, as {near} does"
         remedy = f"write {near}, or drop the line"
         wanted = near
-    return Remark("env.nccl_unknown", entry.line, name, message, name, wanted, remedy)
+    return Remark(
+        "env.nccl_unknown",
+        entry.line,
+        name,
+        message,
+        name,
+        wanted,
+        remedy,
+    )
 
 
 def of_others(name: str) -> bool:
@@ -143,7 +157,13 @@ def _label(entry: LintEntry) -> Remark:
     seen = f"{entry.name}={entry.value}"
     wanted = "the NCCL of that version installed"
     remedy = "python3 -c 'import torch; print(torch.cuda.nccl.version())'   # which one is loaded"
-    return _no_effect(entry, message, seen, wanted, remedy)
+    return _no_effect(
+        entry,
+        message,
+        seen,
+        wanted,
+        remedy,
+    )
 
 
 @dataclass(frozen=True)
@@ -196,7 +216,13 @@ def _too_new(entry: LintEntry, variable: Variable, reader: _Reader) -> Remark | 
     required = f"{reader.title} {variable['since']}"
     message = f"came with {required}, and {reader.title} {installed} ignores it"
     wanted = f"{required} or later"
-    return _no_effect(entry, message, entry.name, wanted, "drop the line, or update")
+    return _no_effect(
+        entry,
+        message,
+        entry.name,
+        wanted,
+        "drop the line, or update",
+    )
 
 
 def _deprecated(entry: LintEntry, variable: Variable, reader: _Reader) -> Remark | None:
@@ -223,7 +249,16 @@ def _outdated(
     if new_name:
         wanted, remedy = str(new_name), f"use {new_name}"
     name = entry.name
-    return Remark("env.deprecated", entry.line, name, message, name, wanted, remedy, severity)
+    return Remark(
+        "env.deprecated",
+        entry.line,
+        name,
+        message,
+        name,
+        wanted,
+        remedy,
+        severity,
+    )
 
 
 def _read_earlier(entry: LintEntry, variable: Variable, text: Text) -> Remark | None:
@@ -238,11 +273,25 @@ def _read_earlier(entry: LintEntry, variable: Variable, text: Text) -> Remark | 
     message = f"no effect in nccl.conf: {reader} has read it by the time NCCL opens this file"
     wanted = "in the environment of the process"
     remedy = "set it in the environment of the job: /etc/profile.d, the unit, or --env-file"
-    return _no_effect(entry, message, entry.name, wanted, remedy)
+    return _no_effect(
+        entry,
+        message,
+        entry.name,
+        wanted,
+        remedy,
+    )
 
 
 def _no_effect(entry: LintEntry, message: str, seen: str, wanted: str, remedy: str) -> Remark:
-    return Remark("env.no_effect", entry.line, entry.name, message, seen, wanted, remedy)
+    return Remark(
+        "env.no_effect",
+        entry.line,
+        entry.name,
+        message,
+        seen,
+        wanted,
+        remedy,
+    )
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:

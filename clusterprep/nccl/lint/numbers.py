@@ -74,11 +74,23 @@ def _nccl_number(entry: LintEntry, variable: Variable, number: Number) -> Remark
         if entry.value.strip().lower() in _OFF:
             return None
         message = "NCCL reads a number here, and text means 0"
-        return no_effect(entry, message, allowed, _number_for_text(entry), "error")
+        return no_effect(
+            entry,
+            message,
+            allowed,
+            _number_for_text(entry),
+            "error",
+        )
     if number.rest.strip():
         message = f"NCCL reads the digits and ignores what follows: this means {number.value}"
         remedy = _without_rest(entry, number, is_size=variable["kind"] == "size")
-        return no_effect(entry, message, allowed, remedy, "error")
+        return no_effect(
+            entry,
+            message,
+            allowed,
+            remedy,
+            "error",
+        )
     if number.octal:
         message = f"a leading 0 makes it octal: this means {number.value}"
         decimal = entry.value.strip().lstrip("0") or "0"
@@ -131,14 +143,26 @@ def _torch_bool(entry: LintEntry, variable: Variable) -> Remark | None:
         return None
     message = "torch refuses any other word: RuntimeError when the process group is made"
     remedy = f"write {entry.name}=1 or {entry.name}=0"
-    return no_effect(entry, message, "1 or 0", remedy, "error")
+    return no_effect(
+        entry,
+        message,
+        "1 or 0",
+        remedy,
+        "error",
+    )
 
 
 def _torch_integer(entry: LintEntry, variable: Variable) -> Remark | None:
     number = torch_integer(entry.value)
     if number is None:
         message = "torch wants a number: RuntimeError when the process group is made"
-        return no_effect(entry, message, "a number", _number_for_text(entry), "error")
+        return no_effect(
+            entry,
+            message,
+            "a number",
+            _number_for_text(entry),
+            "error",
+        )
     if number.rest.strip():
         message = f"torch reads the digits and ignores what follows: this means {number.value}"
         remedy = _without_rest(entry, number, is_size=False)
@@ -150,7 +174,13 @@ def _python(entry: LintEntry, variable: Variable) -> Remark | None:
     if entry.value.strip() in ("0", "1"):
         return None
     message = "torchrun wants 0 or 1 here: ValueError at its start"
-    return no_effect(entry, message, "0 or 1", _number_for_text(entry), "error")
+    return no_effect(
+        entry,
+        message,
+        "0 or 1",
+        _number_for_text(entry),
+        "error",
+    )
 
 
 def _plug_in(entry: LintEntry, variable: Variable) -> Remark | None:
@@ -158,16 +188,34 @@ def _plug_in(entry: LintEntry, variable: Variable) -> Remark | None:
     allowed = variable["allowed_values"].split(";")[0]
     if not entry.value:
         message = f"an empty value: {consequence}"
-        return no_effect(entry, message, allowed, "drop the line", "error")
+        return no_effect(
+            entry,
+            message,
+            allowed,
+            "drop the line",
+            "error",
+        )
     kind = variable["kind"]
     if kind == "bool" and not _OFI_WORDS.fullmatch(entry.value):
         message = f"neither true nor false: {consequence}"
-        return no_effect(entry, message, allowed, write(entry, "1"), "error")
+        return no_effect(
+            entry,
+            message,
+            allowed,
+            write(entry, "1"),
+            "error",
+        )
     if kind not in ("int", "size") or variable["name"] in _OFI_FRACTIONS:
         return None
     if not _OFI_INTEGER.fullmatch(entry.value):
         message = f"no number: {consequence}"
-        return no_effect(entry, message, allowed, "write a number", "error")
+        return no_effect(
+            entry,
+            message,
+            allowed,
+            "write a number",
+            "error",
+        )
     return None
 
 

@@ -70,7 +70,13 @@ def read(text: str, dialect: str) -> Text:
             entries.append(replace(entry, lost=True))
         else:
             entries.append(entry)
-    return Text(dialect, tuple(lines), tuple(entries), first_return, has_mark)
+    return Text(
+        dialect,
+        tuple(lines),
+        tuple(entries),
+        first_return,
+        has_mark,
+    )
 
 
 def _conf(lines: list[str]) -> Iterator[LintEntry]:
@@ -94,7 +100,13 @@ def _env_file(lines: list[str]) -> Iterator[LintEntry]:
         value = COMMENT.sub("", written.strip())
         value = _unquoted(value)
         known = DOLLAR.search(value) is None
-        yield LintEntry(name.strip(), value, number, known, written=written)
+        yield LintEntry(
+            name.strip(),
+            value,
+            number,
+            known,
+            written=written,
+        )
 
 
 def _unquoted(value: str) -> str:

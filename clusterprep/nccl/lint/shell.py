@@ -84,7 +84,14 @@ def _entry(assignment: _Assignment, command: _Command, exports_all: bool) -> Lin
         scope = "branch"
     known, value = _known(assignment.name, assignment.value)
     bare = assignment.bare and not exports_all
-    return LintEntry(assignment.name, value, command.line, known, bare=bare, scope=scope)
+    return LintEntry(
+        assignment.name,
+        value,
+        command.line,
+        known,
+        bare=bare,
+        scope=scope,
+    )
 
 
 def _known(name: str, value: str) -> tuple[bool, str]:

@@ -119,7 +119,15 @@ def _sockets(held: Held) -> Iterator[Remark]:
     wanted = f"a product of {MOST_SOCKETS} at most"
     fewer = max(MOST_SOCKETS // threads, 1)
     remedy = f"write NCCL_NSOCKS_PERTHREAD={fewer}"
-    yield Remark("env.no_effect", later.line, later.name, message, seen, wanted, remedy)
+    yield Remark(
+        "env.no_effect",
+        later.line,
+        later.name,
+        message,
+        seen,
+        wanted,
+        remedy,
+    )
 
 
 def _later(first: LintEntry, second: LintEntry) -> LintEntry:
@@ -139,7 +147,13 @@ def _contradictions(held: Held) -> Iterator[Remark]:
     net = held.get("NCCL_NET")
     if net is not None and net.value.upper() == "IB" and _integer(held, "NCCL_IB_DISABLE"):
         message = "NCCL_NET=IB wants what NCCL_IB_DISABLE switches off: no communicator can be made"
-        yield no_effect(net, message, "one of the two", "drop NCCL_IB_DISABLE", "error")
+        yield no_effect(
+            net,
+            message,
+            "one of the two",
+            "drop NCCL_IB_DISABLE",
+            "error",
+        )
 
 
 def _useless(held: Held) -> Iterator[Remark]:
@@ -184,7 +198,15 @@ def _gid_index(held: Held, versions: Versions) -> Iterator[Remark]:
     )
     seen = f"{entry.name}={entry.value}"
     wanted, remedy = "no such line", "drop the line"
-    yield Remark("env.deprecated", entry.line, entry.name, message, seen, wanted, remedy)
+    yield Remark(
+        "env.deprecated",
+        entry.line,
+        entry.name,
+        message,
+        seen,
+        wanted,
+        remedy,
+    )
 
 
 def _integer(held: Held, name: str) -> int | None:

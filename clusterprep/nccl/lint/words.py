@@ -103,7 +103,13 @@ def _torch_level(entry: LintEntry) -> Remark | None:
     if entry.value.upper() in _TORCH_LEVELS:
         return None
     message = "torch refuses any other word: the import of torch.distributed ends with it"
-    return no_effect(entry, message, "OFF, INFO or DETAIL", write(entry, "INFO"), "error")
+    return no_effect(
+        entry,
+        message,
+        "OFF, INFO or DETAIL",
+        write(entry, "INFO"),
+        "error",
+    )
 
 
 _RULES = {

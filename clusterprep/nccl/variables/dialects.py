@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from clusterprep.nccl.variables.variables import nccl_reads
+from clusterprep.nccl.variables.variables import conf_file_has_effect
 
 # Bytes of a name, and of a value.
 NCCL_MOST = 1023
@@ -39,7 +39,7 @@ _NAMES_OF_CHARACTERS = {" ": "a blank", "'": "a quote", '"': "a quote", "\\": "a
 
 def refusal(target: str, name: str, value: str) -> str | None:
     """Return why this target cannot hold this value, and what to do; None if it can."""
-    if target == "nccl.conf" and not nccl_reads(name):
+    if target == "nccl.conf" and not conf_file_has_effect(name):
         return None  # it is not written there
     why = _too_long(target, name, value)
     if why is None:

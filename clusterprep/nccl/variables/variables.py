@@ -25,7 +25,7 @@ def registry() -> Mapping[str, Mapping[str, Any]]:
     return {entry["name"]: entry for entry in entries}
 
 
-def of_nccl(name: str) -> bool:
+def is_read_by_nccl_or_plugin(name: str) -> bool:
     """Return whether NCCL or a plug-in of it reads this name.
 
     For such a name a «key» is no secret: a partition key is the number of a table's row.
@@ -34,7 +34,7 @@ def of_nccl(name: str) -> bool:
     return entry is not None and entry["owner"] in ("nccl", "ofi")
 
 
-def nccl_reads(name: str) -> bool:
+def conf_file_has_effect(name: str) -> bool:
     """Return whether a value in nccl.conf has an effect.
 
     An unknown NCCL_ name counts as NCCL's, unless it is known with TORCH_ in front.

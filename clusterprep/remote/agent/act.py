@@ -14,13 +14,14 @@ import time
 
 from clusterprep.remote.agent.disk import (
     Stop,
+    below_root,
     current,
     decoded,
     encoded_or_none,
     guarded,
     make_folder,
     missing_folders,
-    own_text,
+    read_own_file,
     read_stored,
     refuse_pinned,
     refuse_shared,
@@ -29,7 +30,6 @@ from clusterprep.remote.agent.disk import (
     set_value,
     store_bytes,
     sync_folder,
-    under,
     value_of,
     write_new,
 )
@@ -48,7 +48,7 @@ _staged = {}  # type: dict[str, str]
 
 def state_folder(root):
     """Return the folder of our own state; raise Stop if other users could change or redirect it."""
-    folder = under(root, STATE)
+    folder = below_root(root, STATE)
     refuse_shared(os.path.join(folder, "runs"), root)
     return folder
 
@@ -120,7 +120,13 @@ def is_run_name(run):
 
 def write_manifest(folder, manifest):
     text = dumps(manifest).encode("ascii") + b"\n"
-    replace_file(manifest_path(folder), text, 0o644, os.geteuid(), os.getegid())
+    replace_file(
+        manifest_path(folder),
+        text,
+        0o644,
+        os.geteuid(),
+        os.getegid(),
+    )
 
 
 def read_manifest(folder):
@@ -128,7 +134,7 @@ def read_manifest(folder):
 
     They knew files only, and left owner and mode as they were.
     """
-    text = own_text(manifest_path(folder))
+    text = read_own_file(manifest_path(folder))
     manifest = loads(text.decode("ascii"))
     for entry in manifest["files"]:
         entry.setdefault("running", False)
@@ -155,7 +161,7 @@ def new_access(entry):
     return [entry["mode"], entry["uid"], entry["gid"]]
 
 
-def former(entry):
+def access_before(entry):
     """Return mode, user and group of a file before the run; for a new file those that it got."""
     return entry["was"] or new_access(entry)
 
@@ -204,12 +210,17 @@ def refuse_unsettled(root):
 def new_manifest(request, files):
     """Return the manifest of a run that is staged now; raise Stop if a file has changed."""
     run, root, undone = request["run"], request["root"], request.get("undoes")
-    manifest = {"run": run, "cluster": request["cluster"], "undoes": undone, "state": "staged"}
+    manifest = {
+        "run": run,
+        "cluster": request["cluster"],
+        "undoes": undone,
+        "state": "staged",
+    }
     owners = former_owners(root, undone)
     entries = []
     folders = set()
     for wanted in files:
-        place = under(root, wanted["path"])
+        place = below_root(root, wanted["path"])
         entries.append(new_entry(wanted, place, run, owners))
     for entry in entries:
         home = os.path.dirname(entry["place"])
@@ -231,20 +242,24 @@ def former_owners(root, undone):
         return {}
     owners = {}
     for entry in read_manifest(folder)["files"]:
-        owners[entry["path"]] = former(entry)[1:]
+        owners[entry["path"]] = access_before(entry)[1:]
     return owners
 
 
 def new_entry(wanted, place, run, owners):
     """Return what the manifest says of one file; raise Stop if it changed since it was planned."""
     path = wanted["path"]
-    entry = {"path": path, "place": place, "removes": wanted["after"] is None}
+    entry = {
+        "path": path,
+        "place": place,
+        "removes": wanted["after"] is None,
+    }
     entry["resource"] = wanted.get("resource")
     entry["running"] = is_kernel_value(wanted)
     entry["access"] = wanted.get("access")
-    data, was = now(entry)
+    data, was = current_state(entry)
     if data != decoded(wanted["before"]):
-        raise changed(path, place, data, "since it was planned")
+        raise changed_error(path, place, data, "since it was planned")
     if entry["running"]:
         refuse_fixed(place)
     elif was:
@@ -264,7 +279,7 @@ def beside_name(path, run):
     return os.path.join(folder, ".%s.clusterprep-%s" % (name, run))
 
 
-def now(entry):
+def current_state(entry):
     """Return (bytes, [mode, user, group]) of a file, (None, None) if there is none.
 
     For a value of the running kernel (value, None).
@@ -287,10 +302,16 @@ def refuse_fixed(place):
         raise Stop("denied", "%s may not be set here" % place)
 
 
-def changed(path, place, data, when, **more):
+def changed_error(path, place, data, when, **more):
     """Return the Stop for a file whose bytes are now `data`."""
     why = "%s changed %s" % (place, when)
-    return Stop("changed", why, path=path, current=encoded_or_none(data), **more)
+    return Stop(
+        "changed",
+        why,
+        path=path,
+        current=encoded_or_none(data),
+        **more,
+    )
 
 
 def stage_files(folder, manifest, files):
@@ -318,10 +339,10 @@ def discard(manifest):
         beside = entry["beside"]
         if os.path.lexists(beside):
             os.unlink(beside)
-    drop_folders(manifest)
+    remove_empty_folders(manifest)
 
 
-def drop_folders(manifest):
+def remove_empty_folders(manifest):
     """Remove the folders that a run made, if they are empty. Returns those that are in use."""
     in_use = []
     for folder in reversed(manifest["folders"]):
@@ -357,9 +378,9 @@ def commit(agent, request):
 def commit_entry(folder, entry, committed):
     """Put one file or value in place, and append its entry to `committed`."""
     place = entry["place"]
-    data, _ = now(entry)
+    data, _ = current_state(entry)
     if data != read_stored(folder, entry["backup"]):
-        raise changed(entry["path"], place, data, "since it was planned")
+        raise changed_error(entry["path"], place, data, "since it was planned")
     if entry["running"]:
         # Appended before it is set: the kernel may take another value than the one it is given.
         committed.append(entry)
@@ -394,7 +415,7 @@ def settle(agent, request):
     original = other_folder(folder, undone)
     in_use = []
     if original:
-        in_use = drop_folders(read_manifest(original))
+        in_use = remove_empty_folders(read_manifest(original))
     forget_old(request["root"])
     return {"left": in_use} if in_use else {}
 
@@ -451,20 +472,26 @@ def is_replaced(folder, manifest, entry):
     if manifest["state"] == "committed" or entry["removes"]:
         return True
     if entry["running"]:
-        data, _ = now(entry)
+        data, _ = current_state(entry)
         return data == read_stored(folder, entry["after"])
     return not os.path.lexists(entry["beside"])
 
 
 def refuse_edited(folder, entries):
     for entry in entries:
-        data, _ = now(entry)
+        data, _ = current_state(entry)
         after = read_stored(folder, entry["after"])
         before = read_stored(folder, entry["backup"])
         if data in (before, after):
             continue
         path, place, coded = entry["path"], entry["place"], encoded_or_none(after)
-        raise changed(path, place, data, "after it was written", after=coded)
+        raise changed_error(
+            path,
+            place,
+            data,
+            "after it was written",
+            after=coded,
+        )
 
 
 def restore(folder, manifest, entries, by=None):
@@ -478,7 +505,7 @@ def restore(folder, manifest, entries, by=None):
 
 def put_back(folder, entry):
     old = read_stored(folder, entry["backup"])
-    data, access = now(entry)
+    data, access = current_state(entry)
     same_access = not entry["access"] or access == entry["was"]
     if data == old and same_access:
         return
@@ -488,7 +515,7 @@ def put_back(folder, entry):
     elif old is None:
         remove_file(place)
     else:
-        replace_file(place, old, *former(entry))
+        replace_file(place, old, *access_before(entry))
 
 
 # ---------------------------------------------------------------- the list of runs
@@ -515,12 +542,17 @@ def described(folder, manifest):
 
 
 def described_file(folder, entry):
-    row = {"path": entry["path"], "mode": former(entry)[0], "now": None, "strange": None}
+    row = {
+        "path": entry["path"],
+        "mode": access_before(entry)[0],
+        "now": None,
+        "strange": None,
+    }
     row["resource"] = entry["resource"]
     row["running"] = entry["running"]
     row["was"] = entry["was"] if entry["access"] else None
     try:
-        data, row["access"] = now(entry)
+        data, row["access"] = current_state(entry)
         row["now"] = encoded_or_none(data)
     except Stop as stop:
         row["strange"] = stop.body["why"]

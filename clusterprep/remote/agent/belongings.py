@@ -37,7 +37,10 @@ def belongings(files):
     )
     for part, items in parts:
         for piece in cut(items):
-            yield {"part": part, "items": piece}
+            yield {
+                "part": part,
+                "items": piece,
+            }
 
 
 def interpreter():

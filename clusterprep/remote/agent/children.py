@@ -60,7 +60,10 @@ class Child(object):
         if code >= 0:
             number = code - 128  # a shell in between says 128 + signal
         if 0 < number < 65:
-            body = {"signal": number, "name": signal_name(number)}
+            body = {
+                "signal": number,
+                "name": signal_name(number),
+            }
         else:
             body = {"code": code}
         body.update(self.last_words(), asked=self.company.stopping)
@@ -81,7 +84,10 @@ class Child(object):
         where = b""
         if state == "stuck":
             where = read_process(self.pid, "wchan")
-        body = {"state": state, "where": where.decode("ascii")}
+        body = {
+            "state": state,
+            "where": where.decode("ascii"),
+        }
         self.company.tell("state", self.number, said=body)
 
     # What ranks and processes of a launch do differently.
@@ -103,7 +109,7 @@ class Child(object):
         """Close what was opened for it."""
 
 
-class Company(object):
+class ProcessGroup(object):
     """All children of one start, until the last of them has ended.
 
     One request to stop waits for that, and is answered then.
@@ -260,7 +266,11 @@ def environment(account, python, given, mark):
 
     Nothing of the agent's own environment is in it.
     """
-    env = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
+    env = {
+        "HOME": account.home,
+        "USER": account.name,
+        "LOGNAME": account.name,
+    }
     env["SHELL"] = account.shell
     env["LANG"] = "C.UTF-8"
     env["PATH"] = "%s:%s" % (os.path.dirname(python), PATH)
@@ -299,14 +309,27 @@ def prepare_as(account):
     return prepare
 
 
-def refusal(error, request):
+def start_error(error, request):
     """Return the answer that says why no rank runs here, with a reason the controller knows."""
     if isinstance(error, KeyError):
-        return {"no": "no_user", "why": "there is no user %s" % request["user"]}
+        return {
+            "no": "no_user",
+            "why": "there is no user %s" % request["user"],
+        }
     if isinstance(error, ImportError):
-        return {"no": "missing_tool", "why": "the agent's Python has no ctypes: %s" % error}
+        return {
+            "no": "missing_tool",
+            "why": "the agent's Python has no ctypes: %s" % error,
+        }
     code = getattr(error, "errno", None)
-    reasons = {errno.ENOENT: "missing_tool", errno.EACCES: "denied", errno.EPERM: "denied"}
+    reasons = {
+        errno.ENOENT: "missing_tool",
+        errno.EACCES: "denied",
+        errno.EPERM: "denied",
+    }
     what = getattr(error, "filename", None) or request["python"]
     why = getattr(error, "strerror", None) or error
-    return {"no": reasons.get(code, "agent_error"), "why": "%s: %s" % (what, why)}
+    return {
+        "no": reasons.get(code, "agent_error"),
+        "why": "%s: %s" % (what, why),
+    }

@@ -152,12 +152,21 @@ class Collective(object):
 
     def result(self):
         blame = self.blame[:MAX_BLAMED]
-        return {"wrong": self.wrong, "first": self.first, "blame": blame, "own": self.own}
+        return {
+            "wrong": self.wrong,
+            "first": self.first,
+            "blame": blame,
+            "own": self.own,
+        }
 
     def describe(self, start, sample, turn, source):
         """Return the report of the first wrong element. `turn` is the repetition, 0 the warm-up."""
         offset, _, _, seen, wanted = sample
-        row = {"index": start + offset, "seen": repr(seen), "wanted": wanted}
+        row = {
+            "index": start + offset,
+            "seen": repr(seen),
+            "wanted": wanted,
+        }
         row["turn"] = turn
         row["source"] = source
         return row
@@ -355,7 +364,10 @@ def measure(context, channel, step, limit):
     There are as many as asked for, or as fit into BUDGET. A collective that the backend refuses
     is left out by all ranks alike, for it is refused before anything is sent.
     """
-    report = {"op": step["op"], "dtype": step["dtype"]}
+    report = {
+        "op": step["op"],
+        "dtype": step["dtype"],
+    }
     collective = collective_of(context, step)
     entered, size = False, step["bytes"]
     try:

@@ -189,7 +189,12 @@ class Task(object):
         except Stop as stop:
             self.answer(stop.body)
         except OSError as error:
-            self.answer({"no": "failed", "why": "%s: %s" % (error.filename, error.strerror)})
+            self.answer(
+                {
+                    "no": "failed",
+                    "why": "%s: %s" % (error.filename, error.strerror),
+                }
+            )
 
     def answer(self, body):
         self.command = None
@@ -218,12 +223,15 @@ def end_all():
             command.kill("the agent ended")
 
 
-def started(generator):
+def runs_commands(generator):
     """Return an operation that runs the commands of a generator and answers when all are done."""
 
     def operation(agent, request):
         if _under_way:
-            return {"no": "busy", "why": "another step is under way"}
+            return {
+                "no": "busy",
+                "why": "another step is under way",
+            }
         Task(agent, request, generator(request))
         return None
 

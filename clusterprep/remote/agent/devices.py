@@ -9,7 +9,7 @@ import os
 import struct
 
 from clusterprep.remote.agent.light import socket
-from clusterprep.remote.agent.readers import NoAnswer, names, offer
+from clusterprep.remote.agent.readers import NoAnswer, names_in, offer
 
 PCI = "/sys/bus/pci/devices/"
 RDMA = "/sys/class/infiniband/"
@@ -75,9 +75,12 @@ def read_pci_tree():
         for address in row["above"]:
             if address not in bridges:
                 bridges[address] = _bridge(address)
-    answer = {"devices": devices, "bridges": bridges}
+    answer = {
+        "devices": devices,
+        "bridges": bridges,
+    }
     answer["virtual"] = _virtual()
-    answer["iommu"] = names("/sys/class/iommu")
+    answer["iommu"] = names_in("/sys/class/iommu")
     return answer
 
 
@@ -176,7 +179,7 @@ def _virtual():
 def read_rdma_tree():
     """Return RDMA devices by name: card, firmware, and of each port what its state files lack."""
     devices = {}
-    for name in names(RDMA)[:MAX_FUNCTIONS]:
+    for name in names_in(RDMA)[:MAX_FUNCTIONS]:
         devices[name] = _rdma_device(RDMA + name)
     return devices
 
@@ -184,17 +187,23 @@ def read_rdma_tree():
 def _rdma_device(folder):
     row = read_all_small(folder, ("fw_ver", "board_id", "hca_type", "node_type"))
     row["pci"] = target(folder + "/device")
-    row["net"] = names(folder + "/device/net")
+    row["net"] = names_in(folder + "/device/net")
     row["ports"] = ports = {}
-    for port in names(folder + "/ports"):
+    for port in names_in(folder + "/ports"):
         ports[port] = _rdma_port(folder + "/ports/" + port)
     return row
 
 
 def _rdma_port(folder):
     if read_small(folder + "/link_layer") == "InfiniBand":
-        return {"lid": read_small(folder + "/lid"), "gids": []}
-    return {"lid": None, "gids": _gids(folder)}
+        return {
+            "lid": read_small(folder + "/lid"),
+            "gids": [],
+        }
+    return {
+        "lid": None,
+        "gids": _gids(folder),
+    }
 
 
 def _gids(folder):
@@ -222,17 +231,25 @@ def read_verbs(user):
     With a user of None the ids of this process.
     """
     rows = []
-    for name in names("/dev/infiniband"):
+    for name in names_in("/dev/infiniband"):
         if not name.startswith("uverbs"):
             continue
         state = os.stat("/dev/infiniband/" + name)
         device = read_small("/sys/class/infiniband_verbs/%s/ibdev" % name)
-        row = {"name": name, "device": device, "mode": state.st_mode}
+        row = {
+            "name": name,
+            "device": device,
+            "mode": state.st_mode,
+        }
         row["uid"] = state.st_uid
         row["gid"] = state.st_gid
         rows.append(row)
     uid, groups = _ids(user)
-    return {"devices": rows, "uid": uid, "groups": groups}
+    return {
+        "devices": rows,
+        "uid": uid,
+        "groups": groups,
+    }
 
 
 def _ids(user):
@@ -271,14 +288,17 @@ def read_rail_routes():
         row["leaves"] = _leaves(address, prefix)
         row["router"] = _router(name, address, prefix, held)
         rows.append(row)
-    return {"rails": rows, "all": _settings("all")}
+    return {
+        "rails": rows,
+        "all": _settings("all"),
+    }
 
 
 def _rail_names():
     """Return the interfaces of RDMA devices, or the bonds that these belong to."""
     rails = set()
-    for device in names(RDMA):
-        for name in names(RDMA + device + "/device/net"):
+    for device in names_in(RDMA):
+        for name in names_in(RDMA + device + "/device/net"):
             master = target("/sys/class/net/%s/master" % name)
             rails.add(master or name)
     return sorted(rails)
@@ -361,13 +381,31 @@ def _router(name, address, prefix, held):
 def _route(destination, address, index=None):
     """Return the attributes of the kernel's route by their numbers, None if it has no route."""
     # struct rtmsg: family, dst_len, src_len, tos, table, protocol, scope, type, flags
-    body = struct.pack("=BBBBBBBBI", socket.AF_INET, 32, 32, 0, 0, 0, 0, 0, 0)
+    body = struct.pack(
+        "=BBBBBBBBI",
+        socket.AF_INET,
+        32,
+        32,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
     for kind, value in ((RTA_DST, destination), (RTA_SRC, socket.inet_aton(address))):
         body += struct.pack("=HH", 8, kind) + value
     if index is not None:
         body += struct.pack("=HHI", 8, RTA_OIF, index)
     # struct nlmsghdr: length, type, flags (NLM_F_REQUEST), sequence, port
-    header = struct.pack("=IHHII", 16 + len(body), RTM_GETROUTE, 1, 1, 0)
+    header = struct.pack(
+        "=IHHII",
+        16 + len(body),
+        RTM_GETROUTE,
+        1,
+        1,
+        0,
+    )
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
     try:
         sock.settimeout(2.0)
@@ -393,7 +431,10 @@ def _attributes(data):
 
 def install(agent):
     """Register the readers of this part."""
-    readers = {"pci_tree": read_pci_tree, "rdma_tree": read_rdma_tree}
+    readers = {
+        "pci_tree": read_pci_tree,
+        "rdma_tree": read_rdma_tree,
+    }
     readers["rail_routes"] = read_rail_routes
     offer(readers, lane="devices")
     offer({"verbs": read_verbs}, lane="names")  # it looks the user up

@@ -10,7 +10,7 @@ import struct
 import time
 
 from clusterprep.remote.agent.light import socket
-from clusterprep.remote.agent.readers import names, paths, read_file
+from clusterprep.remote.agent.readers import matching_paths, names_in, read_file
 
 IP_MTU_DISCOVER, IP_PMTUDISC_DO, TCP_INFO = 10, 2, 11  # linux/in.h, linux/tcp.h
 INFO_SIZE = 192  # bytes of struct tcp_info that are asked for
@@ -56,7 +56,11 @@ def _hold(agent, first, last):
         return port
     reason = "in_use" if trouble.errno == errno.EADDRINUSE else "denied"
     owner = _owner(first) if first == last else None
-    return {"no": reason, "why": trouble.strerror, "owner": owner}
+    return {
+        "no": reason,
+        "why": trouble.strerror,
+        "owner": owner,
+    }
 
 
 # Sockets that listen, each with the descriptors of its connections.
@@ -91,10 +95,13 @@ def unlisten(agent, request):
 def _owner(port):
     """Return {"pid", "name"} of the process that listens on a port; None if it cannot be known."""
     links = _listening_links("/proc/net/tcp", port) | _listening_links("/proc/net/tcp6", port)
-    for pid in names("/proc"):
+    for pid in names_in("/proc"):
         if pid.isdigit() and not links.isdisjoint(open_files(pid)):
             name = read_file("/proc/%s/comm" % pid).strip()
-            return {"pid": int(pid), "name": name}
+            return {
+                "pid": int(pid),
+                "name": name,
+            }
     return None
 
 
@@ -117,7 +124,7 @@ def open_files(pid):
     Empty for a process that has ended or that belongs to another user.
     """
     targets = []
-    for link in paths("/proc/%s/fd/*" % pid):
+    for link in matching_paths("/proc/%s/fd/*" % pid):
         try:
             targets.append(os.readlink(link))
         except OSError:

@@ -39,12 +39,15 @@ def guarded(operation):
             return stop.body
         except OSError as error:
             reason = _REASONS.get(error.errno, "failed")
-            return {"no": reason, "why": "%s: %s" % (error.filename, error.strerror)}
+            return {
+                "no": reason,
+                "why": "%s: %s" % (error.filename, error.strerror),
+            }
 
     return guard
 
 
-def under(root, path):
+def below_root(root, path):
     """Return a path below the node's root."""
     return os.path.join(root, path.lstrip("/"))
 
@@ -81,7 +84,7 @@ def refuse_shared(path, root):
         raise Stop("not_ours", "%s is not touched: %s" % (path, why))
 
 
-def own_text(path):
+def read_own_file(path):
     """Return the bytes of a file of our own state; raise Stop if other users could write it."""
     try:
         return owned_text(path)
@@ -153,7 +156,13 @@ def store_bytes(folder, name, data):
     if data is None:
         return None
     path = os.path.join(folder, name)
-    write_new(path, data, 0o600, os.geteuid(), os.getegid())
+    write_new(
+        path,
+        data,
+        0o600,
+        os.geteuid(),
+        os.getegid(),
+    )
     return name
 
 
@@ -161,10 +170,10 @@ def read_stored(folder, name):
     """Return the bytes that store_bytes wrote, by the name that it returned."""
     if name is None:
         return None
-    return own_text(os.path.join(folder, name))
+    return read_own_file(os.path.join(folder, name))
 
 
-def remove_beside(path):
+def remove_leftover(path):
     """Remove what an interrupted replacement left beside a file. Returns its name, now free."""
     beside = "%s.clusterprep-new" % path
     if os.path.lexists(beside):
@@ -174,8 +183,14 @@ def remove_beside(path):
 
 def replace_file(path, data, mode, uid, gid):
     """Replace a file by rename: a reader finds the old bytes or the new ones."""
-    beside = remove_beside(path)
-    write_new(beside, data, mode, uid, gid)
+    beside = remove_leftover(path)
+    write_new(
+        beside,
+        data,
+        mode,
+        uid,
+        gid,
+    )
     os.rename(beside, path)
     sync_folder(os.path.dirname(path))
 

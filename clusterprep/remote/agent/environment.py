@@ -8,7 +8,14 @@ import os
 
 from clusterprep.remote.agent.launched import container, lines_of, slurm, systemd, text_of
 from clusterprep.remote.agent.readers import offer
-from clusterprep.remote.agent.shells import LANE, account, as_user, keep, sessions, start_up
+from clusterprep.remote.agent.shells import (
+    LANE,
+    account,
+    as_user,
+    keep_sessions,
+    sessions,
+    start_up,
+)
 
 LIBRARIES = ("libnccl.so", "libcuda.so")
 MAX_FOLDERS = 64  # of LD_LIBRARY_PATH that are looked into
@@ -26,7 +33,7 @@ def read_environment(user, session):
     entry, given = account(user, session)
     first = container()
     answer = as_user(entry, lambda: look(entry, given))
-    keep(user, session, answer["sessions"])
+    keep_sessions(user, session, answer["sessions"])
     return dict(answer, container=first)
 
 
@@ -38,7 +45,11 @@ def look(entry, given):
     home = entry.pw_dir
     texts = start_up(entry)
     answers = sessions(entry, given, texts)
-    row = {"user": entry.pw_name, "home": home, "sessions": answers}
+    row = {
+        "user": entry.pw_name,
+        "home": home,
+        "sessions": answers,
+    }
     environments = []
     for answer in answers.values():
         if answer[0] == "ok":

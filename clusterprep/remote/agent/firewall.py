@@ -19,7 +19,11 @@ def read_firewall():
     Only IPv4 of iptables.
     """
     loaded = loaded_modules()
-    listings = {"nft": None, "iptables": None, "legacy": None}
+    listings = {
+        "nft": None,
+        "iptables": None,
+        "legacy": None,
+    }
     if loaded is None or "nf_tables" in loaded or built_in("nf_tables"):
         listings["nft"] = listed(["nft", "-j", "-t", "list", "ruleset"])
         if '"xt"' in listings["nft"]:  # rules of iptables, whose extensions nft does not name

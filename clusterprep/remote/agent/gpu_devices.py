@@ -6,7 +6,7 @@ Device nodes, bound devices, libraries, and the fabric manager.
 import os
 import stat
 
-from clusterprep.remote.agent.readers import NoAnswer, names, offer, read_pci, run
+from clusterprep.remote.agent.readers import NoAnswer, names_in, offer, read_pci, run
 
 SWITCH = "0x0680"  # PCI class of an NVSwitch: bridge, other
 
@@ -17,11 +17,14 @@ def read_gpu_nodes():
     access(2) asks the device cgroup as open(2) does, and no driver: opening would wake an idle GPU.
     """
     nodes = {}
-    for name in names("/dev"):
+    for name in names_in("/dev"):
         number = name[6:]
         if name.startswith("nvidia") and number.isdigit():
             nodes[number] = _access("/dev/" + name)
-    return {"nodes": nodes, "bound": names("/proc/driver/nvidia/gpus")}
+    return {
+        "nodes": nodes,
+        "bound": names_in("/proc/driver/nvidia/gpus"),
+    }
 
 
 def _access(path):
@@ -57,10 +60,19 @@ def read_fabric_manager():
             version = run(["nv-fabricmanager", "--version"])["out"]
         except NoAnswer:
             pass
-    return {"state": state, "version": version}
+    return {
+        "state": state,
+        "version": version,
+    }
 
 
 def install(agent):
     """Register the readers of this part."""
-    offer({"gpu_nodes": read_gpu_nodes, "nvml_libraries": read_nvml_libraries}, lane="files")
+    offer(
+        {
+            "gpu_nodes": read_gpu_nodes,
+            "nvml_libraries": read_nvml_libraries,
+        },
+        lane="files",
+    )
     offer({"fabric_manager": read_fabric_manager}, lane="tools")

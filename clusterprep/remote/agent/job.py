@@ -20,12 +20,12 @@ import time
 from clusterprep.remote.agent.children import (
     LEASH,
     Child,
-    Company,
+    ProcessGroup,
     UserAccount,
     environment,
     mark_of,
     popen,
-    refusal,
+    start_error,
 )
 from clusterprep.remote.agent.printed import OutputStream
 from clusterprep.remote.agent.processes import drain, process_stat
@@ -104,7 +104,7 @@ class Worker(object):
         return all(stream.closed_at for stream in self.streams.values())
 
 
-class Job(Company):
+class Job(ProcessGroup):
     """All processes of this node, and the ranks that they start."""
 
     def __init__(self, agent, mark, leash, uid):
@@ -112,7 +112,7 @@ class Job(Company):
         self._listener = None
         self._connections = {}  # file descriptor -> socket
         self.workers = {}
-        Company.__init__(self, agent, mark, leash)
+        ProcessGroup.__init__(self, agent, mark, leash)
 
     def open_listener(self):
         """Open the socket that ranks connect their streams to. Returns its name."""
@@ -125,7 +125,7 @@ class Job(Company):
 
     def poll(self, now):
         self._accept()
-        Company.poll(self, now)
+        ProcessGroup.poll(self, now)
 
     def _accept(self):
         """Accept all waiting connections of root and of the job's user, and close any other."""
@@ -178,7 +178,7 @@ class Job(Company):
                 if stream.closed_at is None:
                     drain(fd, stream.hear)
                     stream.end()
-        Company.close(self)
+        ProcessGroup.close(self)
         for fd, connection in self._connections.items():
             self.agent.unwatch(fd)
             connection.close()
@@ -207,7 +207,13 @@ class Arriving(object):
             return
         _, rank, stream_number, _ = fields
         # The pid is the kernel's, not that of the line.
-        self._job.arrived(int(rank), int(stream_number), self._pid, rest, self._fd)
+        self._job.arrived(
+            int(rank),
+            int(stream_number),
+            self._pid,
+            rest,
+            self._fd,
+        )
 
     def _is_valid(self, fields):
         if len(fields) != 4:
@@ -228,7 +234,13 @@ def spawn(job, account, request, entry, socket_name):
         given = dict(given, **{WAY: socket_name})
     try:
         env = environment(account, request["python"], given, job.mark)
-        process = popen(account, entry["argv"], env, stdout=out_sink, stderr=err_sink)
+        process = popen(
+            account,
+            entry["argv"],
+            env,
+            stdout=out_sink,
+            stderr=err_sink,
+        )
     except BaseException:
         os.close(out)
         os.close(err)
@@ -237,7 +249,10 @@ def spawn(job, account, request, entry, socket_name):
         os.close(out_sink)
         os.close(err_sink)
     rank = entry["rank"]
-    pipes = {out: OutputStream(job, rank, "out"), err: OutputStream(job, rank, "err")}
+    pipes = {
+        out: OutputStream(job, rank, "out"),
+        err: OutputStream(job, rank, "err"),
+    }
     job.children.append(Process(job, rank, process, pipes))
     job.tell("spawned", rank, said={"pid": process.pid})
 
@@ -252,7 +267,13 @@ def spawn_all(job, account, request, socket_name):
     with os.fdopen(source, "rb") as folder:
         try:
             for entry in request["processes"]:
-                spawn(job, account, request, entry, socket_name)
+                spawn(
+                    job,
+                    account,
+                    request,
+                    entry,
+                    socket_name,
+                )
                 account.folder_fd = None
         finally:
             os.close(sink)
@@ -267,11 +288,14 @@ class Jobs(object):
 
     def launch(self, agent, request):
         if self._running():
-            return {"no": "busy", "why": "processes of an earlier launch are still running"}
+            return {
+                "no": "busy",
+                "why": "processes of an earlier launch are still running",
+            }
         try:
             account = UserAccount(request["user"])
         except (OSError, KeyError) as error:
-            return refusal(error, request)
+            return start_error(error, request)
         folders = tuple(request["folders"])
         if not request["strict"]:
             folders += account.folders
@@ -282,13 +306,19 @@ class Jobs(object):
             folder = spawn_all(job, account, request, socket_name)
         except (OSError, KeyError, ImportError, subprocess.SubprocessError) as error:
             job.begin_stop(time.monotonic())  # those that did start
-            return refusal(error, request)
+            return start_error(error, request)
         if request["strict"]:
             wanted = request["folders"][0]
             if folder != os.path.realpath(wanted):
                 job.begin_stop(time.monotonic())
-                return {"no": "no_folder", "why": "%s cannot enter %s" % (account.name, wanted)}
-        return {"folder": folder, "user": account.name}
+                return {
+                    "no": "no_folder",
+                    "why": "%s cannot enter %s" % (account.name, wanted),
+                }
+        return {
+            "folder": folder,
+            "user": account.name,
+        }
 
     def _running(self):
         return self._job is not None and bool(self._job.children)

@@ -22,7 +22,10 @@ def read_journal(folder):
     if holder is None and not _all_settled(runs):
         # Read again: a run may have been settled, and its lock released, since the first look.
         runs = list(_runs(runs_folder))
-    return {"runs": runs, "holder": holder}
+    return {
+        "runs": runs,
+        "holder": holder,
+    }
 
 
 def _all_settled(runs):

@@ -42,10 +42,21 @@ def read_kernel_log(*words):
         priority = int(fields[0])
         facility, level = priority >> 3, priority & 7
         if facility == 0:  # the kernel's own: other lines were written by a process
-            kinds.add(word, number, seconds, level, text)
+            kinds.add(
+                word,
+                number,
+                seconds,
+                level,
+                text,
+            )
     if first is None:
         raise NoAnswer("garbled", "%s holds no record" % PATH)
-    return {"now": _now(), "first": first, "records": kinds.records(), "cut": kinds.cut}
+    return {
+        "now": _now(),
+        "first": first,
+        "records": kinds.records(),
+        "cut": kinds.cut,
+    }
 
 
 class Kinds(object):

@@ -5,7 +5,7 @@ Only variables that matter are sent to the controller, and none that may be a se
 
 import os
 
-from clusterprep.remote.agent.readers import NoAnswer, paths, read_file
+from clusterprep.remote.agent.readers import NoAnswer, matching_paths, read_file
 
 # How the names of variables begin that matter to a job.
 STARTS = (
@@ -136,7 +136,7 @@ def _unit_files(name):
     """
     by_name = {}
     for folder in UNITS:
-        for path in paths(folder + name + "/*"):
+        for path in matching_paths(folder + name + "/*"):
             if path.endswith(".conf"):
                 by_name[os.path.basename(path)] = path
     return [by_name[key] for key in sorted(by_name)]
@@ -249,8 +249,8 @@ def services(home):
 
 
 def _shared(home):
-    plain = paths("/etc/environment.d/*")
-    plain += paths(home.rstrip("/") + "/.config/environment.d/*")
+    plain = matching_paths("/etc/environment.d/*")
+    plain += matching_paths(home.rstrip("/") + "/.config/environment.d/*")
     drop_ins = _unit_files("system/service.d") + _unit_files("system/user@.service.d")
     return _unit_lines(_defaults()) + _lines_of_files(plain) + _unit_lines(drop_ins)
 
@@ -259,7 +259,7 @@ def _units():
     """Return {name: its files, drop-ins last} of the units of this machine's own."""
     places = []
     for folder in UNITS[1:]:
-        for path in paths(folder + "system/*"):
+        for path in matching_paths(folder + "system/*"):
             if ".service" in path:
                 places.append(path)
     by_name = {}
@@ -276,7 +276,7 @@ def _units():
 
 
 def _drop_ins(folder):
-    return [path for path in paths(folder + "/*") if _is_drop_in(path)]
+    return [path for path in matching_paths(folder + "/*") if _is_drop_in(path)]
 
 
 def _is_drop_in(path):

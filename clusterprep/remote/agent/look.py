@@ -296,7 +296,15 @@ def look(agent, request):
     def spread(lane_class, rest):
         # What hangs seldom hangs alone: behind a stuck read the others no longer share one lane.
         for start in range(min(WIDE, len(rest))):
-            lanes.append(lane_class(agent, rest[start::WIDE], done, spread, hurry))
+            lanes.append(
+                lane_class(
+                    agent,
+                    rest[start::WIDE],
+                    done,
+                    spread,
+                    hurry,
+                )
+            )
 
     agent.polls.append(poll)
     instant_reads = [read for read in reads if instant(*read[1])]
@@ -304,7 +312,15 @@ def look(agent, request):
         done(index, answer(kind, args))
     slow_reads = [read for read in reads if read[0] in open_reads]
     for lane_class, group in grouped(slow_reads):
-        lanes.append(lane_class(agent, group, done, spread, hurry))
+        lanes.append(
+            lane_class(
+                agent,
+                group,
+                done,
+                spread,
+                hurry,
+            )
+        )
     agent.endings.append(lambda: end_all(lanes))
     if not reads:
         done(-1, None)

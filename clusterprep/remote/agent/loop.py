@@ -30,7 +30,10 @@ class Agent(object):
 
     def __init__(self, nonce, in_fd=0, out_fd=1, patience=PATIENCE):
         self.nonce = nonce.encode("ascii")
-        self.ops = {"ping": ping, "load": load}
+        self.ops = {
+            "ping": ping,
+            "load": load,
+        }
         self.polls = []  # called as poll(now) at least every TICK seconds while any is registered
         self.endings = []  # called once, in reverse order, before the process exits
         self.patience = patience
@@ -137,7 +140,10 @@ class Agent(object):
             operation = self.ops[op]
             body = operation(self, request)
         except Exception as error:  # noqa: BLE001 - one bad request must not end the conversation
-            body = {"no": "agent_error", "why": "%s: %s" % (type(error).__name__, error)}
+            body = {
+                "no": "agent_error",
+                "why": "%s: %s" % (type(error).__name__, error),
+            }
         if body is not None:
             self.answer(request, **body)
             self._send()
@@ -164,7 +170,10 @@ class Agent(object):
 def ping(agent, request):
     """Return two of the four time stamps of a clock comparison, seconds since the epoch."""
     received = time.time()
-    return {"seen": received, "sent": time.time()}
+    return {
+        "seen": received,
+        "sent": time.time(),
+    }
 
 
 def load(agent, request):
@@ -207,7 +216,10 @@ def main(nonce, define, modules, patience=PATIENCE):
     agent.define = define
     for module in modules:
         introduce(agent, module)
-    hello = {"hello": 1, "uid": os.geteuid()}
+    hello = {
+        "hello": 1,
+        "uid": os.geteuid(),
+    }
     hello["python"] = sys.version.split()[0]
     hello["pid"] = os.getpid()
     hello["magic"] = binascii.hexlify(MAGIC).decode("ascii")

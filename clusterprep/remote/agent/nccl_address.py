@@ -19,7 +19,7 @@ from clusterprep.remote.agent.shells import (
     identity,
     sessions,
     start_up,
-    take,
+    take_sessions,
 )
 
 PROBE_LIMIT = 10.0  # seconds for the interpreter and NCCL, on network file systems too
@@ -41,8 +41,18 @@ def read_nccl_address(python, user, session, script):
         raise NoAnswer("missing_tool", "%s does not exist" % python)
     entry, given = account(user, session)
     first = container()
-    known_sessions = take(user, session)
-    return as_user(entry, lambda: answers(entry, given, first, python, script, known_sessions))
+    known_sessions = take_sessions(user, session)
+    return as_user(
+        entry,
+        lambda: answers(
+            entry,
+            given,
+            first,
+            python,
+            script,
+            known_sessions,
+        ),
+    )
 
 
 def answers(entry, given, first, python, script, known_sessions=None):
@@ -71,7 +81,10 @@ def answers(entry, given, first, python, script, known_sessions=None):
         if environment[0] == "ok":
             by_path[path] = ask(environment[1])
         else:
-            by_path[path] = {"no": environment[1], "why": environment[2]}
+            by_path[path] = {
+                "no": environment[1],
+                "why": environment[2],
+            }
     prolog = slurm()
     if prolog is not None:
         by_path["slurm"] = ask(values(prolog))
@@ -125,7 +138,10 @@ class Asker(object):
         try:
             return probed(self.python, self.script, environment)
         except NoAnswer as no:
-            answer = {"no": no.reason, "why": no.why}
+            answer = {
+                "no": no.reason,
+                "why": no.why,
+            }
             if no.reason == "timed_out":
                 self.slow = answer  # all others would take as long to fail
             return answer

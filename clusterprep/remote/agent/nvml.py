@@ -173,7 +173,11 @@ class NvmlLibrary(object):
         self.sample(handles, rows)
         self.pairs(handles, rows)
         driver = self.text("nvmlSystemGetDriverVersion")
-        return {"driver": driver, "cuda": cuda, "gpus": rows}
+        return {
+            "driver": driver,
+            "cuda": cuda,
+            "gpus": rows,
+        }
 
     def describe(self, handle, row):
         """Add all fields of one GPU to its row; return the code of a GPU that is lost, else 0."""
@@ -188,13 +192,31 @@ class NvmlLibrary(object):
         for field, symbol in PAIRS.items():
             row[field] = self.numbers(2, symbol, handle)
         if refused(row["temperature"]):  # nvmlDeviceGetTemperature is deprecated from API 13 on
-            newer = self.structure("nvmlDeviceGetTemperatureV", handle, "=8xi", 12, 1)
+            newer = self.structure(
+                "nvmlDeviceGetTemperatureV",
+                handle,
+                "=8xi",
+                12,
+                1,
+            )
             if not refused(newer):
                 row["temperature"] = newer[0]
         row["remap"] = self.numbers(4, "nvmlDeviceGetRemappedRows", handle)
         row["remap_banks"] = self.structure("nvmlDeviceGetRowRemapperHistogram", handle, "=5I", 20)
-        row["sram"] = self.structure("nvmlDeviceGetSramEccErrorStatus", handle, "=96xI", 104, 1)
-        row["margin"] = self.structure("nvmlDeviceGetMarginTemperature", handle, "=4xi", 8, 1)
+        row["sram"] = self.structure(
+            "nvmlDeviceGetSramEccErrorStatus",
+            handle,
+            "=96xI",
+            104,
+            1,
+        )
+        row["margin"] = self.structure(
+            "nvmlDeviceGetMarginTemperature",
+            handle,
+            "=4xi",
+            8,
+            1,
+        )
         row["memory_temperature"] = self.field(handle, MEMORY_TEMPERATURE)
         row["ecc_volatile"] = self.uncorrected(handle, 0)
         row["ecc_aggregate"] = self.uncorrected(handle, 1)
@@ -211,7 +233,13 @@ class NvmlLibrary(object):
     def uncorrected(self, handle, counter):
         """Return the uncorrected ECC errors since the driver was loaded (0) or of all time (1)."""
         count = self.ctypes.c_uint64
-        return self.number("nvmlDeviceGetTotalEccErrors", handle, 1, counter, of=count)
+        return self.number(
+            "nvmlDeviceGetTotalEccErrors",
+            handle,
+            1,
+            counter,
+            of=count,
+        )
 
     def pci(self, symbol, *args):
         """Return the address in nvmlPciInfo_t (68 bytes), of which busId is the last 32 bytes."""
@@ -238,7 +266,13 @@ class NvmlLibrary(object):
 
         Older libraries count the reserved bytes as used; then they are None.
         """
-        sizes = self.structure("nvmlDeviceGetMemoryInfo_v2", handle, "=8x4Q", 40, 2)
+        sizes = self.structure(
+            "nvmlDeviceGetMemoryInfo_v2",
+            handle,
+            "=8x4Q",
+            40,
+            2,
+        )
         if not refused(sizes):
             total, reserved, _, used = sizes
             return [total, reserved, used]
@@ -301,7 +335,13 @@ class NvmlLibrary(object):
         Older libraries know neither of the last two, which are then None.
         """
         for version, size, layout in ((3, 40, "=4x16xiIB3xIB3x"), (2, 36, "=4x16xiIB3xI")):
-            info = self.structure("nvmlDeviceGetGpuFabricInfoV", handle, layout, size, version)
+            info = self.structure(
+                "nvmlDeviceGetGpuFabricInfoV",
+                handle,
+                layout,
+                size,
+                version,
+            )
             if refused(info):
                 continue
             status, clique, state, health = info[:4]

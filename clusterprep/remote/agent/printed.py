@@ -53,7 +53,11 @@ class OutputStream(object):
 
     def _report(self, lines):
         texts = [line.decode("utf-8", "replace") for line in lines]
-        report = {"stream": self.name, "lines": texts, "left_out": self._left_out}
+        report = {
+            "stream": self.name,
+            "lines": texts,
+            "left_out": self._left_out,
+        }
         self.company.tell("lines", self.rank, said=report)
         self._left_out = 0
 

@@ -20,12 +20,12 @@ import time
 from clusterprep.remote.agent.children import (
     LEASH,
     Child,
-    Company,
+    ProcessGroup,
     UserAccount,
     environment,
     mark_of,
     popen,
-    refusal,
+    start_error,
 )
 from clusterprep.remote.agent.nccl_lines import Output
 from clusterprep.remote.agent.processes import drain, process_stat
@@ -121,7 +121,10 @@ class RankProcess(Child):
         """Send NCCL's lines about its connections, once no more can come."""
         self.printed.end()
         if self.printed.lines:
-            report = {"lines": self.printed.lines, "cut": self.printed.cut}
+            report = {
+                "lines": self.printed.lines,
+                "cut": self.printed.cut,
+            }
             self.company.tell("nccl", self.number, said=report)
 
     def close(self):
@@ -134,11 +137,17 @@ class RankProcess(Child):
         self.reports.close()
 
 
-class Trial(Company):
+class Trial(ProcessGroup):
     """All ranks of this node, from `start` to `stop`."""
 
     def add(self, number, process, reports, output):
-        rank = RankProcess(self, number, process, reports, output)
+        rank = RankProcess(
+            self,
+            number,
+            process,
+            reports,
+            output,
+        )
         self.children.append(rank)
         self.agent.watch(output, rank.printed.hear)
         self.agent.watch(reports.fileno(), rank.hear_report)
@@ -188,10 +197,16 @@ class Ranks(object):
 
     def start(self, agent, request):
         if self._ranks():
-            return {"no": "busy", "why": "ranks of an earlier trial are still running"}
+            return {
+                "no": "busy",
+                "why": "ranks of an earlier trial are still running",
+            }
         if len(request["source"]) > MAX_SOURCE:
             why = "the program of the ranks has more than %d bytes" % MAX_SOURCE
-            return {"no": "agent_error", "why": why}
+            return {
+                "no": "agent_error",
+                "why": why,
+            }
         leash = request.get("leash", LEASH)
         trial = Trial(agent, mark_of(agent), leash)
         self._trial = trial
@@ -201,7 +216,7 @@ class Ranks(object):
                 spawn(trial, account, request, entry)
         except (OSError, KeyError, ImportError, subprocess.SubprocessError) as error:
             trial.begin_stop(time.monotonic())  # for the ranks that did start
-            return refusal(error, request)
+            return start_error(error, request)
         return {"pids": [rank.process.pid for rank in trial.children]}
 
     def go(self, agent, request):

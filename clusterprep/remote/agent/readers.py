@@ -37,19 +37,19 @@ def read_file(path):
     return data.decode("utf-8", "replace")
 
 
-def paths(pattern):
+def matching_paths(pattern):
     """Return the existing paths that match a pattern, sorted; `*` stands for one whole name."""
     matches = ["/"]
     for part in pattern.strip("/").split("/"):
         deeper = []
         for folder in matches:
-            children = names(folder) if part == "*" else [part]
+            children = names_in(folder) if part == "*" else [part]
             deeper += [os.path.join(folder, child) for child in children]
         matches = deeper
     return [path for path in matches if os.path.exists(path)]
 
 
-def names(folder):
+def names_in(folder):
     """Return the sorted names in a folder; none if it cannot be listed."""
     try:
         return sorted(os.listdir(folder))
@@ -61,7 +61,7 @@ def read_files(*patterns):
     """Return the text of every matching file by path, without the files that cannot be read."""
     texts = {}
     for pattern in patterns:
-        matches = paths(pattern)
+        matches = matching_paths(pattern)
         if len(matches) > MAX_FILES:
             # A part of the files could pass for all of them, so there is no answer instead.
             raise NoAnswer("too_many", "more than 4,096 files match %s" % pattern)
@@ -121,14 +121,17 @@ def read_pci(vendor):
     read from the device now: all ones if it is gone.
     """
     rows = []
-    for folder in paths("/sys/bus/pci/devices/*"):
+    for folder in matching_paths("/sys/bus/pci/devices/*"):
         try:
             if read_file(folder + "/vendor").strip() != vendor:
                 continue
             device_class = read_file(folder + "/class").strip()
         except OSError:
             continue
-        row = {"pci": os.path.basename(folder), "class": device_class}
+        row = {
+            "pci": os.path.basename(folder),
+            "class": device_class,
+        }
         numa = _first_bytes(folder + "/numa_node", 16)
         config = _first_bytes(folder + "/config", 4)
         row["numa"] = None if numa is None else numa.decode("ascii").strip()
@@ -165,7 +168,7 @@ def read_interfaces():
     """Return every network interface: its files in /sys, and its addresses from the kernel."""
     addresses = _addresses()
     rows = []
-    for name in names("/sys/class/net"):
+    for name in names_in("/sys/class/net"):
         folder = "/sys/class/net/%s/" % name
         row = {"name": name}
         row["physical"] = os.path.exists(folder + "device")
@@ -198,8 +201,22 @@ IFADDRMSG_BYTES = 8  # family, prefixlen, flags, scope, index
 def _addresses():
     """Return the addresses of all interfaces by the index of the interface."""
     size = HEADER_BYTES + IFADDRMSG_BYTES
-    request = struct.pack("=IHHII", size, RTM_GETADDR, NLM_F_REQUEST_DUMP, 1, 0)
-    request += struct.pack("=BBBBI", 0, 0, 0, 0, 0)
+    request = struct.pack(
+        "=IHHII",
+        size,
+        RTM_GETADDR,
+        NLM_F_REQUEST_DUMP,
+        1,
+        0,
+    )
+    request += struct.pack(
+        "=BBBBI",
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
     sock.settimeout(2.0)
     sock.send(request)
@@ -330,7 +347,7 @@ def has_library(name):
         pass
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     folders += ["/usr/lib", "/usr/lib64", "/lib64"]
-    for entry in names("/usr/lib"):
+    for entry in names_in("/usr/lib"):
         if entry.endswith("-linux-gnu"):
             folders.append("/usr/lib/" + entry)
     for folder in folders:
@@ -432,7 +449,11 @@ def run(argv, user=None):
     if code in (NOT_STARTED, NOT_EXECUTABLE, NOT_FOUND) and not out:
         reason = "missing_tool" if code == NOT_FOUND else "denied"
         raise NoAnswer(reason, "%s could not be run" % argv[0])
-    return {"code": code, "out": out, "err": err}
+    return {
+        "code": code,
+        "out": out,
+        "err": err,
+    }
 
 
 def _drain(*fds):

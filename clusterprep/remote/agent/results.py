@@ -57,7 +57,11 @@ def moment():
     """
     boot = read_file("/proc/sys/kernel/random/boot_id").strip()
     uptime = read_file("/proc/uptime").split()[0]
-    return {"boot": boot, "uptime": float(uptime), "now": time.time()}
+    return {
+        "boot": boot,
+        "uptime": float(uptime),
+        "now": time.time(),
+    }
 
 
 def install(agent):

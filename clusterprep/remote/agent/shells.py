@@ -10,7 +10,7 @@ import time
 
 from clusterprep.remote.agent.launched import kept, named, text_of, wanted
 from clusterprep.remote.agent.light import dumps, loads, signal
-from clusterprep.remote.agent.readers import NoAnswer, become, paths
+from clusterprep.remote.agent.readers import NoAnswer, become, matching_paths
 
 SHELL_LIMIT = 4.0  # seconds for one shell with its start-up files
 TRACE_LIMIT = 0.5  # seconds of another look at a shell that hangs, to find the line
@@ -95,12 +95,12 @@ def _read_all(source):
         pieces.append(piece)
 
 
-def keep(user, session, by_path):
+def keep_sessions(user, session, by_path):
     """Keep the sessions for the next read of this child: start-up files may take 0.1 seconds."""
     _sessions_of_earlier_read[user, session] = by_path
 
 
-def take(user, session):
+def take_sessions(user, session):
     """Return, once, the sessions that an earlier read kept; None if there are none."""
     return _sessions_of_earlier_read.pop((user, session), None)
 
@@ -147,7 +147,7 @@ def _start_up_paths(shell, home):
     if shell == "fish":
         return ["/etc/fish/config.fish", home + "/.config/fish/config.fish"]
     order = ["/etc/profile"]
-    order += [path for path in paths("/etc/profile.d/*") if path.endswith(".sh")]
+    order += [path for path in matching_paths("/etc/profile.d/*") if path.endswith(".sh")]
     if shell != "bash":
         return order + [home + "/.profile"]
     order += ["/etc/bash.bashrc", "/etc/bashrc"]
@@ -218,14 +218,35 @@ def sessions(entry, given, texts):
     else:
         # bash reads ~/.bashrc if sshd started it, which it recognizes by this variable.
         base_of_command = dict(base, SSH_CLIENT="127.0.0.1 1 22")
-        command = _ask_shell(shell, base_of_command, texts, False, False)
+        command = _ask_shell(
+            shell,
+            base_of_command,
+            texts,
+            False,
+            False,
+        )
     # Most people write behind the line that ends ~/.bashrc in scripts, so an interactive shell is
     # asked if that file sets a relevant variable. It reads completions and prompts too.
     interactive = _is_set_in_rc(texts)
-    login = _ask_shell(shell, base, texts, True, interactive)
+    login = _ask_shell(
+        shell,
+        base,
+        texts,
+        True,
+        interactive,
+    )
     if interactive and login[0] == "no" and login[1] != "hung":
-        login = _ask_shell(shell, base, texts, True, False)
-    return {"login shell": login, "ssh command": command}
+        login = _ask_shell(
+            shell,
+            base,
+            texts,
+            True,
+            False,
+        )
+    return {
+        "login shell": login,
+        "ssh command": command,
+    }
 
 
 def _session_variables(given, texts):
@@ -281,12 +302,26 @@ def _ask_shell(shell, env, texts, login, interactive):
     argv += ["-c", command]
     end_mark = fence.encode("ascii")
     start_mark = b"\0" + end_mark + b"\0"
-    data, why = _run(shell, argv, env, 1, start_mark, end_mark, SHELL_LIMIT)
+    data, why = _run(
+        shell,
+        argv,
+        env,
+        1,
+        start_mark,
+        end_mark,
+        SHELL_LIMIT,
+    )
     answer = data.partition(start_mark)[2]
     rows, is_complete, _ = answer.rpartition(end_mark)
     if is_complete:
         return ["ok", kept(_variables(rows))]
-    where = _where(shell, argv, env, texts, why == "hung")
+    where = _where(
+        shell,
+        argv,
+        env,
+        texts,
+        why == "hung",
+    )
     if why == "hung":
         return ["no", "hung", "a start-up file of %s hangs%s" % (env["USER"], where)]
     if why is not None:
@@ -353,7 +388,15 @@ def _where(shell, argv, env, texts, hung):
     if os.path.basename(shell) not in TRACED:
         return ""
     traced = argv[:1] + ["-x"] + argv[1:]
-    data, _ = _run(shell, traced, env, 2, b"", b"", TRACE_LIMIT)
+    data, _ = _run(
+        shell,
+        traced,
+        env,
+        2,
+        b"",
+        b"",
+        TRACE_LIMIT,
+    )
     commands = []
     for line in data.decode("utf-8", "replace").split("\n"):
         if line[:1] == "+":

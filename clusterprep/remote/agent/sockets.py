@@ -33,12 +33,22 @@ def look(ranks):
     for rank, pid in sorted(ranks.items()):
         rank_inodes = inodes(pid)
         sockets, is_complete = _sockets(pid, end)
-        _add_rows(rank, sockets, rank_inodes, rows, own)
+        _add_rows(
+            rank,
+            sockets,
+            rank_inodes,
+            rows,
+            own,
+        )
         if not is_complete:
             cut = True
     if max(len(rows), len(own)) > MOST:
         cut = True
-    return {"rows": rows[:MOST], "own": sorted(own)[:MOST], "cut": cut}
+    return {
+        "rows": rows[:MOST],
+        "own": sorted(own)[:MOST],
+        "cut": cut,
+    }
 
 
 def _add_rows(rank, sockets, rank_inodes, rows, own):

@@ -10,27 +10,27 @@ undo.
 import os
 
 from clusterprep.remote.agent.act import (
-    changed,
-    drop_folders,
-    former,
-    now,
+    access_before,
+    changed_error,
+    current_state,
     read_manifest,
+    remove_empty_folders,
     run_folder,
 )
-from clusterprep.remote.agent.commands import end_all, refuse_failed, started, stop_all
+from clusterprep.remote.agent.commands import end_all, refuse_failed, runs_commands, stop_all
 from clusterprep.remote.agent.disk import (
     Stop,
+    below_root,
     decoded,
     guarded,
     make_folder,
     missing_folders,
-    own_text,
+    read_own_file,
     refuse_pinned,
-    remove_beside,
     remove_file,
+    remove_leftover,
     replace_file,
     set_value,
-    under,
 )
 from clusterprep.remote.agent.light import dumps, loads
 
@@ -47,7 +47,7 @@ def read_journal(folder):
     path = os.path.join(folder, JOURNAL)
     if not os.path.exists(path):
         return []
-    text = own_text(path).decode("ascii")
+    text = read_own_file(path).decode("ascii")
     return loads(text)
 
 
@@ -55,7 +55,13 @@ def write_journal(folder, step_actions):
     """Put the journal on disk, before what it says happens."""
     path = os.path.join(folder, JOURNAL)
     text = dumps(step_actions).encode("ascii") + b"\n"
-    replace_file(path, text, 0o600, os.geteuid(), os.getegid())
+    replace_file(
+        path,
+        text,
+        0o600,
+        os.geteuid(),
+        os.getegid(),
+    )
 
 
 # ---------------------------------------------------------------- doing
@@ -105,12 +111,12 @@ def prepare_undo(root, operation):
     """Add to an operation what its undo needs; raise Stop if the file changed since the plan."""
     path = operation["path"]
     is_value = operation["do"] == "value"
-    place = path if is_value else under(root, path)
+    place = path if is_value else below_root(root, path)
     operation["running"] = is_value
     operation["place"] = place
-    seen, was = now(operation)
+    seen, was = current_state(operation)
     if seen != before_of(operation):
-        raise changed(path, place, seen, "since it was planned")
+        raise changed_error(path, place, seen, "since it was planned")
     if is_value:
         return
     if was:
@@ -139,8 +145,14 @@ def write_after(operation):
         remove_file(place)
     else:
         make_folder(os.path.dirname(place))
-        mode, uid, gid = former(operation)
-        replace_file(place, after, mode, uid, gid)
+        mode, uid, gid = access_before(operation)
+        replace_file(
+            place,
+            after,
+            mode,
+            uid,
+            gid,
+        )
 
 
 # ---------------------------------------------------------------- undoing
@@ -157,7 +169,10 @@ def take_back(request):
     """
     folder = run_folder(request["root"], request["run"])
     step_actions = read_journal(folder)
-    answer = {"undone": [], "kept": []}
+    answer = {
+        "undone": [],
+        "kept": [],
+    }
     only_half = request.get("half")
     if not only_half or not all(is_whole(step_action) for step_action in step_actions):
         answer, ended = yield from _undo_all(request, folder, step_actions, answer)
@@ -255,21 +270,33 @@ def put_back(operation, force):
     path, place = operation["path"], operation["place"]
     old = before_of(operation)
     new = decoded(operation["after"])
-    seen, access = now(operation)
+    seen, access = current_state(operation)
     if seen not in (old, new) and not force:
         when = "after it was written"
-        raise changed(path, place, seen, when, after=operation["after"])
+        raise changed_error(
+            path,
+            place,
+            seen,
+            when,
+            after=operation["after"],
+        )
     if operation["running"]:
         set_value(place, old)
         return
-    remove_beside(place)
+    remove_leftover(place)
     if old is None:
         if seen is not None:
             remove_file(place)
-        drop_folders(operation)
+        remove_empty_folders(operation)
     elif seen != old or access != operation["was"]:
         mode, uid, gid = operation["was"]
-        replace_file(place, old, mode, uid, gid)
+        replace_file(
+            place,
+            old,
+            mode,
+            uid,
+            gid,
+        )
 
 
 def run_again(folder, step_actions):
@@ -321,7 +348,7 @@ def halt(agent, request):
 def install(agent):
     """Register the operations of this part."""
     agent.endings.append(end_all)
-    agent.ops["perform"] = started(perform)
-    agent.ops["take_back"] = started(take_back)
+    agent.ops["perform"] = runs_commands(perform)
+    agent.ops["take_back"] = runs_commands(take_back)
     agent.ops["deeds"] = list_step_actions
     agent.ops["halt"] = halt

@@ -6,7 +6,7 @@ import select
 import time
 
 from clusterprep.remote.agent.light import dumps, loads, signal
-from clusterprep.remote.agent.readers import names, offer
+from clusterprep.remote.agent.readers import names_in, offer
 
 MOUNTS = 64  # mounts of the given types that are tried
 FILES = 1000  # segments that are looked at
@@ -47,7 +47,10 @@ def read_probe(seconds, *targets, busy=BUSY):
         answers[path] = ["no", "hung", "no answer within %g s" % seconds]
     for index, answer in _ask_children(paths, seconds, busy):
         answers[paths[index]] = answer
-    return {"answers": answers, "left": len(mounts[MOUNTS:])}
+    return {
+        "answers": answers,
+        "left": len(mounts[MOUNTS:]),
+    }
 
 
 def _ask_children(paths, seconds, busy):
@@ -183,19 +186,27 @@ def read_shm_segments():
     """
     segments = _segments()
     if not segments:
-        return {"files": [], "unread": {}, "whole": True}
+        return {
+            "files": [],
+            "unread": {},
+            "whole": True,
+        }
     held, unread = _holders(set(segments))
     for key, row in segments.items():
         row["held"] = key in held
     sees_all = os.readlink("/proc/self/ns/pid") == HOST_PIDS
     rows = sorted(segments.values(), key=lambda row: row["path"])
-    return {"files": rows, "unread": unread, "whole": sees_all}
+    return {
+        "files": rows,
+        "unread": unread,
+        "whole": sees_all,
+    }
 
 
 def _segments():
     """Return the rows of NCCL's files by (device, inode)."""
     rows = {}
-    ours = [name for name in names(SHM) if name.startswith(PREFIX)]
+    ours = [name for name in names_in(SHM) if name.startswith(PREFIX)]
     for name in ours[:FILES]:
         path = os.path.join(SHM, name)
         try:
@@ -203,7 +214,12 @@ def _segments():
         except OSError:  # gone meanwhile, as it should be
             continue
         age = time.time() - state.st_mtime
-        row = {"path": path, "uid": state.st_uid, "size": state.st_size, "age": age}
+        row = {
+            "path": path,
+            "uid": state.st_uid,
+            "size": state.st_size,
+            "age": age,
+        }
         rows[state.st_dev, state.st_ino] = row
     return rows
 
@@ -259,7 +275,7 @@ def _opened(name):
 
 def _has_no_segment():
     """Whether there is no segment at all, so that no process has to be looked at."""
-    return not any(name.startswith(PREFIX) for name in names(SHM))
+    return not any(name.startswith(PREFIX) for name in names_in(SHM))
 
 
 def install(agent):

@@ -29,7 +29,13 @@ def store(agent, request):
     try:
         before = os.path.lexists(path)
         data = text.encode("ascii") + b"\n"
-        replace_file(path, data, 0o644, os.geteuid(), os.getegid())
+        replace_file(
+            path,
+            data,
+            0o644,
+            os.geteuid(),
+            os.getegid(),
+        )
     finally:
         os.close(locked)
     return {"before": before}

@@ -234,7 +234,13 @@ def read_stream(address, port, token, pings, size):
     try:
         sock.connect((address, port))
         answer["connect"] = time.monotonic() - began
-        _measure(Connection(sock), token, pings, size, answer)
+        _measure(
+            Connection(sock),
+            token,
+            pings,
+            size,
+            answer,
+        )
     except OSError as error:
         is_late = isinstance(error, socket.timeout) or error.errno == errno.ETIMEDOUT
         reason = "timed_out" if is_late else "refused"

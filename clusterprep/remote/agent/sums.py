@@ -80,7 +80,10 @@ class Numbers(object):
     def __init__(self, torch, device, dtype, world):
         self._torch = torch
         self._device = device
-        self.kind = {"dtype": getattr(torch, dtype), "device": device}
+        self.kind = {
+            "dtype": getattr(torch, dtype),
+            "device": device,
+        }
         self.greatest, self.most, self.groups = span(EXACT[dtype], world)
         self._world = world
         self._whole = None

@@ -3,7 +3,14 @@
 import os
 import time
 
-from clusterprep.remote.agent.readers import NoAnswer, names, offer, paths, read_file, run
+from clusterprep.remote.agent.readers import (
+    NoAnswer,
+    matching_paths,
+    names_in,
+    offer,
+    read_file,
+    run,
+)
 
 WINDOW = 0.3  # seconds between the two looks at /proc/interrupts; slept, not worked
 CPU = "/sys/devices/system/cpu/"
@@ -22,7 +29,11 @@ def read_rights():
     "sudo" is None if there is no sudo.
     """
     if is_root():
-        return {"uid": 0, "user": "root", "sudo": None}
+        return {
+            "uid": 0,
+            "user": "root",
+            "sudo": None,
+        }
     import pwd
 
     uid = os.geteuid()
@@ -34,7 +45,11 @@ def read_rights():
         code = run(["sudo", "-n", "true"])["code"]
     except NoAnswer:
         code = None
-    return {"uid": uid, "user": user, "sudo": code}
+    return {
+        "uid": uid,
+        "user": user,
+        "sudo": code,
+    }
 
 
 def is_root():
@@ -47,7 +62,10 @@ def read_account(user):
     None for an unknown name.
     """
     if user is None:
-        return {"uid": os.getuid(), "gid": os.getgid()}
+        return {
+            "uid": os.getuid(),
+            "gid": os.getgid(),
+        }
     local = _local(user)
     if local:
         return local
@@ -57,7 +75,10 @@ def read_account(user):
         entry = pwd.getpwnam(user)
     except KeyError:
         return None
-    return {"uid": entry.pw_uid, "gid": entry.pw_gid}
+    return {
+        "uid": entry.pw_uid,
+        "gid": entry.pw_gid,
+    }
 
 
 def _local(user):
@@ -69,7 +90,10 @@ def _local(user):
     for line in lines:
         fields = line.split(":")
         if fields[0] == user and len(fields) > 3:
-            return {"uid": int(fields[2]), "gid": int(fields[3])}
+            return {
+                "uid": int(fields[2]),
+                "gid": int(fields[3]),
+            }
     return None
 
 
@@ -81,10 +105,10 @@ def is_local(user):
 def read_kernels():
     """Return the releases of the kernels that this machine could boot."""
     releases = set()
-    for name in names("/boot"):
+    for name in names_in("/boot"):
         if name.startswith(KERNEL_NAMES):
             releases.add(name.split("-", 1)[1])
-    for name in names("/lib/modules"):
+    for name in names_in("/lib/modules"):
         if os.path.exists("/lib/modules/%s/vmlinuz" % name):
             releases.add(name)
     return sorted(releases)[:MOST_KERNELS]
@@ -98,20 +122,25 @@ def read_cpus():
     sockets = set()
     cores = set()
     count = 0
-    for folder in paths(CPU + "*/topology"):
+    for folder in matching_paths(CPU + "*/topology"):
         try:
             sockets.add(read_file(folder + "/physical_package_id").strip())
             cores.add(read_file(folder + "/thread_siblings_list").strip())
             count += 1
         except OSError:
             continue
-    return {"cpuinfo": first, "sockets": len(sockets), "cores": len(cores), "cpus": count}
+    return {
+        "cpuinfo": first,
+        "sockets": len(sockets),
+        "cores": len(cores),
+        "cpus": count,
+    }
 
 
 def read_governors():
     """Return [driver, governor, preference, number of policies, first policy] of the clocks."""
     policies_of = {}
-    for path in paths(CPU + "cpufreq/*/scaling_governor"):
+    for path in matching_paths(CPU + "cpufreq/*/scaling_governor"):
         folder = os.path.dirname(path)
         driver = _text_of(folder + "/scaling_driver")
         governor = _text_of(path)
@@ -146,7 +175,11 @@ def read_interrupts():
         device["lines"] = {}
         wanted.update(irq.encode("ascii") for irq in device["irqs"])
     if not wanted:
-        return {"seconds": WINDOW, "devices": devices, "lower": _lower()}
+        return {
+            "seconds": WINDOW,
+            "devices": devices,
+            "lower": _lower(),
+        }
     start = time.monotonic()
     _, before = _lines(wanted)
     time.sleep(WINDOW)
@@ -159,39 +192,57 @@ def read_interrupts():
             new = after.get(number)
             if old and new and old != new:
                 device["lines"][irq] = _increase(old, new, cpus)
-    return {"seconds": seconds, "devices": devices, "lower": _lower()}
+    return {
+        "seconds": seconds,
+        "devices": devices,
+        "lower": _lower(),
+    }
 
 
 def _net_devices():
     """Return the interfaces of network cards, with their interrupts and receive queues."""
     devices = []
-    for name in names(NET):
+    for name in names_in(NET):
         folder = NET + name
         if not os.path.exists(folder + "/device"):
             continue
         place = os.path.realpath(folder + "/device")
-        queues = [queue for queue in names(folder + "/queues") if queue.startswith("rx-")]
+        queues = [queue for queue in names_in(folder + "/queues") if queue.startswith("rx-")]
         irqs = _irqs(place)
-        devices.append({"name": name, "gpu": False, "irqs": irqs, "queues": len(queues)})
+        devices.append(
+            {
+                "name": name,
+                "gpu": False,
+                "irqs": irqs,
+                "queues": len(queues),
+            }
+        )
     return devices
 
 
 def _gpus():
     devices = []
-    for name in names(NVIDIA_DRIVER):
+    for name in names_in(NVIDIA_DRIVER):
         folder = NVIDIA_DRIVER + name
         device_class = _text_of(folder + "/class") or ""
         # NVSwitches have this driver too, and are no display controllers.
         if device_class.startswith(("0x0300", "0x0302")):
             irqs = _irqs(os.path.realpath(folder))
-            devices.append({"name": name, "gpu": True, "irqs": irqs, "queues": 1})
+            devices.append(
+                {
+                    "name": name,
+                    "gpu": True,
+                    "irqs": irqs,
+                    "queues": 1,
+                }
+            )
     return devices
 
 
 def _irqs(place):
     """Return the interrupts of a device; those of virtio belong to the PCI function above it."""
     for folder in (place, os.path.dirname(place)):
-        numbers = names(folder + "/msi_irqs")
+        numbers = names_in(folder + "/msi_irqs")
         if numbers:
             return numbers[:MOST_INTERRUPTS]
     line = _text_of(place + "/irq")
@@ -201,8 +252,8 @@ def _irqs(place):
 def _lower():
     """Return {interface: interfaces below it} of bonds, bridges and VLANs."""
     lower = {}
-    for name in names(NET):
-        below = [link[6:] for link in names(NET + name) if link.startswith("lower_")]
+    for name in names_in(NET):
+        below = [link[6:] for link in names_in(NET + name) if link.startswith("lower_")]
         if below:
             lower[name] = below
     return lower
@@ -239,5 +290,12 @@ def install(agent):
     """Register the readers of this part; interrupts have a child of their own, as they wait."""
     offer({"rights": read_rights}, "tools", is_root)
     offer({"account": read_account}, "account", is_local)
-    offer({"kernels": read_kernels, "cpus": read_cpus, "governors": read_governors}, "files")
+    offer(
+        {
+            "kernels": read_kernels,
+            "cpus": read_cpus,
+            "governors": read_governors,
+        },
+        "files",
+    )
     offer({"interrupts": read_interrupts})

@@ -28,7 +28,12 @@ def read_target(path, root="/"):
             raise NoAnswer("truncated", "%s has %d bytes" % (path, state.st_size))
         data = source.read(MAX_TARGET)
     mode = stat.S_IMODE(state.st_mode)
-    return {"data": encoded(data), "mode": mode, "uid": state.st_uid, "gid": state.st_gid}
+    return {
+        "data": encoded(data),
+        "mode": mode,
+        "uid": state.st_uid,
+        "gid": state.st_gid,
+    }
 
 
 def install(agent):

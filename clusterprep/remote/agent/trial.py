@@ -23,7 +23,7 @@ TEXT = 2048  # characters of an exception that travel
 LATER = 30.0
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 EXIT_NO_TORCH = 3
-EXIT_FORSAKEN = 5  # the agent is gone; clusterprep.jobs.verify.culprits knows the number
+EXIT_AGENT_GONE = 5  # the agent is gone; clusterprep.jobs.verify.culprits knows the number
 DEVICE_QUERY_PAUSE = 0.0002  # seconds between two looks whether a collective is done
 
 
@@ -38,7 +38,7 @@ class RankChannel(object):
         """Return the next line; end this process if the agent is gone."""
         line = self._in.readline()
         if not line:
-            os._exit(EXIT_FORSAKEN)
+            os._exit(EXIT_AGENT_GONE)
         return line.decode("ascii").strip()
 
     def tell(self, what, **data):

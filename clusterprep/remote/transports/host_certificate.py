@@ -60,7 +60,16 @@ class HostCertificate:
         authority = message.get_binary()
         signed = message.get_so_far()
         signature = message.get_binary()
-        return cls(kind, principals, after, before, options, authority, signed, signature)
+        return cls(
+            kind,
+            principals,
+            after,
+            before,
+            options,
+            authority,
+            signed,
+            signature,
+        )
 
     def objection(self, host: str, authorities: Collection[bytes]) -> str | None:
         """Return why the certificate does not prove that this is `host`, None if it does."""

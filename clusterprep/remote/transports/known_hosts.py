@@ -103,7 +103,13 @@ class KnownHosts:
         try:
             marker = _pop_marker(fields)
             names, type_, text = fields[0], fields[1], fields[2]
-            key = KnownKey(marker, type_, _blob(type_, text), self.file, number)
+            key = KnownKey(
+                marker,
+                type_,
+                _blob(type_, text),
+                self.file,
+                number,
+            )
             self._add(names, key)
         except (ValueError, IndexError):
             self.skipped += 1

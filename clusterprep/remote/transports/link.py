@@ -74,7 +74,13 @@ class Link:
         for op, body in requests:
             self._asked += 1
             numbers.append(self._asked)
-            bodies.append({"id": self._asked, "op": op, **body})
+            bodies.append(
+                {
+                    "id": self._asked,
+                    "op": op,
+                    **body,
+                }
+            )
         self._awaited.update(numbers)
         self._write(bodies)
         return numbers

@@ -25,7 +25,11 @@ def record(
 ) -> dict[str, Json]:
     """Return one node of a recording: raw answers by read, clock offset in seconds, address."""
     by_key = {read_key(read): answer for read, answer in answers.items()}
-    return {"offset": offset, "peer": peer, "answers": by_key}
+    return {
+        "offset": offset,
+        "peer": peer,
+        "answers": by_key,
+    }
 
 
 class ReplayTransport:
@@ -77,7 +81,12 @@ class _RecordedNode:
             if request["op"] == "pulse":
                 continue
             answer = self._answer(request)
-            self._emit({**answer, "id": request["id"]})
+            self._emit(
+                {
+                    **answer,
+                    "id": request["id"],
+                }
+            )
 
     def _start(self) -> None:
         """Take the agent's source, once it has arrived completely: nine digits of length, bytes."""
@@ -93,7 +102,10 @@ class _RecordedNode:
         op = request["op"]
         if op == "ping":
             now = time.time() + self._recorded.get("offset", 0.0)
-            return {"seen": now, "sent": now}
+            return {
+                "seen": now,
+                "sent": now,
+            }
         if op == "look":
             answers = [self._answer_to_read(read) for read in request["reads"]]
             return {"answers": answers}
@@ -104,7 +116,10 @@ class _RecordedNode:
             return {}
         if op == "dial":
             return self._answer_to_dials(request)
-        return {"no": "not_recorded", "why": f"a recording cannot {op}"}
+        return {
+            "no": "not_recorded",
+            "why": f"a recording cannot {op}",
+        }
 
     def _answer_to_dials(self, request: Mapping[str, Any]) -> dict[str, Json]:
         """Return one row for each target and packet size, all the same."""

@@ -59,5 +59,11 @@ def _is_in_krl(path: str, content: bytes, blob: bytes) -> bool:
     type_ = blob[4 : 4 + length]
     line = b"%b %b\n" % (type_, base64.b64encode(blob))
     argv = ["ssh-keygen", "-Q", "-f", path, "/dev/stdin"]
-    done = subprocess.run(argv, input=line, capture_output=True, timeout=LIMIT, check=False)
+    done = subprocess.run(
+        argv,
+        input=line,
+        capture_output=True,
+        timeout=LIMIT,
+        check=False,
+    )
     return done.returncode != 0

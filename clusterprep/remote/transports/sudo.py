@@ -125,7 +125,13 @@ def open_with_sudo(transport: Transport, node: Node, password: SudoPassword | No
     command = bootstrap.command(become=prompt, ready=ready, password=password is not None)
     channel = transport.open(node, command)
     try:
-        _Dialogue(node, channel, prompt, ready, password).run()
+        _Dialogue(
+            node,
+            channel,
+            prompt,
+            ready,
+            password,
+        ).run()
     except BaseException:
         # At the end of its input sudo would give PAM an empty answer, which counts as a wrong
         # password.

@@ -95,7 +95,14 @@ def _ask_resolver(host: str, port: int, deadline: float) -> list[Address] | sock
 
 
 def _addresses(host: str, port: int, flags: int) -> list[Address]:
-    answers = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM, 0, flags)
+    answers = socket.getaddrinfo(
+        host,
+        port,
+        socket.AF_UNSPEC,
+        socket.SOCK_STREAM,
+        0,
+        flags,
+    )
     addresses = ((family, address) for family, _, _, _, address in answers)
     return list(dict.fromkeys(addresses))  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ import pytest
 from clusterprep.changes.playbook.names import NAMES
 from clusterprep.changes.playbook.reading import AROUND, load_playbook, shipped_playbooks
 from clusterprep.changes.playbook.steps import Playbook, Step, fact_names, resources
-from clusterprep.changes.playbook.tags import chosen
+from clusterprep.changes.playbook.tags import select_steps
 from clusterprep.errors import InputError
 from clusterprep.model import Inventory, Node
 from clusterprep.survey.selection import Selection
@@ -193,7 +193,7 @@ def test_a_tag_of_steps_selects_steps_and_any_other_checks(
     left: tuple[tuple[str, ...], ...],
 ) -> None:
     playbook = Playbook("book", loaded(tmp_path, book=TAGGED))
-    kept, selection = chosen(playbook, Selection(("x",), (), tags, skip), CHECKS)
+    kept, selection = select_steps(playbook, Selection(("x",), (), tags, skip), CHECKS)
     assert " ".join(step.resource.name for step in kept) == steps
     assert (selection.tags, selection.skip_tags) == left
     assert selection.only == ("x",)
@@ -204,9 +204,9 @@ def test_a_tag_that_nothing_has_and_a_selection_of_nothing_are_told(tmp_path: Pa
     with pytest.raises(
         InputError, match=r"--tags: neither .* has the tag 'gpus' \(did you mean 'gpu'\?\)"
     ):
-        chosen(playbook, Selection(tags=("gpus",)), CHECKS)
+        select_steps(playbook, Selection(tags=("gpus",)), CHECKS)
     with pytest.raises(InputError, match="no step of book is left"):
-        chosen(playbook, Selection(tags=("a",), skip_tags=("a",)), CHECKS)
+        select_steps(playbook, Selection(tags=("a",), skip_tags=("a",)), CHECKS)
 
 
 # ---------------------------------------------------------------- what docs say

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from clusterprep.changes.resources import NoPlan, PlanContext, known, parse_target, target
+from clusterprep.changes.resources import (
+    NoPlan,
+    PlanContext,
+    known_states,
+    parse_target,
+    target_fact,
+)
 from clusterprep.changes.resources.file import RESOURCE
 from clusterprep.facts.account import Account
 from clusterprep.model import Absent, Fleet, Inventory, Node
@@ -135,7 +141,7 @@ def test_owners_of_a_tree_that_is_not_running_are_refused() -> None:
 
 def looked(answer: Any) -> Any:
     inventory = Inventory("test", (NODE,))
-    plan = plan_queries((), {}, [target("/etc/nccl.conf")])
+    plan = plan_queries((), {}, [target_fact("/etc/nccl.conf")])
     (read,) = reads(plan, NODE, inventory)
     assert read.args == ("/srv/image/etc/nccl.conf", "/srv/image")
     return interpret(plan, NODE, inventory, {read: answer})["target:/etc/nccl.conf"]
@@ -170,7 +176,7 @@ def test_a_reason_survives_with_the_path(reason: str) -> None:
     state = looked(["no", reason, "why"])
     assert state == Absent(reason, "why")
     there = FileState("/etc/b", b"x")
-    assert known({"/etc/b": there, "/etc/nccl.conf": state}) == Absent(
+    assert known_states({"/etc/b": there, "/etc/nccl.conf": state}) == Absent(
         reason, "/etc/nccl.conf: why"
     )
-    assert known({"/etc/b": there}) == {"/etc/b": there}
+    assert known_states({"/etc/b": there}) == {"/etc/b": there}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clusterprep.changes.resources.env import TARGETS
-from clusterprep.cli.commands.explain import check_choice, of_node, page, target_text
+from clusterprep.cli.commands.explain import check_choice, limited_to_node, page, target_text
 from clusterprep.errors import InputError, NotKnown
 from clusterprep.inventory.demands import check_names
 from clusterprep.jobs.verify.pages import PAGES
@@ -169,7 +169,7 @@ def test_no_file_is_shown_of_a_node_whose_environment_is_not_known() -> None:
 def test_the_values_of_one_node_alone() -> None:
     values = (EnvValue("A", "1", ("n1", "n2"), "why"), EnvValue("B", "2", ("n1",), "why"))
     report = Report("env", "r", "c", "now", 0.0, "pass", 0, env=values)
-    assert [(v.name, v.nodes) for v in of_node(report, "n2").env or ()] == [("A", ("n2",))]
+    assert [(v.name, v.nodes) for v in limited_to_node(report, "n2").env or ()] == [("A", ("n2",))]
 
 
 def test_a_gap_of_another_node_does_not_matter() -> None:

@@ -232,7 +232,7 @@ def test_a_gigabyte_in_half_a_minute_and_200_megabytes(tmp_path: Path) -> None:
         "def leave(code):\n status = open('/proc/self/status').read()\n"
         " print(re.search(r'VmHWM:\\s+(\\d+)', status)[1], file=sys.stderr)\n"
         " sys.exit(code)\n"
-        "clusterprep.cli.leave = leave\nmain(['diagnose', sys.argv[1], '--format', 'json'])"
+        "clusterprep.cli.main.leave = leave\nmain(['diagnose', sys.argv[1], '--format', 'json'])"
     )
     started = time.monotonic()
     ran = subprocess.run(

@@ -10,7 +10,7 @@ import pytest
 
 from clusterprep.errors import InputError
 from clusterprep.jobs.launch.command import program_of
-from clusterprep.jobs.launch.plan import LaunchPlan, LaunchRequest, given_env, plan_launch
+from clusterprep.jobs.launch.plan import LaunchPlan, LaunchRequest, parse_env_options, plan_launch
 from clusterprep.jobs.launch.text import text_of
 from clusterprep.model import Gpus, Node
 
@@ -107,13 +107,17 @@ def test_what_is_given_by_hand_wins_over_what_apply_writes() -> None:
 
 
 def test_words_of_env() -> None:
-    assert given_env(["A=1=2", "B", "C="], {"B": "mine"}) == {"A": "1=2", "B": "mine", "C": ""}
+    assert parse_env_options(["A=1=2", "B", "C="], {"B": "mine"}) == {
+        "A": "1=2",
+        "B": "mine",
+        "C": "",
+    }
 
 
 @pytest.mark.parametrize("word", ["RANK=1", "MASTER_ADDR=x", "1A=2", "NOT_HERE", "=x", "A=\0"])
 def test_words_of_env_that_are_refused(word: str) -> None:
     with pytest.raises(InputError, match="--env"):
-        given_env([word], {})
+        parse_env_options([word], {})
 
 
 # ---------------------------------------------------------------- as text

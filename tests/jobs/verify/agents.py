@@ -88,7 +88,7 @@ def open_agent(node: Node, python: str = sys.executable, relayed: bool = False) 
     nonce = secrets.token_hex(8)
     link = LocalLink(node, channel, nonce)
     try:
-        channel.send(boot.payload(nonce, ("ranks",)))
+        channel.send(bootstrap.payload(nonce, ("ranks",)))
         link.wait_hello(LONG)
     except BaseException:
         link.close()

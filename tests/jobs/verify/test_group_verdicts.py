@@ -12,7 +12,7 @@ import pytest
 
 from clusterprep.jobs.verify.blame import judge
 from clusterprep.jobs.verify.collect import StandingRanks, run_verify, stop_standing_ranks
-from clusterprep.jobs.verify.fault_location import Blame
+from clusterprep.jobs.verify.fault_location import LocatedFault
 from clusterprep.jobs.verify.group_probes import (
     ON_CPUS,
     probe_plan,
@@ -147,7 +147,7 @@ SAMPLES = {
 }
 
 
-def screened(*blames: Blame, exercised: int = 6) -> Screened:
+def screened(*blames: LocatedFault, exercised: int = 6) -> Screened:
     return Screened(
         Screening(blames, (), 4, 7, 30, exercised, 6),
         SAMPLES,
@@ -162,25 +162,25 @@ def screened(*blames: Blame, exercised: int = 6) -> Screened:
     ("blame", "kind", "words", "evidence"),
     [
         (
-            Blame("node", ("n3",)),
+            LocatedFault("node", ("n3",)),
             "node",
             "whichever nodes take part",
             "all-reduce of pairs with n3: 1.5 GB/s in the median of 3, others 9 GB/s of 1",
         ),
         (
-            Blame("rail", ("n3",), 1),
+            LocatedFault("rail", ("n3",), 1),
             "interface",
             "mlx5_1 of n3",
             "all-reduce over one device with n3: 0.5 GB/s in the median of 1, others 5 GB/s of 1",
         ),
         (
-            Blame("pair", ("n2", "n3"), ways=(("n3", "n2"),)),
+            LocatedFault("pair", ("n2", "n3"), ways=(("n3", "n2"),)),
             "link",
             "between n2 and n3",
             "all-reduce of pairs with n2 and n3: 1 GB/s in the median of 1, others 1.7 GB/s of 3",
         ),
         (
-            Blame("boundary", ("n3", "n4")),
+            LocatedFault("boundary", ("n3", "n4")),
             "node",
             "n[3-4] are fast among themselves",
             (
@@ -191,7 +191,7 @@ def screened(*blames: Blame, exercised: int = 6) -> Screened:
     ],
 )
 def test_each_blame_is_a_culprit_with_what_was_measured(
-    blame: Blame, kind: str, words: str, evidence: str
+    blame: LocatedFault, kind: str, words: str, evidence: str
 ) -> None:
     result = with_groups(FAILED, screened(blame))
     (culprit,) = result.culprits
@@ -211,7 +211,7 @@ def test_each_blame_is_a_culprit_with_what_was_measured(
 
 
 def test_what_is_not_slow_in_the_median_is_not_blamed_whatever_the_odds() -> None:
-    pair = Blame("pair", ("n2", "n3"), ways=(("n2", "n3"), ("n3", "n2")))
+    pair = LocatedFault("pair", ("n2", "n3"), ways=(("n2", "n3"), ("n3", "n2")))
     believed = replace(
         screened(pair),
         believed=0.5,
@@ -234,7 +234,7 @@ def test_a_node_with_one_slow_pair_is_no_slow_node() -> None:
     }
     samples = {Probe("pair", nodes): [speed] * 3 for nodes, speed in pairs.items()}
     result = with_groups(
-        FAILED, replace(screened(Blame("node", ("n3",))), believed=0.5, samples=samples)
+        FAILED, replace(screened(LocatedFault("node", ("n3",))), believed=0.5, samples=samples)
     )
     assert [(culprit.kind, culprit.nodes) for culprit in result.culprits] == [
         ("link", ("n2", "n3"))

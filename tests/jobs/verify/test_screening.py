@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from clusterprep.jobs.verify.fault_location import Blame
+from clusterprep.jobs.verify.fault_location import LocatedFault
 from clusterprep.jobs.verify.probes import REPEATS, Probe, ProbeEvidence, ProbeSettings, run_probes
 from clusterprep.jobs.verify.screening import BUDGET, HEALTHY, Screening, screen
 from clusterprep.model.pair_schedule import rounds, tournament
@@ -85,17 +85,17 @@ def test_a_share_of_the_pairs_is_no_health() -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        Blame("node", ("n7",)),
-        Blame("rail", ("n7",), 1),
-        Blame("pair", ("n7", "n20"), ways=(("n7", "n20"),)),
-        Blame("pair", ("n7", "n20"), ways=(("n20", "n7"),)),
-        Blame("pair", ("n7", "n8"), ways=(("n7", "n8"), ("n8", "n7"))),
-        Blame("boundary", tuple(f"n{number}" for number in range(9, 17))),
-        Blame("boundary", tuple(f"n{number}" for number in range(3, 19))),
+        LocatedFault("node", ("n7",)),
+        LocatedFault("rail", ("n7",), 1),
+        LocatedFault("pair", ("n7", "n20"), ways=(("n7", "n20"),)),
+        LocatedFault("pair", ("n7", "n20"), ways=(("n20", "n7"),)),
+        LocatedFault("pair", ("n7", "n8"), ways=(("n7", "n8"), ("n8", "n7"))),
+        LocatedFault("boundary", tuple(f"n{number}" for number in range(9, 17))),
+        LocatedFault("boundary", tuple(f"n{number}" for number in range(3, 19))),
     ],
     ids=str,
 )
-def test_each_kind_is_named_as_what_it_is(fault: Blame) -> None:
+def test_each_kind_is_named_as_what_it_is(fault: LocatedFault) -> None:
     cluster = Cluster(NODES, (), rails=2)
     world = World(cluster, (fault,), random.Random(1), noise=0.0)
     found = told(NODES, lambda probe: world.answer([probe])[0])
@@ -108,18 +108,18 @@ def test_a_bad_link_of_a_suspect_is_not_taken_for_its_node() -> None:
 
     With other partners both are fast.
     """
-    fault = Blame("pair", ("n3", "n4"), ways=(("n3", "n4"),))
+    fault = LocatedFault("pair", ("n3", "n4"), ways=(("n3", "n4"),))
     world = World(Cluster(NODES, (), rails=2), (fault,), random.Random(1), noise=0.0)
     found = told(NODES, lambda probe: world.answer([probe])[0])
     assert {"n3", "n4"} <= set(found.suspects)
     assert found.blames == (fault,) or found.blames == (
-        Blame("pair", ("n4", "n3"), ways=fault.ways),
+        LocatedFault("pair", ("n4", "n3"), ways=fault.ways),
     )
 
 
 def test_what_does_not_run_at_all_is_slow() -> None:
     found = told(NODES, lambda probe: 0.0 if "n5" in probe.nodes else 100.0)
-    assert found.blames == (Blame("node", ("n5",)),)
+    assert found.blames == (LocatedFault("node", ("n5",)),)
 
 
 def test_nobody_is_measured_twice_at_once_and_slow_groups_are_padded_to_their_size() -> None:
@@ -133,7 +133,7 @@ def test_nobody_is_measured_twice_at_once_and_slow_groups_are_padded_to_their_si
 
     names = tuple(f"m{number}" for number in range(240))
     assert answered(screen(names, tournament(names, "x")), answer).blames == (
-        Blame("node", ("m50",)),
+        LocatedFault("node", ("m50",)),
     )
     assert set(sizes) == {20, 11}, (
         "groups and padded halves of twenty, and one node of each healthy group"
@@ -273,16 +273,16 @@ def test_no_planted_fault_hides_another(nodes: int) -> None:
 def test_wrong_blame_is_not_right() -> None:
     cluster = Cluster.of(8)
     way, back = ("n0001", "n0002"), ("n0002", "n0001")
-    pair = Blame("pair", way, ways=(way,))
-    assert same(cluster, [pair], [Blame("pair", back, ways=(way,))])
-    assert not same(cluster, [pair], [Blame("pair", way, ways=(back,))])
-    assert not same(cluster, [pair], [Blame("node", ("n0001",))])
+    pair = LocatedFault("pair", way, ways=(way,))
+    assert same(cluster, [pair], [LocatedFault("pair", back, ways=(way,))])
+    assert not same(cluster, [pair], [LocatedFault("pair", way, ways=(back,))])
+    assert not same(cluster, [pair], [LocatedFault("node", ("n0001",))])
     assert not same(cluster, [pair], [])
     assert not same(cluster, [], [pair])
-    assert not same(cluster, [Blame("rail", way[:1], 1)], [Blame("rail", way[:1], 2)])
+    assert not same(cluster, [LocatedFault("rail", way[:1], 1)], [LocatedFault("rail", way[:1], 2)])
     left, right = cluster.racks
-    assert same(cluster, [Blame("boundary", left)], [Blame("boundary", right)])
-    assert not same(cluster, [Blame("boundary", left)], [Blame("boundary", left[1:])])
+    assert same(cluster, [LocatedFault("boundary", left)], [LocatedFault("boundary", right)])
+    assert not same(cluster, [LocatedFault("boundary", left)], [LocatedFault("boundary", left[1:])])
 
 
 def test_the_table_has_rates_and_counts() -> None:

@@ -218,9 +218,9 @@ def test_a_path_through_a_file_is_no_missing_file(tmp_path: Path) -> None:
 def test_our_own_state_is_read_only_where_others_could_not_have_written_it(tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
     path.write_text("{}")
-    assert disk.own_text(str(path)) == b"{}"
+    assert disk.read_own_file(str(path)) == b"{}"
     path.chmod(0o622)
-    refused = body(disk.own_text, str(path))
+    refused = body(disk.read_own_file, str(path))
     assert (refused["no"], "others could have written it" in refused["why"]) == ("not_ours", True)
 
 
@@ -365,4 +365,4 @@ def test_a_value_is_shown_as_text_whatever_it_holds(data: bytes | None, text: st
 @pytest.mark.parametrize("root", ["/", "/img", "/img/"])
 @pytest.mark.parametrize("path", ["/etc/f", "etc/f", "//etc/f", "/X11/f"])
 def test_a_path_is_always_below_the_root(root: str, path: str) -> None:
-    assert disk.under(root, path) == f"{root.rstrip('/')}/{path.lstrip('/')}"
+    assert disk.below_root(root, path) == f"{root.rstrip('/')}/{path.lstrip('/')}"

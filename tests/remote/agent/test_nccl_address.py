@@ -311,11 +311,11 @@ def test_shells_that_an_earlier_read_has_asked_are_not_asked_again(
 
 
 def test_what_a_read_leaves_is_for_the_next_one_of_the_same_user_alone() -> None:
-    shells.keep("alice", True, {"login shell": ["ok", {}]})
-    assert shells.take("bob", True) is None
-    assert shells.take("alice", False) is None
-    assert shells.take("alice", True) == {"login shell": ["ok", {}]}
-    assert shells.take("alice", True) is None
+    shells.keep_sessions("alice", True, {"login shell": ["ok", {}]})
+    assert shells.take_sessions("bob", True) is None
+    assert shells.take_sessions("alice", False) is None
+    assert shells.take_sessions("alice", True) == {"login shell": ["ok", {}]}
+    assert shells.take_sessions("alice", True) is None
 
 
 def test_both_reads_are_asked_in_one_child() -> None:

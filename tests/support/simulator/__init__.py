@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from clusterprep.jobs.verify.fault_location import Blame
+from clusterprep.jobs.verify.fault_location import LocatedFault
 from clusterprep.jobs.verify.probes import Probe, ProbeSettings, Steps
 from clusterprep.jobs.verify.screening import Screening, screen
 from clusterprep.model.pair_schedule import rounds, tournament
@@ -46,7 +46,7 @@ class World:
     """A cluster with its faults, which answers probes and checks that batches do not overlap."""
 
     cluster: Cluster
-    faults: tuple[Blame, ...]
+    faults: tuple[LocatedFault, ...]
     draw: random.Random
     slow: float = 0.7
     noise: float = 0.1
@@ -92,12 +92,12 @@ class World:
 
 def planted(
     cluster: Cluster, count: int, draw: random.Random, kinds: Sequence[str] = KINDS
-) -> tuple[Blame, ...]:
+) -> tuple[LocatedFault, ...]:
     """Draw faults of which none hides another.
 
     No node has two, and no bad pair has an end below a bad switch.
     """
-    faults: list[Blame] = []
+    faults: list[LocatedFault] = []
     free = list(cluster.nodes)
     racks = list(cluster.racks)
     for _ in range(count):
@@ -119,15 +119,15 @@ def planted(
 
 def _fault(
     kind: str, cluster: Cluster, free: list[str], racks: list[tuple[str, ...]], draw: random.Random
-) -> Blame:
+) -> LocatedFault:
     if kind == "boundary":
-        return Blame("boundary", draw.choice(racks))
+        return LocatedFault("boundary", draw.choice(racks))
     if kind == "rail":
-        return Blame("rail", (draw.choice(free),), draw.randrange(cluster.rails))
+        return LocatedFault("rail", (draw.choice(free),), draw.randrange(cluster.rails))
     if kind == "pair":
         way = tuple(draw.sample(free, 2))
-        return Blame("pair", tuple(sorted(way)), ways=((way[0], way[1]),))
-    return Blame("node", (draw.choice(free),))
+        return LocatedFault("pair", tuple(sorted(way)), ways=((way[0], way[1]),))
+    return LocatedFault("node", (draw.choice(free),))
 
 
 def answered(
@@ -147,7 +147,7 @@ def answered(
 class Run:
     """One simulated cluster and what was made of it."""
 
-    faults: tuple[Blame, ...]
+    faults: tuple[LocatedFault, ...]
     found: Screening
     right: bool
     pairs_right: bool  # every pair that was planted is blamed as this pair
@@ -183,7 +183,7 @@ def play(
     )
 
 
-def same(cluster: Cluster, faults: Sequence[Blame], blames: Sequence[Blame]) -> bool:
+def same(cluster: Cluster, faults: Sequence[LocatedFault], blames: Sequence[LocatedFault]) -> bool:
     """Whether exactly the planted faults are blamed, with rail and direction."""
     single = {fault.nodes[0] for fault in faults if fault.kind in {"node", "rail"}}
     return {_known(cluster, fault, single) for fault in faults} == {
@@ -191,7 +191,7 @@ def same(cluster: Cluster, faults: Sequence[Blame], blames: Sequence[Blame]) -> 
     }
 
 
-def _known(cluster: Cluster, blame: Blame, single: Collection[str] = ()) -> object:
+def _known(cluster: Cluster, blame: LocatedFault, single: Collection[str] = ()) -> object:
     """A boundary is the same from both sides, and no measurement tells on which a bad node is."""
     if blame.kind == "boundary":
         inside = frozenset(blame.nodes)

@@ -66,7 +66,13 @@ def detect_xids(log: LogFile) -> Iterator[Evidence]:
         if line.host:
             gpu = f"{gpu} on {line.host}"
         culprits = (("GPU", gpu),)
-        yield Evidence("gpu_hardware_fault", line, weight, culprits, note=f"Xid {xid}")
+        yield Evidence(
+            "gpu_hardware_fault",
+            line,
+            weight,
+            culprits,
+            note=f"Xid {xid}",
+        )
 
 
 HARDWARE = Cause(

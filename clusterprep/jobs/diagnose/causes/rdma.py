@@ -147,7 +147,13 @@ def detect_unequal_mtu(log: LogFile) -> Iterator[Evidence]:
             culprits: Culprits = ()
             if is_unusual and line.host:
                 culprits = (("host", line.host),)
-            yield Evidence("mtu_mismatch", line, Weight.PLAIN, culprits, note=note)
+            yield Evidence(
+                "mtu_mismatch",
+                line,
+                Weight.PLAIN,
+                culprits,
+                note=note,
+            )
 
 
 def _usual_mtu(lines_by_mtu: dict[str, list[LogLine]]) -> str | None:

@@ -96,7 +96,13 @@ def _different_numbers(log: LogFile) -> Iterator[Evidence]:
         culprits: Culprits = ()
         if has_majority and number != usual:
             culprits = (("host", host),)
-        yield Evidence("world_size_mismatch", line, Weight.PLAIN, culprits, note=note)
+        yield Evidence(
+            "world_size_mismatch",
+            line,
+            Weight.PLAIN,
+            culprits,
+            note=note,
+        )
 
 
 def _number_started(message: str) -> int | None:
