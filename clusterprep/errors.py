@@ -162,7 +162,11 @@ class Unreached(ClusterprepError):
 
     @property
     def answered(self) -> bool:
-        """True if the node answered and refused us, False if it gave no answer at all."""
+        """True if the node answered and refused us, False if it gave no answer at all.
+
+        The check ssh.reach fails for the first and is unknown for the second; no other check
+        speaks of either.
+        """
         return self.reason in self.ANSWERED
 
 

@@ -13,6 +13,9 @@ before the loop.
 This file needs only torch and the standard library and is Python 3.8, so it can be copied into old
 environments. Ranks meet in the store of torch.distributed. No collective is run, so any backend
 will do and no rank can hang.
+
+It imports nothing of clusterprep, and clusterprep imports nothing of it, because it runs in the
+job's interpreter. Digests are its own: equal values may have unequal pickles.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Plans a rollback to the old bytes of a run, unless that would destroy later work. Pure."""
+"""Plans a rollback to the old bytes of a run, unless that would destroy later work. Pure.
+
+A rollback needs nothing but the journals of the nodes, not even the machine that ran the apply. It
+is refused if a file differs from what the run wrote, or if a newer run wrote the same file. A
+rollback that first had to roll back an interrupted run stops there: that run was the last one.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ Files come first, then the step actions in their order. A step is planned agains
 before it leave, as far as that is known: files as they will have been written, and as
 `PlanContext.earlier` the step actions that are still to come, one of which may bring what is
 missing now.
+
+A unit that does not exist is refused, unless a package before the step may bring it; then the step
+is planned as if the unit existed. `step_runner` plans the step again before it acts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Waits for nodes that reboot, until each one is back with another boot id."""
+"""Waits for nodes that reboot, until each one is back with another boot id.
+
+A rebooted node has a new agent, accepted by its boot id alone. The lock was lost with the old agent
+and is taken again. Another run may have reached this node in between; the other nodes refuse it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Finishes interrupted runs: finalized if a node knows them as done, else rolled back."""
+"""Finishes interrupted runs: finalized if a node knows them as done, else rolled back.
+
+A run is interrupted because its controller died or a node was lost. The check state.journal fails
+on its nodes while no run holds the lock. Every action here can be repeated, so a recovery may be
+interrupted as well.
+
+If no node is done, all steps of the run are rolled back. If others are done, only a node that
+stopped in the middle of a step action rolls back that action, as after a step that fails.
+"""
 
 from __future__ import annotations
 

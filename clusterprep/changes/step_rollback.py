@@ -2,6 +2,9 @@
 
 The order is: `roll_back` the steps, put back the files, `finish_roll_back` with the commands that
 read these files again.
+
+The commands come last because they read the files: a service is restarted once its old file is
+back.
 """
 
 from __future__ import annotations

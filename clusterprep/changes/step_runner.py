@@ -3,6 +3,16 @@
 After each batch its nodes are asked again, and a step that had no effect has failed. A node on
 which a step fails rolls back what this run did there, if that can be rolled back, and no node
 begins another step. What is all or none is written before and stays: it is the same on all nodes.
+
+A failing node takes no other node with it: that a package is on three nodes of four is what step by
+step means, and `--retry-failed` goes on. Files stay written on all nodes then, also on the one that
+failed: to take them from one node would be worse than either state. Handlers that were due when a
+run stopped are reported as not started, and are not run by a later command.
+
+The transaction comes first and stays in charge: it has begun the run on each node, holds the locks
+and finalizes the run at the end. On a node on which something was done before, the first plan of a
+step was a prediction, so the step is planned again there before it is done. It counts as done only
+if nothing of it is left to do when the node is looked at afterwards.
 """
 
 from __future__ import annotations

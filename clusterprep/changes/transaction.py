@@ -1,6 +1,16 @@
 """Writes files on all nodes or on none: stage on every node, commit on every node, finalize.
 
 If one node cannot stage or commit, the old bytes are put back on all of them.
+
+Locks are also taken on nodes where nothing is to be written. A lock ends with the agent's process,
+so there is no old lock to steal or to clean up.
+
+A running value of the kernel is a file below /proc/sys, which can be read and compared and not
+renamed. It is set last in the commit of its node and read back; any other value than the wanted one
+is a failed commit. After an interruption the value itself shows whether it had been set.
+
+Tests in tests/hosts read the order of writes and fsyncs from the agent's system calls
+(test_disk_order), and kill the agent at each of them (test_agent_killed).
 """
 
 from __future__ import annotations

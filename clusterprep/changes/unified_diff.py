@@ -2,6 +2,10 @@
 
 difflib hashes every line of both files. Here common lines at both ends are skipped first, and what
 stands between two shared lines is one piece.
+
+Host names of ten thousand nodes, in a file on each of them, are a hundred million lines. So what is
+the same on all nodes is put together once, and a diff has only the lines near a change. A test
+counts the calls.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Checks: one module per area. A check is a pure function from the facts of many nodes to outcomes.
 
+Imports `facts`, `nccl` and what stands before them. Begin with `Check` below and `memory` as an
+example.
+
 A judge sees only the nodes that know every fact it needs; the engine answers «unknown» for the
 others. A judge of one node at a time reads like this:
 

@@ -1,4 +1,12 @@
-"""Facts: one file per subject, with what to read on a node and how to parse the answers."""
+"""Facts: one file per subject, with what to read on a node and how to parse the answers.
+
+Parsing is pure and runs on the controller. Imports `remote` and what stands before it. Begin with
+`Fact` below, and with `memory` as an example.
+
+All reads that are not `deep` were measured and take milliseconds, the kernel's log too, so there is
+no list of slow checks. tests/hosts/test_privileges looks at one host as root and as a user without
+rights: what is denied to the user is exactly what `Fact.needs` says.
+"""
 
 from __future__ import annotations
 

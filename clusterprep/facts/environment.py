@@ -1,4 +1,9 @@
-"""The environment of the job's user on each launch path, and where each variable is set."""
+"""The environment of the job's user on each launch path, and where each variable is set.
+
+Each launch path is asked by itself, and a path that could not be asked is unknown alone (the fact
+env.paths), while env.effective exists only where all are known. Checks compare these values with
+what apply would write, so `nccl` knows nothing of checks.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 One process writes at a time, and the others wait. A write is whole or not at all, even if the
 process is killed. SQLite's rollback journal is used and not its write-ahead log, because home
 directories are on network file systems, where that log does not work.
+
+The price of the rollback journal: readers wait for a writer for some milliseconds. All that takes
+time is done before the file is locked.
 """
 
 from __future__ import annotations

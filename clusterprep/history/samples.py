@@ -1,4 +1,9 @@
-"""The counters of earlier runs: a stage that brings them to checks which judge by rate."""
+"""The counters of earlier runs: a stage that brings them to checks which judge by rate.
+
+The fact `counters.earlier` has a stage and no reads, as the facts about pairs have. A check sees
+two samples of the same boot and knows nothing of runs. The selftest brings a past of its own, else
+no proof could show that these checks fire.
+"""
 
 from __future__ import annotations
 

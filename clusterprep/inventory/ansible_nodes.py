@@ -1,6 +1,10 @@
 """Convert an inventory of Ansible to one of ours.
 
 The nodes, groups and logins are the same, and keep the line numbers of Ansible's file.
+
+Variables are resolved as Ansible does, and the results are put on the nodes: our groups may not
+contradict each other, and Ansible's may. `make test` compares recorded answers of
+`ansible-inventory`, and `make test-all` the program itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The values that travel between the stages of a command. Frozen, with small properties only."""
+"""The values that travel between the stages of a command. Frozen, with small properties only.
+
+Imports `errors` and `runtime`. Begin with `Inventory`, `Fleet`, `Finding` and `Report` below.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ NCCL takes ranks with different host ids for ranks of different machines: it let
 and uses the network between them (NCCL, src/misc/utils.cc and src/init.cc). So several nodes of
 `transport: local`, each with an NCCL_HOSTID of its own, are intended. That follows from the
 inventory alone, because local is where this command runs.
+
+On such nodes loopback leads to every node, an address tells nothing of a node, and where they share
+a GPU no speed is judged. Each node has its own agent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Values about earlier runs: recorded runs, what changed since one, what differs between two."""
+"""Values about earlier runs: recorded runs, what changed since one, what differs between two.
+
+They stand in the model because a report may carry them, so `history` and `compare` return reports
+and every format can show them.
+"""
 
 from __future__ import annotations
 

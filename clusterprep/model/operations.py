@@ -4,6 +4,9 @@ A resource that is not files (a package, a service, a reboot) cannot be on all n
 returns `StepAction`s. Each is a list of operations, done one after the other. The agent notes every
 operation, with the commands that undo it, before it begins. A new resource needs no new code on
 nodes.
+
+Set `halfway=False` for a command that does nothing when it fails: its undo could take away what was
+there before. A half is more likely after an installation that was cut off.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Compute the environment: derived values, and declared values over them. Pure."""
+"""Compute the environment: derived values, and declared values over them. Pure.
+
+Job-wide values are decided over the fleet. If some nodes have usable RDMA and some do not, that is
+a fault of the others: switching RDMA off everywhere would hide it, switching it off on some would
+hang the job.
+"""
 
 from __future__ import annotations
 

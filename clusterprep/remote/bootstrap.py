@@ -2,6 +2,22 @@
 
 Runs on the controller. The line is constant except for random nonces: no text of an inventory
 enters it.
+
+The agent and the first questions are sent in as few pieces as possible, because a far node pays for
+each with a round trip: the questions follow the agent at once. docs/performance.md counts the round
+trips.
+
+A node at most 5 ms away also gets the agent compiled, because compiling took a host 8 ms of the 53
+ms of a small check, and up to 30 ms. Compiled code is for one release of Python, so the text is
+sent as well. Only the text is sent to a far node, through srun, and where both together are large:
+there more bytes cost more than compiling.
+
+The agent gets only the parts that its command needs, see `_KINDS_OF_PART`. So `check` cannot write:
+the code that writes is not on the node.
+
+The files in `agent` are Python 3.6 without annotations, because they are sent as text to whatever
+Python a node has. `make check` holds them to that with vermin. They avoid imports that cost time
+(`agent/light.py`).
 """
 
 from __future__ import annotations

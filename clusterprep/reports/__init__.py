@@ -1,6 +1,7 @@
 """Render one report in several formats. The suffix of a file name selects the format.
 
-`render(report, format_of("out.xml"))` returns the report as JUnit XML.
+`render(report, select_format("out.xml"))` returns the report as JUnit XML. Each format is a module
+of its own. Imports `inventory` and what stands before it. Begin with `json_report` or `console`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Render the report for a terminal: trouble and what to paste first, then the rest in short."""
+"""Render the report for a terminal: trouble and what to paste first, then the rest in short.
+
+Colours and widths are rich's, words are ours. Golden files hold them (tests/reports/golden).
+"""
 
 from __future__ import annotations
 

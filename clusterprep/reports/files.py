@@ -1,4 +1,8 @@
-"""Check the files of `--output` before anything runs, and write each completely or not at all."""
+"""Check the files of `--output` before anything runs, and write each completely or not at all.
+
+A file is moved into place when it is whole, because a collector must not read half of one. It is
+checked before the command runs, because an error about a missing folder after an hour is of no use.
+"""
 
 from __future__ import annotations
 

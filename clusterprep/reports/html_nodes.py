@@ -1,4 +1,8 @@
-"""The nodes of the HTML report: node sets by number, and the grid of nodes and areas."""
+"""The nodes of the HTML report: node sets by number, and the grid of nodes and areas.
+
+Nodes are numbers (`0-96,98`), and the filter looks names up in one list: ten thousand nodes in a
+hundred sets would be megabytes of names.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 Every text that is shown passes `_finalized`, which takes out what no page should hold, and then
 Jinja's escape. The page's own script and style are known by their hashes to a content security
 policy that allows nothing else.
+
+It uses no library of charts: what it draws is a few lines and squares whose numbers `html_charts`
+and `html_pairs` compute, and a library would be a megabyte in every report.
 """
 
 from __future__ import annotations

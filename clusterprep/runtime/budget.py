@@ -1,4 +1,9 @@
-"""`--budget`: how long a command may take since its process started, and the share of stages."""
+"""`--budget`: how long a command may take since its process started, and the share of stages.
+
+Each stage has its share: agents answer when the time for reads is over, nodes are waited for until
+a moment later, then agents end, and the report has the rest. Behind all that stands `--timeout`,
+which ends the command and judges nothing.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 A process may be stopped, its machine suspended or moved, or the processors so busy that it does not
 run for seconds. What the nodes said meanwhile is in the kernel's buffers; limits that ran on would
 be over before it is read.
+
+A thread looks at the real clock four times a second, and of the time between two looks one second
+counts at most. Times of events, durations of commands, `--timeout` and `--budget` use the real
+clock.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ with Deadline(90.0) as deadline:
     prepare()
     with deadline.shield():
         commit()
+
+Shields are short: a commit, a finalization, a roll back. Before the commit nothing was written, and
+after it the old bytes are put back on all nodes, so an interruption is safe anywhere else.
 """
 
 from __future__ import annotations

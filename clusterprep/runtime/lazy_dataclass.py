@@ -2,6 +2,9 @@
 
 To build one takes the interpreter 0.6 to 0.9 ms, because it writes and compiles six methods. A
 command imports two hundred and makes values of sixty, which was a quarter of its start-up time.
+
+`dataclasses` still makes the class, except for the constructor: that is put in last, because other
+threads may make a value meanwhile. To write it takes the one `exec` on the controller.
 """
 
 from __future__ import annotations

@@ -3,6 +3,11 @@
 Deep checks run code of the job's user, which may be slow. A timer runs `check --deep --store`,
 which stores their findings on the nodes; `check --budget` reports what is stored instead of running
 them.
+
+Fresh findings count as if they were just made. Findings that are missing, old, from another boot or
+about other settings are unknown with the severity of a warning, although not knowing is otherwise
+as grave as failing: these checks were left out on purpose, and an error would appear on every job
+of a cluster without the timer. The age is counted in time since the boot, which no user can set.
 """
 
 from __future__ import annotations

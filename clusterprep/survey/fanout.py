@@ -3,6 +3,19 @@
 with Fanout(inventory, transports, 64, password, watch) as fanout:
     fleet = fanout.survey(plan)
     answers = fanout.ask("listen", {"n1": {"spans": [[29500, 29500]]}}, timeout=10.0)
+
+A node that says nothing takes no place among `forks`. It is dialled and given its whole
+`connect_timeout`, and meanwhile another node has its turn in one thread more. One deadline for all
+nodes would be simpler, but it would call nodes silent that were never asked because others were
+slow. A node that has sent a byte keeps its place, so that a busy controller does not become busier.
+1024 nodes may be silent at once (`worker_pool`); the others wait behind them.
+
+Nodes are asked by threads and not by asyncio, because paramiko blocks. The threads are daemons, so
+a dead node cannot keep the command from ending. A node that is only looked at is closed after its
+look, so threads and open files stay within `forks`. Pairs of nodes, writing and verify need all
+agents at once: then each node has a connection, an open file and paramiko's reading thread,
+together some 90 KB. One reading thread for all would be held up by the slowest node, because
+paramiko reads a packet in pieces from a stream that may block between any two of them.
 """
 
 from __future__ import annotations

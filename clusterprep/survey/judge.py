@@ -3,6 +3,10 @@
     findings = judge(fleet, checks, date.today())
 
 Whether something is unknown is decided here: a check never sees a node whose facts are missing.
+
+A check that raises is unknown on the nodes whose answers make it raise, and the other
+checks go on. Outcomes that differ in their nodes alone are put together before they become
+findings, so ten thousand nodes are judged in time that grows with their number.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 One connection per pair tells three things: the port is open, a full-size packet gets through, and
 how long a round trip takes. The agents listen where a training job would.
+
+It needs no further port, no raw socket and no root, and does what NCCL's own sockets will do: TCP
+never fragments, so a full-size packet tests the MTU of the path. `model/pair_schedule.py` says
+which nodes dial which in a large fleet.
 """
 
 from __future__ import annotations

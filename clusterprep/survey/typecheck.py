@@ -4,6 +4,10 @@
 
 A parser gets what a node answered, which may have any shape, so its result is checked before it is
 used. A test is built once for each type; an answer that was seen before is not tested again.
+
+Frames are limited to finite numbers, 64 bits and 64 levels before that
+(`remote/transports/frames.py`). A value that still breaks a check makes the check unknown on the
+node that sent the value, and on no other node.
 """
 
 from __future__ import annotations

@@ -6,4 +6,7 @@ The commands are checks, applies, rollbacks and verifies.
 `commands` runs the command line and `resident` the same many times in one process; `observer` looks
 into the hosts without any code of ours; `verdict` holds what it saw against what was told; `table`
 counts. `python -m tests.soak` puts them in a row.
+
+`observer` uses no code of ours, so that a fault of the program cannot hide behind the same fault in
+its judge.
 """

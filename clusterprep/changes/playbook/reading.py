@@ -1,6 +1,11 @@
 """Reads playbook files with their includes into steps.
 
 All mistakes of all files are reported at once, each with its file and line.
+
+The whole inventory is known here, so unknown nodes, groups, names and values are reported before
+any node is asked. `when` and `{{ name }}` are closed languages: nothing is run as code, and a
+substituted value is not read again. What of a file belongs to one step is compared over all steps
+here; where a `when` decides, on the node, before anything is written.
 """
 
 from __future__ import annotations

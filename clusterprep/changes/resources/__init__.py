@@ -1,4 +1,8 @@
-"""Resources: one module per kind of wanted state, each a pure comparison of actual and wanted."""
+"""Resources: one module per kind of wanted state, each a pure comparison of actual and wanted.
+
+Begin with `limits`, which is files, and `service`, which is steps. `Resource` and `StepResource`
+below say what they promise.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,10 @@ Tables stand beside each other, and each of them may drop a packet, so ours open
 another one closes. Where another table closes these ports there is no plan, and the message says
 which rule it is. Ours drops nothing but the first packets of TCP connections to these ports: no
 answer to a connection of the node's own, no UDP, and never SSH.
+
+First packets are recognised by their TCP flags and not by connection tracking, which would cost
+every packet of the cluster and whose table may overflow. The table is compared with the values that
+nft lists (`facts/firewall.py`), because each release of nft writes sets differently.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Packages of Debian and Ubuntu: installed, at a version, the latest, removed, on hold."""
+"""Packages of Debian and Ubuntu: installed, at a version, the latest, removed, on hold.
+
+apt is asked, by `apt-get -s`, what it would do, so dependencies, conflicts and holds are its own
+answers. The text that asks is constant, and names are words behind it. Undo uses dpkg and not apt:
+dpkg refuses to remove what other packages have come to need, and apt would remove those as well.
+"""
 
 from __future__ import annotations
 

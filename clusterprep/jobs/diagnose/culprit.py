@@ -1,4 +1,7 @@
-"""Names what is to blame for a cause: ranks, hosts, interfaces. None if the log does not tell."""
+"""Names what is to blame for a cause: ranks, hosts, interfaces. None if the log does not tell.
+
+What all ranks, or most hosts, have in common is no culprit.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,17 @@
 """Run a launch through the agents.
 
 One thread per node passes messages on; the main thread takes them, shows lines and decides.
+
+A job's processes and the ranks of a trial are started, watched and ended by the same part of the
+agent (`remote/agent/children.py`): as the job's user, in sessions of their own, under a leash that
+the controller holds. A mark in the environment finds all that descends from them.
+
+torchrun has one pipe for all ranks of a node, and its own way to tell them apart writes files on
+the node. So each worker first runs a few lines that connect its streams to an abstract socket of
+the agent, which leaves no file, and becomes the user's program by exec. The agent asks a connection
+for its user and mark. The socket's end is the moment of a rank's end. torchrun keeps exit codes to
+itself, so they are read from its summary (`torchrun_summary`). `remote/agent/printed.py` leaves
+lines out before the agent's memory fills or the job has to wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Find the ranks that the others wait for, from the stacks that Python's fault handler prints."""
+"""Find the ranks that the others wait for, from the stacks that Python's fault handler prints.
+
+At the time limit agents send SIGABRT, because the fault handler then prints stacks without a tool
+on the node.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 It runs on the agents that are there, if all nodes together fail or are slow and neither the ranks
 nor the links say why. The ranks stay from test to test, as importing torch takes seconds and a test
 takes a fraction of one; the ranks of a test that hung are started anew.
+
+The collectives are those of the job's own backend, so a test sees what no TCP stream shows. Ranks
+leave their group at «part». All ranks of a group have to say that they parted before any rank joins
+another group, or the next group would find the store of the last one.
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ So it can be played against a simulated cluster as well as a real one.
 
 Every probe is repeated until the evidence suffices (Wald's sequential test between normal and
 slow); a sample counts for CLIP at most, so that one freak value does not decide.
+
+`python -m tests.support.simulator` runs it on simulated clusters with faults, and prints how often
+it is right and what it costs. `group_measurement` runs it on real nodes.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ A connection without an answer, or data without an acknowledgement, lies between
 pairs have one node in common it is that node; a pair that stands alone is a link. The kernel of the
 waiting end cannot tell in which direction packets are lost, but a half-open connection at the other
 end can: then the first packet did arrive.
+
+The agents look at the sockets twice: while the ranks still wait, because a rank that gives up
+closes them, and before the ranks are ended. The links stage then confirms or widens the result.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ They happen in this order:
 * links
 
 A stage that was not begun has no row: the last row is where the trial ended.
+
+A stage is never better than the finding about it: a slow cluster does not pass its bandwidth.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Repeat a failed trial with settings that may help, on the same agents; nothing is written."""
+"""Repeat a failed trial with settings that may help, on the same agents; nothing is written.
+
+The same trial without a setting comes first: a fault that has gone by itself is cured by nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Judge the text of an environment, in any of its dialects, without a node and an inventory."""
+"""Judge the text of an environment, in any of its dialects, without a node and an inventory.
+
+One module per family of rules. Imports `variables`. Begin with `read` and `rules`.
+"""
 
 from __future__ import annotations
 

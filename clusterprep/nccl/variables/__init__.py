@@ -1,6 +1,7 @@
 """The NCCL environment: one module per family of variables.
 
-Each module has a function `derive`, which yields values with their reasons.
+Each module has a function `derive`, which yields values with their reasons. Imports `interfaces`,
+`rails` and `gids` of this package. Begin with `rdma`, which derives NCCL_IB_HCA.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Child(object):
         moment = self.silent_since or now
         if now - moment >= 1.0:
             moment = now
-        self.company.tell("exit", self.number, moment, said=body)
+        self.company.tell("exit", self.number, moment, fields=body)
 
     def _look_at_state(self):
         letter, _ = process_stat(self.pid)
@@ -88,7 +88,7 @@ class Child(object):
             "state": state,
             "where": where.decode("ascii"),
         }
-        self.company.tell("state", self.number, said=body)
+        self.company.tell("state", self.number, fields=body)
 
     # What ranks and processes of a launch do differently.
 
@@ -125,12 +125,12 @@ class ProcessGroup(object):
         agent.polls.append(self.poll)
         agent.endings.append(self.end)
 
-    def tell(self, what, rank, moment=None, said=None):
+    def tell(self, what, rank, moment=None, fields=None):
         """Send an event. `moment` is its time by the monotonic clock, now if it is no number."""
         now = time.monotonic()
         if not isinstance(moment, float):
             moment = now
-        event = dict(said or {}, rank=rank, what=what, mono=moment)
+        event = dict(fields or {}, rank=rank, what=what, mono=moment)
         event["wall"] = time.time() - (now - moment)
         self.agent.emit(event)
 

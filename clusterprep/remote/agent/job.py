@@ -148,14 +148,14 @@ class Job(ProcessGroup):
         worker = self.workers.get(rank)
         if worker is None or worker.pid != pid:
             worker = self.workers[rank] = Worker(rank, pid)
-            self.tell("started", rank, said={"pid": pid})
+            self.tell("started", rank, fields={"pid": pid})
         stream = OutputStream(self, rank, STREAMS.get(stream_number, "out"))
         worker.streams[fd] = stream
 
         def hear(data):
             stream.hear(data)
             if not data and worker.is_closed():
-                self.tell("closed", rank, said={"pid": pid})
+                self.tell("closed", rank, fields={"pid": pid})
 
         self.agent.watch(fd, hear)
         if data:
@@ -254,7 +254,7 @@ def spawn(job, account, request, entry, socket_name):
         err: OutputStream(job, rank, "err"),
     }
     job.children.append(Process(job, rank, process, pipes))
-    job.tell("spawned", rank, said={"pid": process.pid})
+    job.tell("spawned", rank, fields={"pid": process.pid})
 
 
 def spawn_all(job, account, request, socket_name):

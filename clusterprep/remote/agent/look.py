@@ -3,6 +3,9 @@
 Reads run in lanes beside the loop: a thread for plain files, one for the resolver, and a child
 process for each read that runs code of others. A stuck driver call or a stale mount costs its own
 limit only.
+
+Reads that start the user's shells share one child: start-up files may cost a node most of a look.
+NCCL is then asked in the environments that these shells gave.
 """
 
 import errno

@@ -3,6 +3,8 @@
 A user who may write to a folder can put a link where a file was just seen, and root would write to
 the end of it. So every folder on the way is looked at from / on, each once those above it are known
 to be safe: then no other user can change what was seen, and no descriptor has to be held open.
+
+This is asked before a plan (`targets`) and again before anything is staged, renamed or put back.
 """
 
 import errno

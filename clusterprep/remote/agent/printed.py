@@ -58,7 +58,7 @@ class OutputStream(object):
             "lines": texts,
             "left_out": self._left_out,
         }
-        self.company.tell("lines", self.rank, said=report)
+        self.company.tell("lines", self.rank, fields=report)
         self._left_out = 0
 
 

@@ -83,7 +83,7 @@ class RankProcess(Child):
             return
         if what == "started":
             self._take_pid(report)
-        self.company.tell(what, self.number, moment, said=report)
+        self.company.tell(what, self.number, moment, fields=report)
 
     def _take_pid(self, report):
         """Use the reported pid if that process is in our child's session, forked by a wrapper."""
@@ -125,7 +125,7 @@ class RankProcess(Child):
                 "lines": self.printed.lines,
                 "cut": self.printed.cut,
             }
-            self.company.tell("nccl", self.number, said=report)
+            self.company.tell("nccl", self.number, fields=report)
 
     def close(self):
         if not self.ended:
@@ -151,7 +151,7 @@ class Trial(ProcessGroup):
         self.children.append(rank)
         self.agent.watch(output, rank.printed.hear)
         self.agent.watch(reports.fileno(), rank.hear_report)
-        self.tell("spawned", number, said={"pid": process.pid})
+        self.tell("spawned", number, fields={"pid": process.pid})
         return rank
 
 

@@ -1,6 +1,9 @@
 """Read known_hosts files as OpenSSH reads them.
 
 paramiko's reader drops the whole file at its first line with a marker such as @revoked.
+
+The price of an own reader, here and in `ssh_config`: a few hundred lines, tested against OpenSSH
+itself.
 """
 
 from __future__ import annotations

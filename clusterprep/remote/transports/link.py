@@ -1,4 +1,12 @@
-"""The controller's half of a conversation with one agent: start it, ask it, notice its end."""
+"""The controller's half of a conversation with one agent: start it, ask it, notice its end.
+
+Both sides send a sign of life every few seconds, because SSH notices a dead node after half a
+minute at best. An agent that hears nothing for 30 s ends itself and all that it started. Ranks and
+processes of a launch are ended after 15 s (LEASH in agent/children.py).
+
+Nothing stays on the node: no file, no process, no second login. `tests/fuzz/` plays broken agents
+against this module, `tests/support/hostile.py` hosts that lie.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +32,12 @@ HELLO_LIMIT = 10.0  # seconds from the started command to the agent's first fram
 PARTING_LIMIT = 1.0  # seconds for output of an ended command that is still on its way
 READ_LIMIT = 1.0  # seconds of one read, after which silence is noticed
 SILENCE_LIMIT = 5.0  # seconds; the agent beats every second, five missed beats are a lost node
-# Seconds of silence once a run has begun to write: to lose a node then costs all nodes the run.
+# Seconds of silence from the first staged byte until the run is finalized or rolled back. To lose a
+# node wrongly then costs all nodes the run, or leaves one node in an unknown state. The agent has
+# reasons to be silent: it writes and syncs in its own loop, and a disk may take seconds. With 160
+# runnable processes on two processors a beat was 5.3 s late. The price: a node that dies between
+# stage and commit is noticed 15 s later. Verify goes back to SILENCE_LIMIT, because there a silent
+# node is the finding.
 WRITING_LIMIT = 20.0
 MAX_UNTAKEN = 4 * MAX_FRAME  # bytes that may come before an event or an answer is taken
 MOST_EVENTS = 50_000  # that wait; they are taken ten times a second

@@ -1,4 +1,15 @@
-"""Nodes reached through Slurm: one job step for the whole command, one task per node, no SSH."""
+"""Nodes reached through Slurm: one job step for the whole command, one task per node, no SSH.
+
+One srun serves the whole command. Its tasks run `remote/agent/relay.py`, which starts the same
+shell line as over SSH as a child and carries the child's bytes. So the agent, `Link`, sudo and the
+ranks know nothing of Slurm.
+
+A task that does not start holds up the stdin of all tasks and ends the step some ten seconds later,
+and srun waits for a dead slurmstepd without a message. So nodes that Slurm calls down are left out
+before the step starts, nodes whose task does not start are dialled, and the step starts again
+without those that do not answer. After that the agents' heartbeat decides, as over SSH. If srun
+does not end, Slurm is told to cancel the step by `scancel`.
+"""
 
 from __future__ import annotations
 

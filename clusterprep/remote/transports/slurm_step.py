@@ -3,6 +3,22 @@
 srun gives its stdin to every task, so bytes for several tasks are sent once (`slurm_envelopes`).
 With `--label` it says which task wrote which piece of its stdout; these pieces are put together
 here (`slurm_records`).
+
+What srun is like decides the rest:
+
+* It gives its stdin to all tasks. Equal bytes for several tasks are sent once, also the source of
+  the agent, which differs by one line from node to node. So the volume does not grow with the
+  square of the number of nodes.
+* Of its stdout only lines of up to 1024 bytes stay together. Records are in base64, numbered and
+  compressed. A missing line loses its node and never makes a wrong answer. By `--label` a node
+  cannot speak for another one.
+* One reader serves all channels, so each channel has a window, as in SSH: a task sends on when what
+  it sent has been read. A command that floods holds up itself and no other command.
+* Two dozen variables change what srun does, and it hands on environment, limits and folder. So it
+  is given a chosen few (`slurm_commands`), and the child gets what a login has. Else a check on the
+  nodes would find the controller's NCCL_* variables.
+* A task never ends while a process holds its stdout. So children have pipes and a session of their
+  own, and are ended when stdin ends, after 30 s of silence, and with their channel.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """Read ssh_config once, and look up the options of each node in it.
 
 paramiko's reader has no Include and needs 40 ms a node for a file of 2000 hosts.
+
+Only options that lead to a host or name keys have an effect. Those that forward, run commands on
+this machine or make host keys easier (ForwardAgent, LocalCommand, StrictHostKeyChecking no) have
+none, because their author did not think of root on all nodes. RevokedHostKeys, which refuses keys,
+has one.
 """
 
 from __future__ import annotations

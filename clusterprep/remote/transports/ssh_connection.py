@@ -124,6 +124,10 @@ class Tunnel:
 def _safe(names: Iterable[str]) -> list[str]:
     """Return the algorithms that OpenSSH has not given up itself.
 
+    paramiko would take CBC, MD5 and SHA-1 from a server that offers nothing else, and such a server
+    may stand between this machine and the node. The price: an sshd before OpenSSH 7.2 (2016) that
+    has RSA keys alone is not spoken to.
+
     CBC with a MAC behind it, which is not among them, is also what the Terrapin attack needs.
     """
     safe = []
