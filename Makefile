@@ -8,9 +8,8 @@ TARGETS ?= agent inventory playbook conf logs
 SECONDS ?= 600
 PYTEST = $(BIN)/python -m pytest
 # The tests that a new plug-in has to pass besides its own; they are a part of `make test` and `make test-hosts`.
-GATES = tests/checks tests/facts tests/machines tests/jobs/diagnose/test_catalogue.py \
-	tests/project/test_architecture.py tests/project/test_readme.py tests/survey/test_honesty.py \
-	tests/survey/test_registry.py tests/cli/commands tests/history/test_compare.py
+GATES = tests/machines/test_healthy.py tests/cli/commands tests/survey/test_honesty.py \
+	tests/survey/test_registry.py tests/project/test_architecture.py tests/project/test_readme.py
 PURE := not hosts and not torch and not machine and not clock and not slow
 # Beyond eight processes each spends longer on collecting the tests than on running its share.
 PARALLEL ?= --numprocesses=auto --maxprocesses=8
@@ -63,9 +62,9 @@ format: $(VENV)/.tests ## format, mend what ruff can, and renew tables, pages an
 	$(BIN)/python -m tests.support.derived
 	$(BIN)/ruff check
 
-# Half a minute. Each says what to do where it fails.
+# Half a minute. Each says what to do if it fails.
 gates: check ## everything of CI that a new check, fact or cause meets
-	$(PYTEST) $(PARALLEL) --quiet -m "not hosts" $(GATES)
+	$(PYTEST) $(PARALLEL) --dist=loadfile --quiet -m "not hosts" $(GATES)
 
 # Ends by itself: 1 when anything was wrong. ARGS='--nodes 16 --minutes 3 --seed 7' for less.
 soak: setup ## as root: ten minutes of commands over 64 hosts that flap; renews docs/reliability.md

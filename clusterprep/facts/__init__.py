@@ -94,6 +94,15 @@ def file(path: str, etc: bool = False) -> Callable[[Node, Inventory], tuple[Read
     return reads
 
 
+def command(*argv: str) -> Callable[[Node, Inventory], tuple[Read, ...]]:
+    """Return the read of one command, which runs without a shell and in the C locale.
+
+    Its answer is {"code": 0, "out": "…", "err": "…"}. `parse` has to look at the code.
+    """
+    reads = (Read("command", argv),)
+    return lambda node, inventory: reads
+
+
 def under(node: Node, path: str) -> str:
     """Return a configuration path below the node's root."""
     if node.root == "/":
