@@ -30,12 +30,16 @@ class ProxyStream:
         self.recv = ours.recv
         self.send = ours.send
         self.settimeout = ours.settimeout
-        self.shutdown = ours.shutdown
+
+    def shutdown(self, how: int) -> None:
+        # A program that has been reaped has no number any more that is surely its own.
+        if self._program.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._program.pid, signal.SIGKILL)
+        self._socket.shutdown(how)
 
     def close(self) -> None:
         self._socket.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._program.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._program.wait(END_LIMIT)
 

@@ -111,10 +111,10 @@ class Tunnel:
         self.settimeout = channel.settimeout
 
     def shutdown(self, how: int) -> None:
-        """Do nothing: `close` does everything."""
+        threading.Thread(target=self._close_channel, daemon=True).start()
 
     def close(self) -> None:
-        threading.Thread(target=self._close_channel, daemon=True).start()
+        """Do nothing: `shutdown` does everything."""
 
     def _close_channel(self) -> None:
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):

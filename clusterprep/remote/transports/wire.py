@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeVar
 
@@ -24,7 +25,11 @@ T = TypeVar("T")
 
 
 class ByteStream(Protocol):
-    """What a wire needs of a socket or of a paramiko channel through a jump host."""
+    """What a wire needs of a socket or of a paramiko channel through a jump host.
+
+    `shutdown` ends the stream, and with it every `recv` and `send` that waits in another thread.
+    `close` frees what the stream holds, and is called when no thread uses it any more.
+    """
 
     def recv(self, size: int, /) -> bytes: ...
     def send(self, data: bytes, /) -> int: ...
@@ -46,6 +51,8 @@ class Wire:
         self._position = 0  # in the buffer
         self._read_size = IDLE_READ
         self._closed = False  # paramiko looks at this name, as it would on a socket
+        self._users = 0  # threads that are inside the stream's recv or send
+        self._users_lock = threading.Lock()
         self._deadline: float | None = deadline
         self.ended = False
         self.overdue = False
@@ -70,7 +77,8 @@ class Wire:
         since = running_seconds()
         while True:
             try:
-                return self._stream.send(data)
+                with self._in_use():
+                    return self._stream.send(data)
             except OSError as error:
                 if not _is_slice(error):
                     self._read_last_words()
@@ -78,14 +86,21 @@ class Wire:
                 self._check_limits(since + self.stall)
 
     def close(self) -> None:
-        """End reads and writes in other threads at once, without waiting."""
-        if self._closed:
-            return
-        self._closed = True
+        """End reads and writes in other threads at once, without waiting.
+
+        The last of these threads frees the stream. If it were freed here, its file descriptor could
+        belong to a new connection before a thread that waits in poll(2) is awake, and poll would
+        then look at that connection and go on waiting.
+        """
+        with self._users_lock:
+            if self._closed:
+                return
+            self._closed = True
+            is_unused = self._users == 0
         with contextlib.suppress(OSError, EOFError):
             self._stream.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(OSError, EOFError):
-            self._stream.close()
+        if is_unused:
+            self._free()
 
     # what we call
 
@@ -133,7 +148,8 @@ class Wire:
     def _read_slice(self) -> bytes | None:
         """Return what comes within the stream's timeout, None if nothing does."""
         try:
-            return self._stream.recv(self._read_size)
+            with self._in_use():
+                return self._stream.recv(self._read_size)
         except OSError as error:
             if not _is_slice(error):
                 raise self._end(_message(error)) from error
@@ -142,8 +158,28 @@ class Wire:
     def _read_last_words(self) -> None:
         """Read what a peer that hangs up before our greeting may have sent as its reason."""
         if not self.greeting:
-            with contextlib.suppress(OSError, EOFError):
+            with contextlib.suppress(OSError, EOFError), self._in_use():
                 self._note(self._stream.recv(LONGEST_LINE))
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Keep the stream from being freed meanwhile. Raises EOFError if the wire is closed."""
+        with self._users_lock:
+            if self._closed:
+                raise self._end()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._users_lock:
+                self._users -= 1
+                is_last = self._closed and self._users == 0
+            if is_last:
+                self._free()
+
+    def _free(self) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            self._stream.close()
 
     def _note(self, data: bytes) -> None:
         self.ended = self.ended or not data

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from clusterprep.model import Fleet, Inventory, Node
@@ -63,6 +64,10 @@ def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
+def reading_threads() -> int:
+    return sum(1 for thread in threading.enumerate() if isinstance(thread, paramiko.Transport))
+
+
 def test_a_silent_node_keeps_no_other_from_its_turn(
     sshd: Sshd, transport: SshTransport, tmp_path: Path
 ) -> None:
@@ -97,6 +102,8 @@ def test_who_is_heard_is_waited_for(sshd: Sshd, transport: SshTransport, tmp_pat
 def test_a_node_of_which_nothing_more_is_wanted_keeps_no_connection(
     sshd: Sshd, transport: SshTransport, tmp_path: Path, only: str, last: bool, stays: int
 ) -> None:
+    # A connection of an earlier test is closed by its reading thread, a moment after that test.
+    assert eventually(lambda: not reading_threads())
     watch, before = Watch(), (threading.active_count(), open_files())
     fleet = survey(transport, [sshd.node(tmp_path)] * 12, watch, only, forks=2, last=last)
     assert len(fleet.reached) == 12
