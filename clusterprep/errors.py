@@ -61,6 +61,7 @@ def printable(text: str) -> str:
 
 
 def _printable_problem(problem: Problem) -> Problem:
+    """Return the problem with texts that are safe to show."""
     key = problem.key and printable(problem.key)
     hint = problem.hint and printable(problem.hint)
     return Problem(

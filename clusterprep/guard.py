@@ -49,7 +49,7 @@ _SLOWEST = 0.05
 _SIMPLE = frozenset({int, bool, float, complex, str, bytes, type(None)})
 
 Value = TypeVar("Value")
-Row = Any  # what json.dumps takes
+Row = Any  # what a rank gives, or the verdict over all: a dictionary that json.dumps takes
 
 
 class GuardError(RuntimeError):
@@ -124,6 +124,7 @@ def seed_everything(seed: int | None = None) -> int:
 
 
 def _seed_of_launch() -> int:
+    """Return the seed of `clusterprep launch --seed`. Raises GuardError if it is not set."""
     text = os.environ.get(SEED, "")
     if text.isdecimal():
         return int(text)
@@ -217,9 +218,9 @@ def _pieces(value: Any, above: tuple[int, ...]) -> Iterator[Any]:
         yield b"%s %d;" % (kind, len(plain))
         yield plain
     elif isinstance(value, torch.Tensor):
-        yield from _tensor(value)
+        yield from _tensor_pieces(value)
     elif _is_array(value):
-        yield from _array(value, above)
+        yield from _array_pieces(value, above)
     else:
         yield b"%s(" % kind
         yield from _parts(value, (*above, id(value)))
@@ -232,7 +233,8 @@ def _is_array(value: Any) -> bool:
     return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
 
 
-def _array(value: Any, above: tuple[int, ...]) -> Iterator[Any]:
+def _array_pieces(value: Any, above: tuple[int, ...]) -> Iterator[Any]:
+    """Yield type, shape and content of a NumPy array or number."""
     yield f"array {value.dtype.str} {value.shape};".encode()
     if value.dtype.hasobject:
         yield from _pieces(value.tolist(), above)
@@ -267,7 +269,8 @@ def _plain(value: Any) -> bytes | None:
     return None
 
 
-def _tensor(value: torch.Tensor) -> Iterator[Any]:
+def _tensor_pieces(value: torch.Tensor) -> Iterator[Any]:
+    """Yield type, shape and bytes of a tensor; a meta tensor has no bytes."""
     yield f"tensor {value.dtype} {tuple(value.shape)};".encode()
     if value.is_meta:
         return
@@ -361,6 +364,7 @@ def _compare(rows: Sequence[Row]) -> Row:
 
 
 def _out_of_step(ranks_by_name: dict[str, list[int]]) -> str:
+    """Return the message for ranks that are at guards of different names."""
     places = []
     for name, ranks in ranks_by_name.items():
         places.append(f"{ranks_text(ranks)} at '{name}'")
@@ -407,6 +411,7 @@ def _compare_keys(rows: Sequence[Row]) -> Row:
 
 
 def _has(ranks: Sequence[int], row: Row) -> str:
+    """Return "rank 3 has VALUE (sha256 DIGEST)" for ranks with equal rows."""
     verb = "has" if len(ranks) == 1 else "have"
     checksum = row["digest"][:8]
     return f"{ranks_text(ranks)} {verb} {row['value']} (sha256 {checksum})"
@@ -425,6 +430,7 @@ def _minority(groups: dict[str, list[int]]) -> list[int]:
 
 
 def _verdict(message: str, ranks: Sequence[int], values: dict[int, str]) -> Row:
+    """Return a verdict: an empty message, or what is wrong, the ranks at fault, value by rank."""
     return {
         "message": message,
         "ranks": list(ranks),
@@ -562,7 +568,7 @@ class Meeting:
         pause = 0.001
         while not self.add("decided", 0):
             if time.monotonic() > end:
-                self.decide(self.missing)
+                self.decide(self.judge_absent)
                 end += _GRACE
             time.sleep(pause)
             pause = min(2 * pause, _SLOWEST)
@@ -594,8 +600,8 @@ class Meeting:
     def rows(self) -> list[Row]:
         return [self.read(f"row{place}") for place in range(len(self.ranks))]
 
-    def missing(self) -> Row:
-        """Return the verdict when the time is over: which ranks did not come."""
+    def judge_absent(self) -> Row:
+        """Return the verdict when the time is over: the ranks that did not come are at fault."""
         absent: list[int] = []
         present: list[int] = []
         for place, rank in enumerate(self.ranks):
@@ -611,7 +617,10 @@ class Meeting:
         return verdict
 
     def leave(self, absent: int) -> None:
-        """Leave the meeting. The first rank, which mostly hosts the store, waits and clears up."""
+        """Leave the meeting, to which `absent` ranks did not come.
+
+        The first rank, which mostly hosts the store, waits for the others and clears up.
+        """
         parted = self.add("parted", 1)
         if self.place != 0:
             return

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from clusterprep.changes.playbook.steps import Owners, Step, at_once
+from clusterprep.changes.playbook.steps import Owners, Step, at_once, resource_fact_names
 from clusterprep.changes.resources import NoPlan, Params, PlanContext, known_states
 from clusterprep.changes.unified_diff import unified_diff
 from clusterprep.errors import InputError, Problem
@@ -51,7 +51,7 @@ def plan_file_changes(
     the same part of a file on a node; for steps with `when` that only shows here.
     """
     file_steps = at_once(steps)
-    fact_names = [_facts_of(step, fleet) for step in file_steps]
+    names_by_step = [resource_fact_names(step, fleet.inventory) for step in file_steps]
     has_conditions = any(step.when for step in file_steps)
     planned: list[FileChange] = []
     gaps: dict[str, Gap] = {}
@@ -60,15 +60,15 @@ def plan_file_changes(
     for node in fleet.reached:
         files: dict[str, FileState] = {}
         owners = Owners()
-        for step, facts in zip(file_steps, fact_names, strict=True):
-            context = PlanContext(
-                fleet,
-                node,
-                files,
-                facts,
-                environment,
-            )
-            result = plan_step(context, step)
+        context = PlanContext(
+            fleet,
+            node,
+            files,
+            {},
+            environment,
+        )
+        for step, fact_names in zip(file_steps, names_by_step, strict=True):
+            result = plan_step(context, step, fact_names)
             if result is None:
                 continue
             if isinstance(result, Absent):
@@ -83,16 +83,14 @@ def plan_file_changes(
     return tuple(planned), gaps
 
 
-def _facts_of(step: Step, fleet: Fleet) -> dict[str, None]:
-    facts = step.resource.facts(step.params, fleet.inventory)
-    return dict.fromkeys(fact.name for fact in facts)
-
-
-def plan_step(context: PlanContext, step: Step) -> tuple[Any, ...] | Absent | None:
+def plan_step(
+    context: PlanContext, step: Step, fact_names: Iterable[str]
+) -> tuple[Any, ...] | Absent | None:
     """Return the changes or step actions of one step on one node.
 
     Absent says why they are not known; None means that the step is not for this node. `context`
-    has the files that the steps before leave, and the facts that the step needs by their names.
+    has the files that the steps before leave, and no facts: `fact_names` are those of the step's
+    resource, which are added to it.
     """
     applies = step.applies(context.node, context.fleet)
     if applies is False:
@@ -102,7 +100,7 @@ def plan_step(context: PlanContext, step: Step) -> tuple[Any, ...] | Absent | No
     params = step.filled(context.node, context.fleet)
     if isinstance(params, Absent):
         return params
-    complete = _with_values(context, step, params)
+    complete = _complete_context(context, step, params, fact_names)
     if isinstance(complete, Absent):
         return complete
     try:
@@ -111,27 +109,56 @@ def plan_step(context: PlanContext, step: Step) -> tuple[Any, ...] | Absent | No
         return error.absent
 
 
-def _with_values(context: PlanContext, step: Step, params: Params) -> PlanContext | Absent:
-    """Return the context with the values of its files and facts, or the first that is not known."""
-    fleet = context.fleet
-    node = context.node.name
-    states = {}
-    for path in step.resource.paths(params, fleet.inventory):
-        states[path] = context.files.get(path) or fleet.fact(node, f"target:{path}")
-    files = known_states(states)
+def _complete_context(
+    context: PlanContext, step: Step, params: Params, fact_names: Iterable[str]
+) -> PlanContext | Absent:
+    """Return the context with all files and facts of the step; Absent if one is not known."""
+    paths = step.resource.paths(params, context.fleet.inventory)
+    files = _current_files(context, paths)
     if isinstance(files, Absent):
         return files
-    facts = {}
-    for name in context.facts:
-        value = fleet.fact(node, name)
+    facts = _fact_values(context, fact_names)
+    if isinstance(facts, Absent):
+        return facts
+    if step.resource.name == "env":
+        gap = _environment_gap(context)
+        if gap is not None:
+            return gap
+    return replace(context, files=files, facts=facts)
+
+
+def _current_files(context: PlanContext, paths: Iterable[str]) -> dict[str, FileState] | Absent:
+    """Return each file as the steps before leave it, else as the node has it.
+
+    Absent says why the first file that is not known is not.
+    """
+    states = {}
+    for path in paths:
+        state = context.files.get(path)
+        if state is None:
+            state = context.fleet.fact(context.node.name, f"target:{path}")
+        states[path] = state
+    return known_states(states)
+
+
+def _fact_values(context: PlanContext, names: Iterable[str]) -> dict[str, Any] | Absent:
+    """Return the facts of the node by name; Absent says why the first unknown one is unknown."""
+    values = {}
+    for name in names:
+        value = context.fleet.fact(context.node.name, name)
         if isinstance(value, Absent):
             return Absent(value.reason, f"{name}: {value.detail}")
-        facts[name] = value
-    gap = context.environment.gaps.get(node)
-    if step.resource.name == "env" and gap is not None:
-        variable, _, why = gap.partition(": ")
-        return Absent(variable, why)
-    return replace(context, files=files, facts=facts)
+        values[name] = value
+    return values
+
+
+def _environment_gap(context: PlanContext) -> Absent | None:
+    """Return which variable could not be derived for the node, and why; None if all could."""
+    gap = context.environment.gaps.get(context.node.name)
+    if gap is None:
+        return None
+    variable, _, why = gap.partition(": ")  # a gap is «NCCL_IB_HCA: why»
+    return Absent(variable, why)
 
 
 def state_after(change: FileChange) -> FileState:
@@ -164,7 +191,7 @@ def refuse_conflict(owners: Owners, step: Step, node: Node, fleet: Fleet) -> Non
 
 
 def nodes_with_resource(resource: str, planned: Iterable[FileChange]) -> tuple[str, ...]:
-    """Return the nodes on which a step has this resource: not every playbook has it everywhere."""
+    """Return the nodes on which a file step of this resource was planned, each once."""
     names: dict[str, None] = {}
     for change in planned:
         if change.resource == resource:
@@ -180,18 +207,22 @@ def change_rows(
     outcomes: Mapping[str, StepOutcome],
     details: Mapping[str, str],
 ) -> tuple[ChangeRow, ...]:
-    """Return equal changes with equal outcomes in one row; `outcomes`, `details` are by node."""
+    """Return equal changes with equal outcomes in one row.
+
+    `outcomes` and `details` are by node; a change without an outcome is planned.
+    """
     nodes_by_row: dict[ChangeRow, list[str]] = {}
     diffs: dict[FileChange, str] = {}
     for change in planned:
-        anywhere = replace(change, node="")
-        if anywhere not in diffs:
-            diffs[anywhere] = diff_text(change)
+        # A diff is made once for all nodes with the same change.
+        without_node = replace(change, node="")
+        if without_node not in diffs:
+            diffs[without_node] = diff_text(change)
         outcome = outcomes.get(change.node, "planned")
         action = change.action
         if action == "none":
             outcome = "unchanged"
-        diff = diffs[anywhere]
+        diff = diffs[without_node]
         detail = details.get(change.node, "")
         row = ChangeRow(
             (),

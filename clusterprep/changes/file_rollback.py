@@ -207,6 +207,7 @@ def plan_rollback(
 
 
 def _change_back(node: str, file: OldFile) -> FileChange:
+    """Return the change that puts the old bytes, owner and mode of a file back."""
     access = None if file.before is None else file.was
     return FileChange(
         node=node,

@@ -24,9 +24,9 @@ from clusterprep.changes.file_plan import (
     refuse_conflict,
     state_after,
 )
-from clusterprep.changes.playbook.steps import Owners, Step
+from clusterprep.changes.playbook.steps import Owners, Step, resource_fact_names
 from clusterprep.changes.resources import PlanContext, StepResource
-from clusterprep.model import Absent, ChangeRow, Fleet, Inventory, Node, StepOutcome
+from clusterprep.model import Absent, ChangeRow, Fleet, Node, StepOutcome
 from clusterprep.model.files import FileChange, FileState
 from clusterprep.model.operations import StepAction, Write
 from clusterprep.nccl.environment import Environment
@@ -176,7 +176,8 @@ class _Forecast:
         for place, step in in_order(steps):
             if step.handler and step.name not in self._notified:
                 continue
-            result = plan_step(self._context(step), step)
+            fact_names = resource_fact_names(step, self._fleet.inventory)
+            result = plan_step(self._context(step), step, fact_names)
             if result is None:
                 continue
             if isinstance(result, Absent):
@@ -189,12 +190,11 @@ class _Forecast:
 
     def _context(self, step: Step) -> PlanContext:
         earlier = tuple(planned.step_action for planned in self.planned)
-        facts = asked_by(step, self._fleet.inventory)
         return PlanContext(
             self._fleet,
             self._node,
             self._files,
-            facts,
+            {},
             self._environment,
             earlier,
             self._written,
@@ -211,12 +211,6 @@ class _Forecast:
                 state = FileState(path, operation.after, operation.mode)
                 self._files[path] = state
                 self._written[path] = state
-
-
-def asked_by(step: Step, inventory: Inventory) -> dict[str, None]:
-    """Return the names of the facts that a step's resource is judged by."""
-    facts = step.resource.facts(step.params, inventory)
-    return dict.fromkeys(fact.name for fact in facts)
 
 
 def in_order(steps: Sequence[Step]) -> list[tuple[int, Step]]:

@@ -153,6 +153,7 @@ class _Finisher:
         return done
 
     def _roll_back_steps(self, run: str, names: Iterable[str], **options: bool) -> None:
+        """Have these nodes roll back their steps of a run; those that refuse are `stuck`."""
         chosen = list(names)
         self._agents.load("steps", chosen)
         bodies = self._bodies(
@@ -171,6 +172,7 @@ class _Finisher:
     def _bodies(
         self, names: Iterable[str], options: Mapping[str, Any]
     ) -> dict[str, dict[str, Any]]:
+        """Return the body of a request for each node: what names its transaction, and options."""
         return {
             name: {
                 **self._transaction.request_body(name),

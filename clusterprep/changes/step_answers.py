@@ -62,6 +62,10 @@ def _rows(answer: Answer, count: int) -> list[Any] | None:
 
 
 def _ask(agents: Agents, sheets: Mapping[str, Sheet]) -> Mapping[str, Answer]:
+    """Send the reads of each node, and return the answers by node.
+
+    Reads of one node may run one after the other, so their limits are added up.
+    """
     bodies = {}
     limit = 0.0
     for name, sheet in sheets.items():

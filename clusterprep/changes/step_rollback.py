@@ -168,7 +168,7 @@ class StepRollback:
                 self._note_all(name, answer.get("kept"), "unchanged", PERMANENT)
             if refusal(answer) is not None:
                 self.failed = True
-                number = self._failed_at(name, answer)
+                number = self._failed_number(name, answer)
                 why = f"{name}: {failure_text(answer)}"
                 self._results[name, number] = ("failed", why)
 
@@ -177,8 +177,11 @@ class StepRollback:
             if isinstance(number, int):
                 self._results[name, number] = (outcome, why)
 
-    def _failed_at(self, name: str, answer: Answer) -> int:
-        """Return the number of the action that failed: the last one, unless the node knows it."""
+    def _failed_number(self, name: str, answer: Answer) -> int:
+        """Return the number of the action that failed, as the node says it.
+
+        Without an answer that is the last one, where a rollback begins.
+        """
         if not isinstance(answer, LinkLost):
             number = answer.get("deed")
             if isinstance(number, int):

@@ -23,15 +23,8 @@ from typing import Any
 
 from clusterprep.changes.agents import Agents, Answer, Answers
 from clusterprep.changes.file_plan import Gap, plan_step
-from clusterprep.changes.planner import (
-    ChangePlan,
-    Key,
-    Planned,
-    asked_by,
-    in_order,
-    step_rows,
-)
-from clusterprep.changes.playbook.steps import Step, batches
+from clusterprep.changes.planner import ChangePlan, Key, Planned, in_order, step_rows
+from clusterprep.changes.playbook.steps import Step, batches, resource_fact_names
 from clusterprep.changes.reboot import boot_ids, wait_for
 from clusterprep.changes.resources import PlanContext
 from clusterprep.changes.step_answers import failure_text, look_again
@@ -249,6 +242,10 @@ class StepRunner:
         return failures
 
     def _ask_to_perform(self, place: int, step: Step, work: Mapping[str, StepActions]) -> Answers:
+        """Send the step actions of each node, and return the answers by node.
+
+        All nodes work at the same time, so the node with the longest list decides the limit.
+        """
         bodies: dict[str, dict[str, Any]] = {}
         limit = 0.0
         for name, step_actions in work.items():
@@ -302,26 +299,29 @@ class StepRunner:
         return failures
 
     def _judge_again(self, step: Step, names: Sequence[str], notified: bool) -> dict[str, Judged]:
-        """Compare these nodes, as they are now, with what a step wants."""
+        """Return what a step has to do on these nodes as they are now, by node.
+
+        Absent says why that is not known, for a node that was lost, too.
+        """
         nodes = [node for node in self._fleet.reached if node.name in names]
         fleet, lost = look_again(self._agents, self._fleet, step, nodes)
         self._fleet = fleet
+        fact_names = resource_fact_names(step, fleet.inventory)
         judged: dict[str, Judged] = {}
         for name, why in lost.items():
             judged[name] = Absent("hung", f"the node was lost: {why}")
         for node in nodes:
             if node.name in lost:
                 continue
-            facts = asked_by(step, fleet.inventory)
             context = PlanContext(
                 fleet,
                 node,
                 {},
-                facts,
+                {},
                 self._environment,
                 notified=notified,
             )
-            judged[node.name] = plan_step(context, step)
+            judged[node.name] = plan_step(context, step, fact_names)
         return judged
 
     # ------------------------------------------------------------ after a failure

@@ -211,6 +211,10 @@ class Transaction:
         self.committed = False
 
     def _stage(self, by_node: ByNode, undoes: str | None) -> dict[str, str]:
+        """Have every node stage its files; return by node why one could not.
+
+        Raises Refused if a file is not what was planned against.
+        """
         bodies = {}
         for name, changes in by_node.items():
             files = [_file_request(change) for change in changes]
@@ -229,6 +233,10 @@ class Transaction:
         return failed
 
     def _commit(self, by_node: ByNode) -> None:
+        """Have every node commit. If one fails all are rolled back, and it is in the receipt.
+
+        Raises Refused, after the rollback, if a file was changed since it was staged.
+        """
         answers = self._ask("commit", by_node)
         self.committed = True
         failed = refusals(answers)

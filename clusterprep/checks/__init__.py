@@ -354,8 +354,8 @@ def as_wanted(
 ) -> Iterable[Outcome]:
     """Judge nodes by what `require:` declares for them, and compare the other nodes by `uniform`.
 
-    `satisfied(seen, wanted)` compares a value with what is declared. `exempt` is the number of
-    nodes that need no value.
+    `values` holds the value of each node that has one, and `satisfied(seen, wanted)` compares it
+    with what is declared. `exempt` is the number of nodes that need no value.
     """
     undeclared: set[str] = set()
     for node in context.nodes:
@@ -377,6 +377,7 @@ def as_wanted(
 def _compare(
     values: Mapping[str, str], what: str, fleet_size: int, remedy: str | None
 ) -> list[Outcome]:
+    """Return `uniform` for all nodes: one outcome if they agree or have no majority, else two."""
     nodes = tuple(values)
     if len(nodes) < 2:
         return [_nothing_to_compare(values, what, fleet_size)]
@@ -428,8 +429,9 @@ def _compare(
 
 
 def _nothing_to_compare(values: Mapping[str, str], what: str, fleet_size: int) -> Outcome:
+    """Return the outcome for fewer than two values: skip for a fleet of one node, else unknown."""
     nodes = tuple(values)
-    seen = "".join(values.values())  # of one node, or of none
+    seen = next(iter(values.values()), "")
     if fleet_size < 2:
         message = f"{what} has nothing to be compared with"
         return Outcome(

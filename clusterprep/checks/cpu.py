@@ -53,8 +53,8 @@ def governor(context: CheckContext, node: Node, governors: tuple[Governor, ...])
     slow = [policy for policy in governors if not _is_full_clock(policy, required)]
     if not slow:
         message = "nothing holds the processors' clock back"
-        return passed(node, message, _described(governors), wanted)
-    seen = _described(slow)
+        return passed(node, message, _describe_governors(governors), wanted)
+    seen = _describe_governors(slow)
     if len(slow) < len(governors):
         seen += f" on {_policies(slow)} of {_policies(governors)} policies"
     if required:
@@ -84,7 +84,7 @@ def _is_full_clock(policy: Governor, required: str | None) -> bool:
     return policy.driver in SELF_GOVERNED and policy.preference in FULL_CLOCK
 
 
-def _described(governors: Iterable[Governor]) -> str:
+def _describe_governors(governors: Iterable[Governor]) -> str:
     """Return «powersave (intel_pstate, prefers balance_performance)», each text once."""
     texts: dict[str, None] = {}  # an ordered set
     for policy in governors:

@@ -55,14 +55,15 @@ def runtime(
             _other_wheel(node, wanted),
         )
     if nvml is not None and nvml.driver:
-        return _against_driver(node, str(build.cuda), nvml, libcuda)
+        return _compare_with_driver(node, str(build.cuda), nvml, libcuda)
     if not has_gpus:
         return skipped(node, "no NVIDIA driver and no GPU here")
     message = "there is no driver to compare with: see nv.driver"
     return unknown(node, message, "no_driver", f"torch for CUDA {build.cuda}")
 
 
-def _against_driver(node: Node, cuda: str, nvml: Nvml, libcuda: str | None) -> Outcome:
+def _compare_with_driver(node: Node, cuda: str, nvml: Nvml, libcuda: str | None) -> Outcome:
+    """Judge whether the driver runs the CUDA that torch was built for."""
     built = leading_numbers(cuda)
     supported = leading_numbers(nvml.cuda)
     driver = leading_numbers(nvml.driver)
@@ -152,7 +153,7 @@ def toolkit(context: CheckContext) -> Iterable[Outcome]:
         if wanted is None:
             undeclared.add(node.name)
         else:
-            yield _as_required(node, version or "none", wanted)
+            yield _judge_required(node, version or "none", wanted)
     if undeclared:
         yield from uniform_by_kind(
             context, values, "the CUDA toolkit", about=undeclared, exempt=exempt
@@ -172,7 +173,7 @@ def _exempt(context: CheckContext, versions: dict[str, str | None]) -> set[str]:
     return exempt
 
 
-def _as_required(node: Node, version: str, wanted: str) -> Outcome:
+def _judge_required(node: Node, version: str, wanted: str) -> Outcome:
     if satisfies(version, wanted):
         return passed(node, "the CUDA toolkit is as required", version, wanted)
     message = "the CUDA toolkit is not what the inventory requires"
@@ -180,6 +181,7 @@ def _as_required(node: Node, version: str, wanted: str) -> Outcome:
 
 
 def _newer_than_driver(context: CheckContext, node: Node, version: str | None) -> Iterable[Outcome]:
+    """Yield a failure if the toolkit's CUDA is of a later major version than the driver's."""
     nvml: Nvml | None = context.value(node, "gpu.nvml")
     if version is None or nvml is None:
         return

@@ -171,7 +171,7 @@ def uniform_settings(context: CheckContext) -> Iterable[Outcome]:
     blamed: set[str] = set()
     for path, settings in _by_path(context).items():
         for variable in _variables_to_compare(settings):
-            outcome = _compared(path, variable, settings)
+            outcome = _compare_variable(path, variable, settings)
             if outcome is not None:
                 blamed.update(outcome.nodes)
                 yield outcome
@@ -212,7 +212,7 @@ def _variables_to_compare(settings: SettingsByNode) -> list[str]:
     return sorted(names)
 
 
-def _compared(path: str, variable: str, settings: SettingsByNode) -> Outcome | None:
+def _compare_variable(path: str, variable: str, settings: SettingsByNode) -> Outcome | None:
     """Return a failure if nodes differ in a variable; unset counts as the variable's default."""
     default = str(registry()[variable]["default"])
     values: dict[str, str] = {}

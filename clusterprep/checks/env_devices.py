@@ -41,17 +41,18 @@ def visible(context: CheckContext) -> Iterable[Outcome]:
     """Judge the devices that a job sees: each node by itself, and nodes of a kind together."""
     yield from unread_paths(context)
     for part in kinds(context):
-        yield from _of_a_kind(part)
+        yield from _judge_kind(part)
 
 
-def _of_a_kind(context: CheckContext) -> Iterable[Outcome]:
+def _judge_kind(context: CheckContext) -> Iterable[Outcome]:
+    """Judge nodes of one kind: what differs between them, then what is wrong on each."""
     differences = list(_differences(context))
     yield from differences
     blamed: set[str] = set()
     for outcome in differences:
         blamed.update(outcome.nodes)
     for node in context.nodes:
-        outcomes = list(_of_one(context, node))
+        outcomes = list(_judge_node(context, node))
         if node.name not in blamed:
             yield from outcomes or [_good(context, node)]
             continue
@@ -65,18 +66,19 @@ def _differences(context: CheckContext) -> Iterable[Outcome]:
     """Yield failures of nodes that differ and whose value is not declared."""
     values: dict[str, str] = {}
     for node in context.nodes:
-        if _declared(context, node) is None:
+        if _declared_value(context, node) is None:
             values[node.name] = _seen(context, node)
     if len(set(values.values())) < 2:
         return
     for outcome in uniform(values, NAME, len(context.inventory.nodes), REMEDY):
         if outcome.verdict == "fail":
-            places = _places(context, outcome.nodes)
+            places = _describe_places(context, outcome.nodes)
             message = f"{outcome.message}: nodes start different numbers of ranks{places}"
             yield replace(outcome, message=message)
 
 
-def _places(context: CheckContext, nodes: Iterable[str]) -> str:
+def _describe_places(context: CheckContext, nodes: Iterable[str]) -> str:
+    """Return « (file:line of n1; …)» for where these nodes set the variable; empty if unknown."""
     texts: dict[str, None] = {}  # an ordered set
     for name in nodes:
         for setting in settings_by_place(context.fleet.fact(name, "env.paths")):
@@ -87,7 +89,7 @@ def _places(context: CheckContext, nodes: Iterable[str]) -> str:
     return f" ({'; '.join(texts)})"
 
 
-def _declared(context: CheckContext, node: Node) -> str | None:
+def _declared_value(context: CheckContext, node: Node) -> str | None:
     """Return what `require`, `gpus.use` or `env` of the inventory declares, in this order."""
     wanted = context.wanted(node)
     if wanted is not None:
@@ -105,16 +107,16 @@ def _values(paths: Paths) -> dict[str, str]:
     for path, settings in known_settings(paths).items():
         if path in NOT_OURS:
             continue
-        setting = _first(settings)
-        values[path] = UNSET if setting is None else _plain(setting.value)
+        setting = _first_setting(settings)
+        values[path] = UNSET if setting is None else _without_blanks(setting.value)
     return values
 
 
-def _first(settings: Iterable[Setting]) -> Setting | None:
+def _first_setting(settings: Iterable[Setting]) -> Setting | None:
     return next((setting for setting in settings if setting.name == NAME), None)
 
 
-def _plain(value: str) -> str:
+def _without_blanks(value: str) -> str:
     """Return a list of devices without blanks."""
     if not value.strip():
         return EMPTY
@@ -129,13 +131,13 @@ def _seen(context: CheckContext, node: Node) -> str:
     return ", ".join(f"{value} in {path}" for path, value in values.items())
 
 
-def _of_one(context: CheckContext, node: Node) -> Iterable[Outcome]:
+def _judge_node(context: CheckContext, node: Node) -> Iterable[Outcome]:
     """Yield what is wrong on one node, whatever the others have. Errors have no severity."""
     paths: Paths = context.value(node, "env.paths")
     values = set(_values(paths).values())
-    declared = _declared(context, node)
+    declared = _declared_value(context, node)
     seen = _seen(context, node)
-    setting = _first(settings_by_place(paths))
+    setting = _first_setting(settings_by_place(paths))
     where, remedy = "", None
     if setting is not None:
         where = f" ({place(setting)})"
@@ -144,7 +146,7 @@ def _of_one(context: CheckContext, node: Node) -> Iterable[Outcome]:
     # env_paths says which.
     allowed = {UNSET}
     if declared is not None:
-        allowed.add(_plain(declared))
+        allowed.add(_without_blanks(declared))
     if declared is not None and not values <= allowed:
         yield failed(
             node,
@@ -188,7 +190,7 @@ def _of_one(context: CheckContext, node: Node) -> Iterable[Outcome]:
 
 
 def _good(context: CheckContext, node: Node) -> Outcome:
-    declared = _declared(context, node)
+    declared = _declared_value(context, node)
     seen = _seen(context, node)
     if declared is None:
         return passed(node, f"{NAME} is unset, or holds every GPU", seen, UNSET)

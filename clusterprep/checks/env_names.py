@@ -104,7 +104,7 @@ def _as_text(path: str, settings: Iterable[Setting]) -> Text:
     return Text(dialect, (), tuple(entries))
 
 
-def _limited(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+def _limit(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     """Return the first outcomes; the last of them says how many more there are."""
     surplus = len(outcomes) - MAX_FAILURES
     if surplus <= 0:
@@ -114,7 +114,7 @@ def _limited(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     return [*outcomes[: MAX_FAILURES - 1], last]
 
 
-def _unchanged(remarks: Remarks, paths: Paths, answers: Mapping[str, BoundAddress]) -> Remarks:
+def _keep_all(remarks: Remarks, paths: Paths, answers: Mapping[str, BoundAddress]) -> Remarks:
     return remarks
 
 
@@ -123,7 +123,7 @@ def _judge_of(
     *families: ModuleType,
     good: str,
     graded: bool = False,
-    amend: Amend = _unchanged,
+    amend: Amend = _keep_all,
 ) -> Callable[[CheckContext], Iterable[Outcome]]:
     """Return a judge that fails nodes for the remarks that belong to a check.
 
@@ -139,7 +139,7 @@ def _judge_of(
             of_check = _of_check(check, remarks(paths, versions, families))
             amended = amend(of_check, paths, _answers(context, node))
             failures = _failures(node, paths, amended, graded)
-            yield from _limited(failures)
+            yield from _limit(failures)
             if not failures:
                 yield passed(node, good)
 
@@ -155,6 +155,7 @@ def _of_check(check: str, remarks: Remarks) -> Remarks:
 
 
 def _failures(node: Node, paths: Paths, remarks: Remarks, graded: bool) -> list[Outcome]:
+    """Return a failure for each remark; with `graded` it has the remark's own severity."""
     launch_paths = settings_by_place(paths)
     failures = []
     for setting, remark in remarks:
@@ -205,11 +206,12 @@ def _with_rejected(remarks: Remarks, paths: Paths, answers: Mapping[str, BoundAd
             if setting is None or name in names_with_remark:
                 continue
             if taken.by == "Default" and taken.value != setting.value:
-                amended[setting, _rejected(answer, setting, taken)] = None
+                amended[setting, _remark_on_rejected(answer, setting, taken)] = None
     return amended
 
 
-def _rejected(answer: BoundAddress, setting: Setting, taken: Taken) -> Remark:
+def _remark_on_rejected(answer: BoundAddress, setting: Setting, taken: Taken) -> Remark:
+    """Return the remark about a value that NCCL says it did not take."""
     message = (
         f"NCCL {answer.version} itself says that it did not take this value and uses {taken.value}"
     )
@@ -236,7 +238,7 @@ def conf_files(context: CheckContext) -> Iterable[Outcome]:
         for path, text in texts.items():
             if text:
                 failures.extend(_wrong_lines(node, path, text, versions))
-        yield from _limited(failures)
+        yield from _limit(failures)
         if not failures:
             existing = ", ".join(path for path, text in texts.items() if text is not None)
             message = "NCCL reads its files as they are meant"
@@ -249,11 +251,11 @@ def _texts(context: CheckContext, node: Node) -> dict[str, str | None]:
     rows_of_files: Mapping[str, tuple[Row, ...]] = context.value(node, "env.conf_lines")
     for path, rows in rows_of_files.items():
         if path != CONF:
-            texts[path] = _joined(rows)
+            texts[path] = _join_rows(rows)
     return texts
 
 
-def _joined(rows: Iterable[Row]) -> str:
+def _join_rows(rows: Iterable[Row]) -> str:
     """Return lines at their numbers, with empty lines for those that were not sent.
 
     Lines that set nothing stay on the node.
@@ -264,9 +266,10 @@ def _joined(rows: Iterable[Row]) -> str:
 
 
 def _wrong_lines(node: Node, path: str, text: str, versions: Versions) -> Iterable[Outcome]:
+    """Yield a failure for each line of a file of NCCL's that is not read as it was meant."""
     for remark in conf.judge(read(text, "nccl.conf"), versions):
         message = f"{path}:{remark.line}: {remark.message}"
-        remedy = _mended(path, remark)
+        remedy = _correcting_command(path, remark)
         yield failed(
             node,
             message,
@@ -276,7 +279,7 @@ def _wrong_lines(node: Node, path: str, text: str, versions: Versions) -> Iterab
         )
 
 
-def _mended(path: str, remark: Remark) -> str:
+def _correcting_command(path: str, remark: Remark) -> str:
     """Return a command that corrects a line, or shows it where the right value is not known."""
     quoted_path = shlex.quote(path)
     if remark.remedy.endswith(" FILE"):

@@ -70,7 +70,7 @@ def mtu(context: CheckContext) -> Iterable[Outcome]:
         if wanted is None:
             undeclared.add(node.name)
         else:
-            yield _as_required(node, pick, wanted)
+            yield _judge_required(node, pick, wanted)
     if undeclared:
         fleet_size = len(context.inventory.nodes)
         what = "the MTU of the NCCL interface"
@@ -86,7 +86,7 @@ def _severity_of_mtu(context: CheckContext) -> Severity:
     return "error" if with_rdma else "warning"
 
 
-def _as_required(node: Node, pick: Pick, wanted: str) -> Outcome:
+def _judge_required(node: Node, pick: Pick, wanted: str) -> Outcome:
     seen = str(pick.mtu)
     if pick.mtu == parse_mtu(wanted):
         return passed(node, f"the MTU of {pick.name} is as required", seen, wanted)

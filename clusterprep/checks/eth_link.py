@@ -85,12 +85,12 @@ def speed(context: CheckContext) -> Iterable[Outcome]:
             continue
         yield from _half_duplex(node, cards)
         changes[node.name] = max(card.carrier_changes or 0 for card in cards)
-        speeds[node.name] = _formatted(known_speeds)
+        speeds[node.name] = _format_speeds(known_speeds)
         wanted = context.wanted(node)
         if wanted is None:
             undeclared.add(node.name)
         else:
-            yield _as_required(node, known_speeds, wanted)
+            yield _judge_required(node, known_speeds, wanted)
     yield from _unsteady(changes)
     if undeclared:
         what = "the speed of the NCCL interface"
@@ -108,6 +108,7 @@ def _no_choice(node: Node) -> Outcome:
 
 
 def _half_duplex(node: Node, cards: Iterable[Interface]) -> Iterable[Outcome]:
+    """Yield a failure for each card at half duplex."""
     for card in cards:
         if card.duplex == "half":
             message = f"{card.name} runs at half duplex: one side does not negotiate"
@@ -121,7 +122,7 @@ def _half_duplex(node: Node, cards: Iterable[Interface]) -> Iterable[Outcome]:
             )
 
 
-def _formatted(speeds: Iterable[int]) -> str:
+def _format_speeds(speeds: Iterable[int]) -> str:
     """Return speeds as «2 x 25 Gbit/s», the highest first."""
     parts = []
     for speed, count in sorted(Counter(speeds).items(), reverse=True):
@@ -136,10 +137,10 @@ def _gigabits(megabits: int) -> str:
     return f"{megabits / 1000:g} Gbit/s"
 
 
-def _as_required(node: Node, speeds: list[int], wanted: str) -> Outcome:
+def _judge_required(node: Node, speeds: list[int], wanted: str) -> Outcome:
     """Judge each card, or all together as a bond shows them; more than required is enough."""
     least = parse_speed(wanted)
-    seen = _formatted(speeds)
+    seen = _format_speeds(speeds)
     required = _gigabits(least)
     if min(speeds) >= least or sum(speeds) >= least:
         return passed(node, "the speed of the NCCL interface is as required", seen, required)
@@ -208,7 +209,7 @@ def bonds(context: CheckContext) -> Iterable[Outcome]:
                 message = f"the bonding driver's report leaves out {members}, which is in {name}"
                 yield unknown(node, message, "garbled")
             else:
-                yield from _judged(node, bond, context.wanted(node))
+                yield from _judge_bond(node, bond, context.wanted(node))
 
 
 def _missing_members(bond: Bond, interfaces: Iterable[Interface]) -> list[str]:
@@ -222,10 +223,11 @@ def _missing_members(bond: Bond, interfaces: Iterable[Interface]) -> list[str]:
     return [i.name for i in interfaces if i.master == bond.name and i.name not in reported]
 
 
-def _judged(node: Node, bond: Bond, wanted: str | None) -> Iterable[Outcome]:
+def _judge_bond(node: Node, bond: Bond, wanted: str | None) -> Iterable[Outcome]:
+    """Yield a failure for each trouble of a bond, or a pass."""
     members = ", ".join(f"{member.name} {member.mii}" for member in bond.members)
     seen = f"{bond.name}: {bond.mode}, {members or 'no members'}"
-    troubles = [*_members(bond), *_aggregation(bond), *_hash(bond, wanted)]
+    troubles = [*_member_troubles(bond), *_lacp_troubles(bond), *_hash_troubles(bond, wanted)]
     if not troubles:
         message = "all members of the bond are up and share the load as they should"
         yield passed(node, message, seen)
@@ -245,7 +247,8 @@ Trouble = tuple[str, str, str]
 """What is wrong, what is wanted, the remedy."""
 
 
-def _members(bond: Bond) -> Iterable[Trouble]:
+def _member_troubles(bond: Bond) -> Iterable[Trouble]:
+    """Yield what is wrong if a bond has no members, or members that are down."""
     if not bond.members:
         remedy = f"cat /proc/net/bonding/{bond.name}"
         yield f"{bond.name} has no members", "members that are up", remedy
@@ -258,7 +261,8 @@ def _members(bond: Bond) -> Iterable[Trouble]:
         yield f"{names} of {bond.name} {verb} not up", "all members up", remedy
 
 
-def _aggregation(bond: Bond) -> Iterable[Trouble]:
+def _lacp_troubles(bond: Bond) -> Iterable[Trouble]:
+    """Yield what is wrong if the members of an LACP bond do not carry traffic together."""
     if bond.mode != "802.3ad":
         return
     remedy = (
@@ -273,8 +277,11 @@ def _aggregation(bond: Bond) -> Iterable[Trouble]:
         yield f"no switch answers LACP on {bond.name}", "a partner's MAC address", remedy
 
 
-def _hash(bond: Bond, wanted: str | None) -> Iterable[Trouble]:
-    """Without ports in the hash, all connections between two hosts take one member."""
+def _hash_troubles(bond: Bond, wanted: str | None) -> Iterable[Trouble]:
+    """Yield what is wrong if the transmit hash is not the wanted one, or leaves out the ports.
+
+    Without ports in the hash, all connections between two hosts take one member.
+    """
     if bond.mode not in HASHING or bond.policy is None:
         return
     message = f"{bond.name} spreads by {bond.policy}"

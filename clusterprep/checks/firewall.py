@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, unknown
@@ -70,19 +71,22 @@ class Packet:
         return not holds
 
     def address(self, match: RuleMatch) -> bool | None:
-        """Return whether an address matches: this node's own, or those of all its peers."""
-        ranges = [_addresses(value) for value in match.values]
+        """Return whether an address matches: this node's own, or that of its peer.
+
+        The peer may be any other node: True if all their addresses match, None if only some do.
+        """
+        ranges = [_address_range(value) for value in match.values]
         is_peer = (match.field == "saddr") == self.inbound
         if not is_peer:
             return any(low <= self.own <= high for low, high in ranges)
-        count = 0
+        matching = 0
         for low, high in ranges:
-            count += bisect_right(self.peers, high) - bisect_left(self.peers, low)
+            matching += bisect_right(self.peers, high) - bisect_left(self.peers, low)
             if low <= self.own <= high:
-                count -= 1
-        if count >= len(self.peers) - 1:
+                matching -= 1
+        if matching >= len(self.peers) - 1:
             return True
-        return None if count else False
+        return None if matching else False
 
     def port(self, match: RuleMatch) -> bool | None:
         """Return whether a rule covers the ports that NCCL may use: all, some or few of them."""
@@ -122,7 +126,8 @@ def _is_named_set(match: RuleMatch) -> bool:
     return match.values[0].startswith("@")
 
 
-def _addresses(value: str) -> tuple[int, int]:
+def _address_range(value: str) -> tuple[int, int]:
+    """Return the first and the last address of «10.0.0.0/8» or «10.0.0.1-10.0.0.9» as numbers."""
     first, dash, last = value.partition("-")
     if dash:
         return int(IPv4Address(first)), int(IPv4Address(last))
@@ -131,11 +136,13 @@ def _addresses(value: str) -> tuple[int, int]:
 
 
 def _port_range(value: str) -> tuple[int, int]:
+    """Return the first and the last port of «22» or «1024-65535»."""
     first, _, last = value.partition("-")
     return int(first), int(last or first)
 
 
 def _same_device(name: str, pattern: str) -> bool:
+    """Return whether a rule's name of an interface, which may end in «*» or «+», means this one."""
     if pattern.endswith(("*", "+")):
         return name.startswith(pattern[:-1])
     return name == pattern
@@ -221,6 +228,7 @@ def _outcome(
 
 
 def _meets_all(packet: Packet, rule: Rule) -> bool | None:
+    """Return whether all conditions of a rule hold; None if that cannot be decided."""
     drops = rule.verdict == "drop"
     answers = [packet.meets(match, drops) for match in rule.matches]
     if False in answers:
@@ -257,31 +265,27 @@ def firewall(context: CheckContext) -> Iterable[Outcome]:
             message = "no other node was reached, so there is no traffic to judge"
             yield unknown(node, message, "fewer than two nodes were reached")
         else:
-            yield _judged(context, node, choice, peers)
+            yield _judge_node(context, node, choice, peers)
 
 
-def _judged(context: CheckContext, node: Node, choice: Choice, peers: tuple[int, ...]) -> Outcome:
+def _judge_node(
+    context: CheckContext, node: Node, choice: Choice, peers: tuple[int, ...]
+) -> Outcome:
+    """Return the outcome for one node; `peers` are the addresses of all nodes, as in Packet."""
     rules: Ruleset = context.value(node, "net.filter")
     pick = choice.picks[node.name]
     own = int(IPv4Address(pick.address))
     ports = context.value(node, "net.port_range")
     tried = node.name in _came_about(context.fleet)
     inbound = Packet(
-        True,
-        pick.name,
-        own,
-        peers,
-        ports,
-        tried,
+        inbound=True,
+        interface=pick.name,
+        own=own,
+        peers=peers,
+        ports=ports,
+        tried=tried,
     )
-    outbound = Packet(
-        False,
-        pick.name,
-        own,
-        peers,
-        ports,
-        tried,
-    )
+    outbound = replace(inbound, inbound=False)
     wanted = "TCP between the nodes is accepted"
     doubts: dict[str, None] = {}  # an ordered set
     for chain, ends in _ends_of_bases(rules, inbound, outbound):

@@ -158,6 +158,7 @@ def _wish(node: Node, wish: DeclaredMount, probes: Probes, table: Table) -> Outc
 def _not_mounted(
     node: Node, wish: DeclaredMount, answer: Space | Absent, table: Table, wanted: str
 ) -> Outcome | None:
+    """Return the failure of a declared mount that is not there, None if it mounts when used."""
     seen = "nothing there"
     if isinstance(answer, Space):
         if _is_automounted(answer, table):
@@ -354,6 +355,7 @@ def _is_short(state: Space, least: Least | None) -> bool:
 
 
 def _is_short_of_inodes(state: Space, least: Least | None) -> bool:
+    """Return whether too few inodes are free, by `require:` or by our own limits."""
     if not state.inodes:  # a file system that makes inodes as it needs them
         return False
     if least is None and state.inodes_free >= MANY:

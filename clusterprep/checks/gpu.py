@@ -51,7 +51,7 @@ def count(
     Lost devices count here, because gpu.lost reports them.
     """
     declared = None if node.gpus is None else node.gpus.count
-    listed = _listed(nvml)
+    listed = _count_listed(nvml)
     visible = listed + _unlisted_lost(functions, pci, listed)
     seen = f"{listed} by NVML, {len(pci)} on PCI"
     wanted = "as many by NVML as on PCI"
@@ -95,7 +95,8 @@ def count(
     return passed(node, "all GPUs are there", seen, wanted)
 
 
-def _listed(nvml: Nvml | None) -> int:
+def _count_listed(nvml: Nvml | None) -> int:
+    """Return how many devices NVML lists, with those that do not answer or are denied."""
     if nvml is None:
         return 0
     return len(nvml.gpus) + len(nvml.lost) + len(nvml.denied)
@@ -119,7 +120,7 @@ def counts(context: CheckContext) -> Iterable[Outcome]:
     )(context)
     numbers: dict[str, str] = {}
     for node in context.nodes:
-        listed = _listed(context.value(node, "gpu.nvml"))
+        listed = _count_listed(context.value(node, "gpu.nvml"))
         if node.gpus is not None or not listed:
             continue
         if not _hidden(context.value(node, "gpu.nodes"), listed, None):
@@ -229,7 +230,7 @@ def model_mix(context: CheckContext) -> Iterable[Outcome]:
         names_by_kind.setdefault(declared, {})[node.name] = name
     for declared, names in names_by_kind.items():
         size = len(names) + _unknown_nodes(context, declared)
-        yield from _between(names, size)
+        yield from _compare_nodes(names, size)
 
 
 def _mix_of_node(context: CheckContext, node: Node, sizes: Sizes) -> Outcome | None:
@@ -268,7 +269,7 @@ def _names(context: CheckContext, node: Node, sizes: Sizes) -> dict[int, str]:
     names = {}
     for index, model in of_job(node, context.value(node, "gpu.model")).items():
         if isinstance(model, Model):
-            names[index] = _named(model, sizes)
+            names[index] = _describe_model(model, sizes)
     return names
 
 
@@ -288,7 +289,8 @@ def _unknown_nodes(context: CheckContext, declared: str | None) -> int:
     return number
 
 
-def _between(names: dict[str, str], size: int) -> Iterable[Outcome]:
+def _compare_nodes(names: dict[str, str], size: int) -> Iterable[Outcome]:
+    """Compare the models of `size` nodes; a single one passes. `names` has the model by node."""
     if size > 1:
         remedy = "put these nodes into an inventory of their own"
         yield from uniform(names, "the GPU model", size, remedy)
@@ -331,10 +333,10 @@ def _sizes(context: CheckContext) -> Sizes:
             if isinstance(model, Model):
                 key = (model.name, model.capability)
                 seen.setdefault(key, set()).add(model.memory)
-    return {key: _distinct(memories) for key, memories in seen.items()}
+    return {key: _distinct_sizes(memories) for key, memories in seen.items()}
 
 
-def _distinct(memories: Iterable[int]) -> list[int]:
+def _distinct_sizes(memories: Iterable[int]) -> list[int]:
     """Return sizes that differ by more than those of one model do, ascending."""
     distinct: list[int] = []
     for memory in sorted(memories):
@@ -343,7 +345,7 @@ def _distinct(memories: Iterable[int]) -> list[int]:
     return distinct
 
 
-def _named(model: Model, sizes: Sizes) -> str:
+def _describe_model(model: Model, sizes: Sizes) -> str:
     """Return «NVIDIA H100 80GB HBM3 (80 GiB, 9.0)», with the memory in whole GiB."""
     smaller = [size for size in sizes[model.name, model.capability] if size <= model.memory]
     gigabytes = round(max(smaller) / (1 << 30))

@@ -30,7 +30,7 @@ RELOAD = (
 GSP = "GSP"
 # Parts that are compared between nodes. The GSP's comes with the driver, whose version nv.driver
 # compares.
-ACROSS = ("VBIOS", "InfoROM")
+COMPARED_PARTS = ("VBIOS", "InfoROM")
 EQUAL_BOARDS = "equal on equal boards"
 SET_UP = "completed"
 
@@ -81,6 +81,7 @@ def firmware(context: CheckContext) -> Iterable[Outcome]:
 
 
 def _firmware_of_node(node: Node, readings: Readings, usual: UsualVersions) -> Outcome:
+    """Return the outcome for one node; `readings` are those of the job's GPUs."""
     boards: dict[int, Firmware] = {}
     unreadable = []
     for index, value in readings.items():
@@ -102,12 +103,13 @@ def _firmware_of_node(node: Node, readings: Readings, usual: UsualVersions) -> O
 
 
 def _usual_versions(context: CheckContext) -> UsualVersions:
+    """Return the usual version of each compared part, over the boards of all nodes."""
     counters: dict[tuple[str, str], Counter[str]] = {}
     for node in context.nodes:
         for board in of_job(node, context.value(node, "gpu.firmware")).values():
             if not isinstance(board, Firmware):
                 continue
-            for part in ACROSS:
+            for part in COMPARED_PARTS:
                 if part in board.versions:
                     counter = counters.setdefault((board.board, part), Counter())
                     counter[board.versions[part]] += 1
@@ -115,6 +117,7 @@ def _usual_versions(context: CheckContext) -> UsualVersions:
 
 
 def _majority(counts: Counter[str]) -> str | None:
+    """Return the version that more than half have, None if there is none."""
     version, count = counts.most_common(1)[0]
     return version if 2 * count > counts.total() else None
 
@@ -137,8 +140,9 @@ def _deviations(boards: Mapping[int, Firmware], usual: UsualVersions) -> dict[in
 
 
 def _deviation(board: Firmware, usual: UsualVersions) -> str:
+    """Return what differs from the usual versions of such a board; empty if nothing does."""
     parts = []
-    for part in ACROSS:
+    for part in COMPARED_PARTS:
         version = board.versions.get(part)
         most = usual.get((board.board, part), "")
         if version is None or version == most:
@@ -160,10 +164,10 @@ def _versions(board: Firmware) -> str:
 def fabric_manager(context: CheckContext, node: Node, state: FabricState) -> Iterable[Outcome]:
     """Judge the fabric's state on GPUs that report it; on older ones the service."""
     if state.fabric is None:
-        return [_service(node, state)]
+        return [_judge_service(node, state)]
     outcomes = list(_fabric_problems(node, state, state.fabric))
     if not outcomes:
-        outcomes.append(_healthy_fabric(node, state))
+        outcomes.append(_judge_healthy_fabric(node, state))
     return outcomes
 
 
@@ -182,7 +186,8 @@ def _with_service(text: str, state: FabricState) -> str:
     return f"{text}; {service}" if service else text
 
 
-def _service(node: Node, state: FabricState) -> Outcome:
+def _judge_service(node: Node, state: FabricState) -> Outcome:
+    """Judge the fabric manager where the GPUs do not report their fabric."""
     seen = _service_text(state)
     if _is_active(state):
         return passed(node, "the fabric manager runs", seen, "active")
@@ -241,7 +246,8 @@ def _fabric_problems(
         yield unknown(node, first.detail, first.reason, wanted=SET_UP)
 
 
-def _healthy_fabric(node: Node, state: FabricState) -> Outcome:
+def _judge_healthy_fabric(node: Node, state: FabricState) -> Outcome:
+    """Judge the fabric manager where the fabric of all GPUs is set up."""
     if state.service is None or _is_active(state):
         seen = _with_service(SET_UP, state)
         return passed(node, "the NVSwitch fabric is set up", seen, SET_UP)

@@ -131,7 +131,7 @@ def xids(context: CheckContext) -> Iterable[Outcome]:
     for node in context.nodes:
         seen: Xids = context.value(node, "gpu.xids")
         judged = [(event, meaning(event)) for event in seen.events]
-        bad = _grouped(_current(judged, seen))
+        bad = _group_by_meaning(_current(judged, seen))
         for (code, means), events in bad.items():
             yield _failure(
                 node,
@@ -142,7 +142,7 @@ def xids(context: CheckContext) -> Iterable[Outcome]:
             )
         if bad:
             continue
-        text = _described(judged, seen)
+        text = _describe_events(judged, seen)
         left_out = seen.log.cut.get(XID)
         if left_out:
             message = f"{left_out} older Xids were left out, for there are very many"
@@ -167,7 +167,7 @@ def _current(judged: Judged, seen: Xids) -> Judged:
     return current
 
 
-def _grouped(judged: Judged) -> EventsByMeaning:
+def _group_by_meaning(judged: Judged) -> EventsByMeaning:
     groups: EventsByMeaning = {}
     for event, means in judged:
         groups.setdefault((event.code, means), []).append(event)
@@ -175,6 +175,7 @@ def _grouped(judged: Judged) -> EventsByMeaning:
 
 
 def _failure(node: Node, code: int, means: Meaning, events: list[Xid], seen: Xids) -> Outcome:
+    """Return the failure of all Xids of one code on a node; `seen` has the log's times."""
     gpus = list(dict.fromkeys(event.pci for event in events if event.pci))
     newest = _newest(events)
     age = format_duration(seen.log.age(newest))
@@ -205,10 +206,10 @@ def _bus_id(gpus: list[str]) -> str:
     return first if "." in first else f"{first}.0"
 
 
-def _described(judged: Judged, seen: Xids) -> str:
+def _describe_events(judged: Judged, seen: Xids) -> str:
     """Return each code with its meaning and the age of the newest Xid."""
     parts = []
-    for (code, means), events in _grouped(judged).items():
+    for (code, means), events in _group_by_meaning(judged).items():
         age = format_duration(seen.log.age(_newest(events)))
         parts.append(f"Xid {code}: {means.means}, last {age} ago")
     return "; ".join(parts)

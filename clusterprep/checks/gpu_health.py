@@ -154,6 +154,7 @@ def _failures(
 def _not_known(
     node: Node, unreadable: Mapping[int, Absent], total: int, wanted: str
 ) -> Iterable[Outcome]:
+    """Yield one unknown for each reason, with the GPUs that have it."""
     groups: dict[Absent, dict[int, str]] = {}
     for index, absent in unreadable.items():
         detail = absent.detail or absent.reason
@@ -366,14 +367,17 @@ def throttle_hw(samples: tuple[int, ...]) -> Trouble | None:
 
     The bit of the hardware slowdown also flashes when clocks change (nvml.h).
     """
-    seen = _in_all(samples, HARD)
+    seen = _reasons_in_all(samples, HARD)
     if not seen:
         return None
     return Trouble("the hardware holds the clocks down", seen)
 
 
 def throttle_sw(context: CheckContext) -> Iterable[Outcome]:
-    """Show limits that hold the clocks: a GPU at full load meets its power limit, as it should."""
+    """Skip nodes on which limits hold the clocks, with the limits: under load that is normal.
+
+    A GPU at full load meets its power limit, as it should.
+    """
     for node in context.nodes:
         readings: Readings = context.value(node, "gpu.throttle")
         sampled = 0
@@ -382,7 +386,7 @@ def throttle_sw(context: CheckContext) -> Iterable[Outcome]:
             if not isinstance(samples, tuple):
                 continue
             sampled += 1
-            limits = _in_all(samples, SOFT)
+            limits = _reasons_in_all(samples, SOFT)
             if limits:
                 capped[index] = limits
         if capped:
@@ -403,7 +407,7 @@ def never_wrong(value: object) -> None:
     """Judge every reading as good: it is enough that there is one."""
 
 
-def _in_all(samples: tuple[int, ...], reasons: Mapping[int, str]) -> str:
+def _reasons_in_all(samples: tuple[int, ...], reasons: Mapping[int, str]) -> str:
     """Return the reasons whose bit is set in all samples."""
     common = -1  # all bits
     for bits in samples:
@@ -450,7 +454,7 @@ def _slow(seconds: float, limit: float) -> Trouble | None:
     return Trouble("a trivial question to the driver takes long", f"{seconds:.1f} s")
 
 
-def _turned(index: int, **changes: Any) -> Callable[[Readings], Readings]:
+def _with_changes(index: int, **changes: Any) -> Callable[[Readings], Readings]:
     """Return a `turn` for proofs that changes the reading of one GPU."""
     return lambda readings: {
         **readings,
@@ -470,7 +474,7 @@ ECC_MODE = Check(
     "ships so. GPUs without ECC are skipped. `require: {gpu.ecc_mode: off}` wants it off.",
     remedy="nvidia-smi -e 1 && nvidia-smi --gpu-reset",
     wants=parse_switch,
-    proof=Proof("gpu.ecc_mode", _turned(3, on=False, pending=False)),
+    proof=Proof("gpu.ecc_mode", _with_changes(3, on=False, pending=False)),
 )
 ECC = Check(
     "gpu.ecc_unc",
@@ -482,7 +486,7 @@ ECC = Check(
     how="NVML's uncorrected ECC errors since the driver was loaded, and the SRAM threshold flag "
     "where the driver has one. Errors over the board's life alone are told and not judged.",
     remedy="nvidia-smi --gpu-reset; when they come back, return the board",
-    proof=Proof("gpu.ecc", _turned(3, since_load=2)),
+    proof=Proof("gpu.ecc", _with_changes(3, since_load=2)),
 )
 REMAP = Check(
     "gpu.remap",
@@ -497,7 +501,7 @@ REMAP = Check(
     how="NVML's remapped rows: pending asks for a reset, failed (an error) for a new board, and a "
     "bank without spare rows cannot be repaired the next time.",
     remedy="nvidia-smi --gpu-reset",
-    proof=Proof("gpu.remap", _turned(3, pending=True)),
+    proof=Proof("gpu.remap", _with_changes(3, pending=True)),
 )
 TEMP = Check(
     "gpu.temp",
@@ -512,7 +516,7 @@ TEMP = Check(
     "from three nodes on.",
     remedy="check fans, air flow and inlet temperature of this node",
     wants=parse_margin,
-    proof=Proof("gpu.heat", _turned(3, left=2)),
+    proof=Proof("gpu.heat", _with_changes(3, left=2)),
 )
 THROTTLE_HW = Check(
     "gpu.throttle_hw",

@@ -39,7 +39,7 @@ def gpu_nic(context: CheckContext) -> Iterable[Outcome]:
     measured: dict[str, Distances | Outcome] = {}
     for node in context.nodes:
         tree = context.value(node, "pci.tree")
-        measured[node.name] = _measured(node, tree, sets[node.name])
+        measured[node.name] = _measure(node, tree, sets[node.name])
     usual = _usual_distances(context, measured)
     for node in context.nodes:
         distances = measured[node.name]
@@ -47,16 +47,16 @@ def gpu_nic(context: CheckContext) -> Iterable[Outcome]:
             yield distances
         else:
             kind = kind_of(context.fleet, node)
-            yield _judged(node, distances, usual.get(kind, {}))
+            yield _judge(node, distances, usual.get(kind, {}))
 
 
-def _measured(node: Node, tree: PciTree, training: TrainingSet | Absent) -> Distances | Outcome:
+def _measure(node: Node, tree: PciTree, training: TrainingSet | Absent) -> Distances | Outcome:
     """Return the distance of each GPU, or the outcome of a node where there are none to judge."""
     if isinstance(training, Absent):
         return unknown(node, training.detail or NOT_KNOWN, training.reason)
-    if not tree.gpus or not training.rails:
-        return skipped(node, "there are not both GPUs and RDMA cards of the training")
     cards = _cards(tree, training.rails)
+    if not tree.gpus or not cards:
+        return skipped(node, "there are not both GPUs and RDMA cards of the training")
     if not _shows_distances(tree, cards):
         message = (
             "the tree of devices does not show how far they are apart, as in a virtual machine"
@@ -70,6 +70,7 @@ def _measured(node: Node, tree: PciTree, training: TrainingSet | Absent) -> Dist
 
 
 def _cards(tree: PciTree, rails: Iterable[RdmaRail]) -> list[PciDevice]:
+    """Return the PCI cards of the ports; RDMA in software, and a share of a card, have none."""
     cards = []
     for rail in rails:
         card = tree.device(rail.device.pci)
@@ -120,7 +121,7 @@ def _usual_distances(
     return usual
 
 
-def _judged(node: Node, distances: Distances, usual: Distances) -> Outcome:
+def _judge(node: Node, distances: Distances, usual: Distances) -> Outcome:
     far = _farther_than_usual(distances, usual)
     if far:
         wanted = f"{usual[far[0]]}, as on the other nodes"
@@ -129,7 +130,7 @@ def _judged(node: Node, distances: Distances, usual: Distances) -> Outcome:
         far = [gpu for gpu, distance in distances.items() if distance == ACROSS]
         if far:
             return _failure(node, distances, far, f"{SWITCH}, as other GPUs of the node")
-    seen = _described(distances, distances)
+    seen = _describe(distances, distances)
     if set(distances.values()) == {SWITCH}:
         return passed(node, "every GPU has an RDMA card under its switch", seen, SWITCH)
     if not usual:
@@ -146,7 +147,7 @@ def _judged(node: Node, distances: Distances, usual: Distances) -> Outcome:
 
 def _failure(node: Node, distances: Distances, gpus: Iterable[str], wanted: str) -> Outcome:
     message = "GPUs are far from the RDMA cards of the training"
-    return failed(node, message, _described(distances, gpus), wanted)
+    return failed(node, message, _describe(distances, gpus), wanted)
 
 
 def _farther_than_usual(distances: Distances, usual: Distances) -> list[str]:
@@ -158,11 +159,11 @@ def _farther_than_usual(distances: Distances, usual: Distances) -> list[str]:
     return farther
 
 
-def _described(distances: Distances, gpus: Iterable[str]) -> str:
+def _describe(distances: Distances, gpus: Iterable[str]) -> str:
     return ", ".join(f"GPU {gpu} {distances[gpu]}" for gpu in gpus)
 
 
-def _moved(tree: PciTree) -> PciTree:
+def _with_moved_gpu(tree: PciTree) -> PciTree:
     """Return a tree with one GPU in a slot of the other socket, for the proof."""
     first = tree.gpus[0]
     moved = replace(first, above=first.above[-1:], numa=1)
@@ -183,5 +184,5 @@ GPU_NIC = Check(
     "nodes and the other GPUs of the node.",
     remedy="nvidia-smi topo -m   # a card in the wrong slot: move it; a card that is missing: "
     "ib.present",
-    proof=Proof("pci.tree", _moved),
+    proof=Proof("pci.tree", _with_moved_gpu),
 )

@@ -35,8 +35,7 @@ def span(
         used = node.gpus.use
     missing = [index for index in used if index not in places]
     if missing:
-        message = f"device {_joined(missing)} of `use:` does not answer"
-        return unknown(node, message, "gpu.lost")
+        return unknown(node, _not_answering(missing), "gpu.lost")
     known = {index for index in used if places[index] is not None}
     if not known:
         message = (
@@ -47,7 +46,7 @@ def span(
         message = "the machine does not say of all GPUs which NUMA node they are on"
         reason = "numa_node of PCI devices is -1"
         return unknown(node, message, reason, _seen(places, used))
-    return _judged(node, places, used)
+    return _judge_used(node, places, used)
 
 
 def _places(nvml: Nvml | None, functions: tuple[Function, ...]) -> Places:
@@ -59,7 +58,7 @@ def _places(nvml: Nvml | None, functions: tuple[Function, ...]) -> Places:
     return places
 
 
-def _judged(node: Node, places: Places, used: tuple[int, ...]) -> Outcome:
+def _judge_used(node: Node, places: Places, used: tuple[int, ...]) -> Outcome:
     seen = _seen(places, used)
     if len(used) == len(places):
         return passed(node, "all GPUs are used", seen, "as declared")
@@ -113,8 +112,11 @@ def _as_use(indices: tuple[int, ...]) -> str:
     return ",".join(map(str, indices))
 
 
-def _joined(indices: Iterable[int]) -> str:
-    return ", ".join(map(str, indices))
+def _not_answering(indices: list[int]) -> str:
+    if len(indices) == 1:
+        return f"device {indices[0]} of `use:` does not answer"
+    numbers = ", ".join(map(str, indices))
+    return f"devices {numbers} of `use:` do not answer"
 
 
 def _seen(places: Places, used: tuple[int, ...]) -> str:
@@ -133,7 +135,7 @@ def _address(pci: str) -> str:
     return f"{int(domain, 16):04x}:{rest}"
 
 
-def _elsewhere(functions: tuple[Function, ...]) -> tuple[Function, ...]:
+def _with_moved_gpu(functions: tuple[Function, ...]) -> tuple[Function, ...]:
     """Return functions of which the last GPU sits at the other socket, for the proof."""
     last = max(functions, key=lambda function: function.pci)
     moved = replace(last, numa=0)
@@ -151,5 +153,5 @@ SPAN = Check(
     how="numa_node of each GPU's PCI device. All devices in use: as meant. A part of them (`gpus: "
     "{use: …}`): on one NUMA node where one has enough.",
     remedy='set `gpus: {count: N, use: "…"}` to devices of one NUMA node: nvidia-smi topo -m',
-    proof=Proof("gpu.functions", _elsewhere, fleet="l20-mixed-box"),
+    proof=Proof("gpu.functions", _with_moved_gpu, fleet="l20-mixed-box"),
 )

@@ -41,7 +41,7 @@ Say = Callable[[Any], str]
 # ---------------------------------------------------------------- equal on all GPUs of a model
 
 
-def alike(context: CheckContext, fact: str, say: Say) -> dict[Place, str]:
+def find_differing(context: CheckContext, fact: str, say: Say) -> dict[Place, str]:
     """Return the GPUs that differ from most GPUs of their model in the job, and what most have.
 
     Without a strict majority each of them differs.
@@ -61,20 +61,21 @@ def alike(context: CheckContext, fact: str, say: Say) -> dict[Place, str]:
 
 
 def _differing_in(group: Mapping[Place, str]) -> dict[Place, str]:
+    """Return the same for the GPUs of one model, whose values are given as text."""
     usual, count = Counter(group.values()).most_common(1)[0]
     if 2 * count > len(group):
         return {place: usual for place, value in group.items() if value != usual}
     return dict.fromkeys(group, "equal on all GPUs of this model")
 
 
-def _differing(
+def _fail_differing(
     context: CheckContext, fact: str, say: Say, message: str, cure: str
 ) -> Iterable[Outcome]:
-    """Yield failures of the GPUs that differ, by node, and nothing for the others.
+    """Yield one failure for each node whose GPUs differ, and nothing for the others.
 
     `{gpus}` and `{usual}` in `cure` become the indices of the GPUs, and what most have.
     """
-    differing = alike(context, fact, say)
+    differing = find_differing(context, fact, say)
     for node in context.nodes:
         readings = of_job(node, context.value(node, fact))
         seen_by_gpu: dict[int, str] = {}
@@ -96,16 +97,17 @@ def _differing(
         )
 
 
-def _otherwise(
+def _with_other_nodes(
     context: CheckContext,
     fact: str,
     failures: Iterable[Outcome],
     fine: Callable[[Mapping[int, Any]], str],
     wanted: str,
 ) -> Iterable[Outcome]:
-    """Yield the failures, and pass, unknown or skip for each other node.
+    """Yield the failures, and pass, unknown or skip for each other node of the context.
 
-    A node that fails may have GPUs that are not known besides.
+    `fine(known readings)` is the message of a pass. A node that fails may have GPUs that are not
+    known besides.
     """
     names: set[str] = set()
     for failure in failures:
@@ -126,10 +128,10 @@ def _otherwise(
                 yield outcome
 
 
-def _declared(
+def _judge_declared(
     context: CheckContext, fact: str, wrong: Callable[..., Trouble | None], fine: str
 ) -> Iterable[Outcome]:
-    """Judge the nodes whose value `require:` declares."""
+    """Judge the nodes whose value `require:` declares, by `wrong(value, wanted=declared)`."""
     for node in context.nodes:
         wanted = context.wanted(node)
         if wanted is not None:
@@ -144,7 +146,7 @@ def _declared(
             )
 
 
-def _undeclared(context: CheckContext) -> CheckContext:
+def _without_declared(context: CheckContext) -> CheckContext:
     """Return the context without the nodes whose value `require:` declares."""
     nodes = tuple(node for node in context.nodes if context.wanted(node) is None)
     return replace(context, nodes=nodes)
@@ -160,18 +162,18 @@ def clocks(context: CheckContext) -> Iterable[Outcome]:
     """
     fact = "gpu.clocks"
     fine = "the application clock is as required"
-    yield from _declared(context, fact, _wrong_clocks, fine)
-    rest = _undeclared(context)
+    yield from _judge_declared(context, fact, _wrong_clocks, fine)
+    rest = _without_declared(context)
     message = "clocks differ from those of the same GPUs"
     cure = "nvidia-smi -i {gpus} -rac; nvidia-smi -i {gpus} -rgc   # most have: {usual}"
-    failures = _differing(
+    failures = _fail_differing(
         rest,
         fact,
         _clocks_text,
         message,
         cure,
     )
-    yield from _otherwise(
+    yield from _with_other_nodes(
         rest,
         fact,
         failures,
@@ -228,18 +230,18 @@ def power_limit(context: CheckContext) -> Iterable[Outcome]:
     """
     fact = "gpu.power"
     fine = "the power limit is as required"
-    yield from _declared(context, fact, _wrong_power, fine)
-    rest = _undeclared(context)
+    yield from _judge_declared(context, fact, _wrong_power, fine)
+    rest = _without_declared(context)
     message = "the power limit (W) differs from the rest"
     cure = "nvidia-smi -i {gpus} -pl {usual}"
-    failures = _differing(
+    failures = _fail_differing(
         rest,
         fact,
         _watts,
         message,
         cure,
     )
-    yield from _otherwise(
+    yield from _with_other_nodes(
         rest,
         fact,
         failures,
@@ -381,7 +383,7 @@ def _process_text(process: GpuProcess) -> str:
     return text
 
 
-def _turned(index: int, value: Any) -> Callable[[Readings], Readings]:
+def _with_reading(index: int, value: Any) -> Callable[[Readings], Readings]:
     """Return a `turn` for proofs that replaces the reading of one GPU."""
     return lambda readings: {
         **readings,
@@ -401,7 +403,7 @@ CLOCKS = Check(
     "clocks that were locked with nvidia-smi -lgc.",
     remedy="nvidia-smi -rac; nvidia-smi -rgc",
     wants=parse_clock,
-    proof=Proof("gpu.clocks", _turned(3, Clocks((1980, 2619), (1200, 2619), (1980, 2619)))),
+    proof=Proof("gpu.clocks", _with_reading(3, Clocks((1980, 2619), (1200, 2619), (1980, 2619)))),
 )
 POWER = Check(
     "gpu.power_limit",
@@ -414,7 +416,7 @@ POWER = Check(
     "gpu.power_limit` names.",
     remedy="nvidia-smi -q -d POWER; nvidia-smi -pl WATTS",
     wants=parse_watts,
-    proof=Proof("gpu.power", _turned(3, Power(400.0, 700.0))),
+    proof=Proof("gpu.power", _with_reading(3, Power(400.0, 700.0))),
 )
 PERSISTENCE = Check(
     "gpu.persistence",
@@ -429,7 +431,7 @@ PERSISTENCE = Check(
     how="NVML's persistence mode, which nvidia-persistenced sets too; virtual machines are fine "
     "without.",
     remedy="systemctl enable --now nvidia-persistenced",
-    proof=Proof("gpu.persistence", _turned(3, Persistence(on=False, virtual=False))),
+    proof=Proof("gpu.persistence", _with_reading(3, Persistence(on=False, virtual=False))),
 )
 MIG = Check(
     "gpu.mig",
@@ -442,7 +444,7 @@ MIG = Check(
     how="NVML's MIG mode, now and after the next reset; off, or as `require: gpu.mig` says.",
     remedy="nvidia-smi -mig 0",
     wants=parse_switch,
-    proof=Proof("gpu.mig", _turned(3, (True, True))),
+    proof=Proof("gpu.mig", _with_reading(3, (True, True))),
 )
 COMPUTE_MODE = Check(
     "gpu.compute_mode",
@@ -455,7 +457,7 @@ COMPUTE_MODE = Check(
     "unavailable»).",
     how="NVML's compute mode is the default one.",
     remedy="nvidia-smi -c DEFAULT",
-    proof=Proof("gpu.compute_mode", _turned(3, "exclusive process")),
+    proof=Proof("gpu.compute_mode", _with_reading(3, "exclusive process")),
 )
 BUSY = Check(
     "gpu.busy",

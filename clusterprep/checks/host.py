@@ -51,7 +51,7 @@ def identity(context: CheckContext) -> Iterable[Outcome]:
         blamed.update(outcome.nodes)
     for machine_id, nodes in by_value(machine_ids):
         if len(nodes) > 1:
-            yield _shared(context, machine_id, nodes)
+            yield _judge_shared(context, machine_id, nodes)
         elif nodes[0] not in blamed:
             yield Outcome(
                 "pass",
@@ -76,7 +76,7 @@ def _entries(context: CheckContext, names: Collection[str]) -> list[Node]:
     return [node for node in context.inventory.nodes if node.name in names]
 
 
-def _shared(context: CheckContext, machine_id: str, names: tuple[str, ...]) -> Outcome:
+def _judge_shared(context: CheckContext, machine_id: str, names: tuple[str, ...]) -> Outcome:
     """Judge one machine id under several names: deliberate, a double entry, or a cloned image."""
     entries = _entries(context, names)
     seen = f"machine id {machine_id}"

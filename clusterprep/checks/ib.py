@@ -205,6 +205,7 @@ def _describe_fault(port: Port) -> str:
 
 
 def _port_remedy(rail: RdmaRail) -> str:
+    """Return the command for a port that is switched off, not activated, or without a link."""
     name = rail.device.name
     number = rail.port.number
     if rail.port.phys_state == "Disabled":
@@ -362,6 +363,7 @@ def chardev(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
 
 
 def _judge_verbs(node: Node, training: TrainingSet, verbs: Verbs) -> Outcome:
+    """Judge whether all training devices have a character device that is open to the user."""
     wanted = "uverbs devices that the job's user may read and write"
     if not verbs.devices:
         message = "there is no /dev/infiniband/uverbs*: programs cannot reach the RDMA devices"
@@ -377,7 +379,8 @@ def _judge_verbs(node: Node, training: TrainingSet, verbs: Verbs) -> Outcome:
     training_devices = {rail.device.name for rail in training.active}
     unserved = sorted(training_devices - served)
     if unserved and None not in served:
-        message = f"{', '.join(unserved)} has no character device here"
+        verb = "has" if len(unserved) == 1 else "have"
+        message = f"{', '.join(unserved)} {verb} no character device here"
         return failed(node, message, ", ".join(verbs.devices), wanted)
     if verbs.closed:
         user = node.job_user or node.ssh.user or "the job's user"
@@ -399,6 +402,7 @@ def configured(context: CheckContext) -> Iterable[Outcome]:
 def _judge_configured(
     node: Node, training: TrainingSet | Absent, devices: Devices, disabled: bool
 ) -> Outcome:
+    """Judge one node; `disabled` says that a file of ours has NCCL_IB_DISABLE=1."""
     if not devices:
         return skipped(node, "no RDMA device here")
     if node.gpus is not None and node.gpus.used == 0:

@@ -166,7 +166,7 @@ def _describe_losses(losses: Mapping[str, int], since: Sample) -> str:
     return ", ".join(parts)
 
 
-def _grown(name: str, by: int) -> Callable[[Any], Any]:
+def _with_growth(name: str, by: int) -> Callable[[Any], Any]:
     """Return a function for proofs that raises one counter of one training port."""
 
     def turn(counters: Counters) -> Counters:
@@ -199,7 +199,7 @@ COUNTERS = Check(
     "100, local_ack_timeout_err over 1, roce_slow_restart over 10 per second; any "
     "local_link_integrity_errors, excessive_buffer_overrun_errors or rnr_nak_retry_err.",
     remedy="mlxlink -d DEVICE -c   # error rates of the link; then clean or replace the cable",
-    proof=Proof("ib.counters", _grown("symbol_error", 100_000)),
+    proof=Proof("ib.counters", _with_growth("symbol_error", 100_000)),
 )
 DOWNED = Check(
     "ib.downed",
@@ -215,5 +215,5 @@ DOWNED = Check(
     "told as a link that comes and goes.",
     remedy="dmesg -T | grep -i 'link down'; mlxlink -d DEVICE -c   # reseat or replace the cable "
     "or the transceiver",
-    proof=Proof("ib.counters", _grown("link_downed", 2)),
+    proof=Proof("ib.counters", _with_growth("link_downed", 2)),
 )

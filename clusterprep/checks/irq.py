@@ -96,6 +96,7 @@ def _judge_devices(
 
 
 def _outcome(node: Node, interface: str, verdicts: list[Verdict], wanted: str) -> Outcome:
+    """Return the outcome for a node: a fault of any device, else what is known of them."""
     faulty: list[Verdict] = []
     single: list[str] = []
     resting: list[str] = []
@@ -145,7 +146,7 @@ def parse_share(text: str) -> float:
     return int(number) / 100
 
 
-def _crowded(interrupts: Interrupts) -> Interrupts:
+def _with_one_busy_cpu(interrupts: Interrupts) -> Interrupts:
     """Return the same interrupts, all of them on the first CPU; for the proof."""
     devices = []
     for device in interrupts.devices:
@@ -169,5 +170,5 @@ BALANCE = Check(
     "stream in it, cannot be judged.",
     remedy="systemctl enable --now irqbalance",
     wants=parse_share,
-    proof=Proof("irq.counts", _crowded),
+    proof=Proof("irq.counts", _with_one_busy_cpu),
 )

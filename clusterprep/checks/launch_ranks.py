@@ -106,6 +106,7 @@ def _add(total: int | None, count: int | None) -> int | None:
 
 
 def _count_ranks(context: CheckContext, node: Node) -> int | None:
+    """Return how many ranks a node starts, None where that is not known."""
     if node.nproc_per_node is not None:
         return node.nproc_per_node
     snapshot = context.fleet.snapshots.get(node.name)

@@ -73,6 +73,7 @@ def _torch_loads_system(libraries: Libraries) -> bool:
 def _judge_system_versions(
     context: CheckContext, versions: dict[str, str], exempt: set[str]
 ) -> Iterable[Outcome]:
+    """Judge versions by `require:`, and compare those of the other nodes within their kind."""
     what = "the system's NCCL"
     undeclared = set()
     for node in context.nodes:
@@ -140,6 +141,7 @@ def _judge_missing_plugin(node: Node, found: Plugins, missing: str) -> Outcome:
 
 
 def _judge_files(context: CheckContext, plugins_by_node: dict[str, Plugins]) -> Iterable[Outcome]:
+    """Judge files by `require:`, and compare those of the other nodes within their kind."""
     exempt = set()
     unreadable = set()
     for node in context.nodes:

@@ -52,6 +52,7 @@ def _kind(
     stays: bool = False,
     named: str | None = None,
 ) -> LogKind:
+    """Return a kind of complaint; its patterns are given as text."""
     compiled = re.compile(pattern)
     name_pattern = None
     if named is not None:
@@ -218,6 +219,7 @@ def _matching_records(kind: LogKind, log: KernelLog) -> list[KernelRecord]:
 
 
 def _summarize(kind: LogKind, records: list[KernelRecord], log: KernelLog) -> str:
+    """Return «name: 3 times, last 5 min ago, «text»»; `records` has the newest last."""
     newest = records[-1]
     text = newest.text[:120]
     age = format_duration(log.age(newest))
@@ -241,11 +243,11 @@ KERNEL = Check(
     "over counts for a day, damage and faults of the kernel itself until the next boot. Silence of "
     "less than an hour is no answer.",
     remedy="dmesg -T --level=emerg,alert,crit,err",
-    proof=Proof("log.records", lambda log: replace(log, records=(*log.records, _hung(log)))),
+    proof=Proof("log.records", lambda log: replace(log, records=(*log.records, _hung_task(log)))),
 )
 
 
-def _hung(log: KernelLog) -> KernelRecord:
+def _hung_task(log: KernelLog) -> KernelRecord:
     text = "INFO: task python3:4711 blocked for more than 120 seconds."
     return KernelRecord(
         1 << 20,

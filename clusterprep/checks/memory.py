@@ -53,7 +53,7 @@ def _judge_declared(node: Node, size: int, wanted: str) -> Outcome:
     """Judge with the tolerance: a declared size does not count what firmware and kernel keep."""
     least = parse_memory(wanted) * (1 - TOLERANCE)
     if size >= least:
-        return passed(node, "there is as much memory as required", _rounded(size), wanted)
+        return passed(node, "there is as much memory as required", _format_rounded(size), wanted)
     return failed(node, "there is less memory than required", format_size(size), wanted)
 
 
@@ -63,7 +63,7 @@ def _compare_sizes(
     """Compare the nodes of these names with all `sizes` of their kind."""
     if len(part.inventory.nodes) < 2:
         message = "there is no node to compare the memory with"
-        seen = _rounded(sizes[names[0]])
+        seen = _format_rounded(sizes[names[0]])
         yield Outcome(
             "skip",
             names,
@@ -84,7 +84,7 @@ def _compare_sizes(
         )
         return
     median = statistics.median(sizes.values())
-    wanted = f"{_rounded(median)} ± {TOLERANCE:.0%}"
+    wanted = f"{_format_rounded(median)} ± {TOLERANCE:.0%}"
     usual = _usual_sizes(sizes.values())
     usual_names = tuple(name for name in names if sizes[name] in usual)
     if usual_names:
@@ -135,7 +135,7 @@ def _are_near(one: int, other: int) -> bool:
     return abs(one - other) <= TOLERANCE * max(one, other)
 
 
-def _rounded(size: float) -> str:
+def _format_rounded(size: float) -> str:
     """Return the size to seven binary digits.
 
     Machines always differ by some megabytes; rounded, equal ones read the same.

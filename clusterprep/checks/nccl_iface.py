@@ -125,7 +125,8 @@ def _judge_without_wrong(
     for answer in known.values():
         names.add(_interface_name(fleet, node, answer) or pick.name)
     seen = " and ".join(sorted(names))
-    message = f"NCCL itself would use {seen}, which reaches all nodes"
+    verb = "reaches" if len(names) == 1 else "reach"
+    message = f"NCCL itself would use {seen}, which {verb} all nodes"
     return passed(node, message, seen, pick.name)
 
 

@@ -169,6 +169,7 @@ def ports(context: CheckContext) -> Iterable[Outcome]:
 
 
 def _port_taken(listen: Listen, wanted: str) -> Outcome:
+    """Return the failure of the node that could not listen on the rendezvous port."""
     state = "in use" if listen.word == "in_use" else listen.word
     seen = f"port {listen.port} is {state}"
     if listen.owner:
@@ -187,6 +188,7 @@ def _port_taken(listen: Listen, wanted: str) -> Outcome:
 
 
 def _unreachable(cause: Cause, wanted: str) -> Outcome:
+    """Return the failure of a listener, a dialer, or one pair of them."""
     first = cause.failed[0]
     dialers = set()
     listeners = set()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
 from clusterprep.checks.gpu_health import RESET, Trouble, of_job, one_by_one
 from clusterprep.facts.gpu import Model, Readings
-from clusterprep.facts.nvlink import NvLinks, joined
+from clusterprep.facts.nvlink import NvLinks, pair_statuses
 from clusterprep.model import Node
 
 # Links of a GPU that is soldered into an NVLink board, by words of its name: NVIDIA's data sheets,
@@ -127,6 +127,7 @@ def topology(context: CheckContext) -> Iterable[Outcome]:
 
 
 def _judge_pairs(context: CheckContext, node: Node) -> Outcome:
+    """Judge whether every pair of a node's sound GPUs is joined, where a board joins all."""
     models: Readings = context.value(node, "gpu.model")
     pairs = _sound_pairs(context, node, models)
     is_board = False
@@ -169,7 +170,7 @@ def _sound_pairs(
     for index, links in _job_links(context, node).items():
         if links.up and index not in troubles:
             sound.add(index)
-    all_pairs = joined(context.value(node, "nvlink.pairs"))
+    all_pairs = pair_statuses(context.value(node, "nvlink.pairs"))
     return {pair: status for pair, status in all_pairs.items() if sound.issuperset(pair)}
 
 

@@ -24,7 +24,7 @@ Pair = tuple[str, str]
 
 def path_mtu(context: CheckContext) -> Iterable[Outcome]:
     """Judge whether both directions of every pair carry packets as large as the sender makes."""
-    dials = _connected(context)
+    dials = _connected_dials(context)
     mtus = {name: pick.mtu for name, pick in choose(context.fleet).picks.items()}
     dialers: set[str] = set()
     unmeasured: set[str] = set()
@@ -66,7 +66,7 @@ def path_mtu(context: CheckContext) -> Iterable[Outcome]:
         )
 
 
-def _connected(context: CheckContext) -> list[Dial]:
+def _connected_dials(context: CheckContext) -> list[Dial]:
     return [dial for dial in all_dials(context) if dial.word == "ok"]
 
 
@@ -136,6 +136,7 @@ def _packet_failures(causes: Iterable[Cause], mtus: Mapping[str, int]) -> Iterab
 
 
 def _packet_failure(cause: Cause, mtus: Mapping[str, int]) -> Outcome:
+    """Return the failure of a cause: packets too large for the other end, or lost on the way."""
     first = cause.failed[0]
     wanted_size = _full_size(first, mtus)
     wanted = f"{wanted_size} bytes"
@@ -188,7 +189,7 @@ def _largest_carried(dial: Dial) -> int:
 
 def latency(context: CheckContext) -> Iterable[Outcome]:
     """Judge nodes and pairs whose round trips are far longer than is usual in this cluster."""
-    dials = [dial for dial in _connected(context) if dial.rtt]
+    dials = [dial for dial in _connected_dials(context) if dial.rtt]
     pairs = _shortest_round_trips(dials)
     names = context.names
     if len(pairs) < 3:
@@ -274,6 +275,7 @@ def _pair(dial: Dial) -> Pair:
 def _latency_failures(
     causes: Iterable[Cause], pairs: Mapping[Pair, float], wanted: str
 ) -> Iterable[Outcome]:
+    """Yield one failure for each set of nodes; `pairs` has their round trips in seconds."""
     judged: set[frozenset[str]] = set()
     for cause in causes:
         # A node may be blamed as listener and as dialer, and a pair in both directions.
@@ -299,7 +301,7 @@ def _latency_failures(
         )
 
 
-def _slowed(dials: Iterable[Dial], slow: str) -> tuple[Dial, ...]:
+def _with_slow_node(dials: Iterable[Dial], slow: str) -> tuple[Dial, ...]:
     """Return the dials with 20 ms more to and from one node; for the proof."""
     changed = []
     for dial in dials:
@@ -345,5 +347,5 @@ LATENCY = Check(
     "as long and half a millisecond more. `require: {net.latency: 1ms}` sets the limit.",
     remedy="mtr -rwz ADDRESS   # where is the time lost?",
     wants=parse_duration,
-    proof=Proof("net.dials", _slowed, between=True),
+    proof=Proof("net.dials", _with_slow_node, between=True),
 )

@@ -69,6 +69,7 @@ def _least(own: float | None, above: float | None) -> float | None:
 
 
 def _measure_widths(tree: PciTree) -> list[MeasuredLink]:
+    """Return the links whose lanes both ends tell."""
     links = []
     for device in _judged_devices(tree):
         above = tree.link_above(device)
@@ -82,6 +83,7 @@ def _measure_widths(tree: PciTree) -> list[MeasuredLink]:
 
 
 def _measure_speeds(tree: PciTree) -> list[MeasuredLink]:
+    """Return the links whose speed in GT/s both ends tell."""
     links = []
     for device in _judged_devices(tree):
         above = tree.link_above(device)
@@ -121,7 +123,8 @@ def width(context: CheckContext, node: Node, tree: PciTree) -> Outcome:
         )
     silent = [device for device in devices if _hides_width(device.link)]
     if silent:
-        return unknown(node, f"{_join_names(silent)} says no width", NO_WIDTHS)
+        verb = "says" if len(silent) == 1 else "say"
+        return unknown(node, f"{_join_names(silent)} {verb} no width", NO_WIDTHS)
     message = "every link has its full width"
     return passed(node, message, f"{len(links)} links", "full width")
 
@@ -206,7 +209,9 @@ def parent(context: CheckContext) -> Iterable[Outcome]:
         faulty: list[str] = []
         faults: list[str] = []
         for at, (own, above) in uplinks.items():
-            fault = _degraded(own, above) or _behind(own, usual.get((kind, at)))
+            fault = _describe_degradation(own, above) or _describe_narrower(
+                own, usual.get((kind, at))
+            )
             if fault:
                 faulty.append(at)
                 faults.append(f"{at} {fault}")
@@ -249,8 +254,8 @@ def _uplinks(tree: PciTree) -> Uplinks:
     return uplinks
 
 
-def _degraded(own: PciLink, above: PciLink) -> str:
-    """Return what a link has of what both ends can do, or an empty text if it has all."""
+def _describe_degradation(own: PciLink, above: PciLink) -> str:
+    """Return «x8 of x16» or «16 of 32 GT/s» if both ends can do more than the link has, else «»."""
     lanes = _least(own.max_width, above.max_width)
     if lanes is not None and own.width is not None and own.width < lanes:
         return f"x{own.width} of x{lanes:g}"
@@ -260,8 +265,8 @@ def _degraded(own: PciLink, above: PciLink) -> str:
     return ""
 
 
-def _behind(own: PciLink, usual: int | None) -> str:
-    """Return the width if it is less than on the other nodes, else an empty text."""
+def _describe_narrower(own: PciLink, usual: int | None) -> str:
+    """Return «x8, x16 on the other nodes» if a link is narrower than usual, else «»."""
     if usual is not None and own.width is not None and own.width < usual:
         return f"x{own.width}, x{usual} on the other nodes"
     return ""
@@ -389,7 +394,7 @@ def _narrow_uplink(tree: PciTree) -> PciTree:
     )
 
 
-def _translated(tree: PciTree) -> PciTree:
+def _with_translation(tree: PciTree) -> PciTree:
     devices = [replace(device, iommu="DMA-FQ") for device in tree.devices]
     return replace(tree, devices=tuple(devices))
 
@@ -463,5 +468,5 @@ IOMMU = Check(
     "the kernel's command line. Not judged in virtual machines and on Arm.",
     remedy="grubby --update-kernel=ALL --args=iommu=pt   # Debian: GRUB_CMDLINE_LINUX, "
     "update-grub; then reboot",
-    proof=Proof("pci.tree", _translated),
+    proof=Proof("pci.tree", _with_translation),
 )

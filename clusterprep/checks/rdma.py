@@ -115,6 +115,7 @@ def _cards(context: CheckContext, node: Node) -> list[Card]:
 def _judge_firmware(
     node: Node, cards: list[Card], versions_by_make: Mapping[str, Counter[str]]
 ) -> Outcome:
+    """Judge the cards of a node against the majority of their make in the fleet."""
     if not cards:
         return skipped(node, "no RDMA card here")
     if all(versions_by_make[card.make].total() == 1 for card in cards):

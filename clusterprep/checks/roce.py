@@ -203,6 +203,7 @@ def _training_interfaces(training: TrainingSet, interfaces: Iterable[Interface])
 
 
 def _judge_routes(node: Node, rails: list[Rail]) -> Outcome:
+    """Judge whether packets leave by their own rail, and ARP answers for one rail alone."""
     wanted = "own device; arp_ignore ≥ 1 and arp_announce 2 where rails share a network"
     misrouted = [rail for rail in rails if rail.leaves not in (None, rail.interface)]
     if misrouted:
@@ -237,6 +238,7 @@ def _judge_routes(node: Node, rails: list[Rail]) -> Outcome:
 
 
 def _describe_misrouted(rails: list[Rail]) -> str:
+    """Return by which device each rail's packets leave, and where rp_filter is strict."""
     routes = []
     strict = []
     for rail in rails:

@@ -5,17 +5,19 @@ It should be large enough, and not full of what dead jobs left.
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
 from clusterprep.facts.storage import SHM, Mount, Segment, Space
 from clusterprep.model import Node, Severity
-from clusterprep.model.units import format_duration, format_size, parse_size
+from clusterprep.model.units import UNLIMITED, format_duration, format_size, parse_size
 
+GIB = 1 << 30  # bytes
 # Bytes; below it NCCL's segments of eight ranks and a data loader's batches do not fit.
-LEAST = 1 << 30
-GOOD = 8 << 30  # bytes, on a host; the limit of Primus and of DeepOps' container settings
+LEAST = GIB
+GOOD = 8 * GIB  # bytes, on a host; the limit of Primus and of DeepOps' container settings
 YOUNG = 60.0  # seconds; a segment is written before its peer maps it
 NAMED = 16  # files in one remedy
 # Folders in which container runtimes keep the layers of a root file system.
@@ -94,8 +96,14 @@ def _container_remedy() -> str:
 
 
 def _mount_remedy(least: float) -> str:
-    """Return the command that makes /dev/shm large enough; tmpfs writes 8G for 8 GiB."""
-    size = format_size(max(least, GOOD)).replace(" GiB", "G")
+    """Return the command that makes /dev/shm large enough.
+
+    tmpfs takes whole numbers with a suffix such as G, which is binary, or a share of memory.
+    """
+    size = "100%"
+    if least != UNLIMITED:
+        gibibytes = math.ceil(max(least, GOOD) / GIB)
+        size = f"{gibibytes}G"
     return f"mount -o remount,size={size} /dev/shm   # and in /etc/fstab"
 
 

@@ -30,10 +30,11 @@ def reach(context: CheckContext) -> Iterable[Outcome]:
                 USABLE,
             )
         else:
-            yield _not_reached(snapshot)
+            yield _judge_unreached(snapshot)
 
 
-def _not_reached(snapshot: NodeSnapshot) -> Outcome:
+def _judge_unreached(snapshot: NodeSnapshot) -> Outcome:
+    """Return a failure if the node answered and refused, else unknown."""
     verdict: Verdict = "fail" if snapshot.answered else "unknown"
     message = snapshot.detail or "the node gave no answer"
     seen = snapshot.reason or ""
@@ -96,6 +97,7 @@ def _without_root(snapshot: NodeSnapshot) -> NodeSnapshot:
     """Return the snapshot as a user without root would have it; for the proof."""
     facts = {
         "ssh.rights": Rights(1000, "ubuntu", 1),
+        # No check needs a fact of this name, so no other check changes.
         "kernel.log": Absent("denied", "/dev/kmsg: Permission denied"),
     }
     return replace(
@@ -107,7 +109,7 @@ def _without_root(snapshot: NodeSnapshot) -> NodeSnapshot:
     )
 
 
-def _refused(snapshot: NodeSnapshot) -> NodeSnapshot:
+def _with_refused_login(snapshot: NodeSnapshot) -> NodeSnapshot:
     detail = "permission denied"
     return replace(snapshot, reached=False, reason="auth_refused", detail=detail)
 
@@ -123,7 +125,7 @@ REACH = Check(
     how="TCP connect, SSH banner, host key, login and start of Python, all within "
     "ssh.connect_timeout. The stage that failed is the reason.",
     remedy="ssh -v NODE true",
-    proof=Proof("", _refused),
+    proof=Proof("", _with_refused_login),
 )
 SUDO = Check(
     "ssh.sudo",

@@ -46,6 +46,7 @@ def _states_by_unit(context: CheckContext) -> dict[str, dict[str, str]]:
 
 
 def _not_running(unit: str, state: str, names: tuple[str, ...]) -> Outcome:
+    """Return the failure of a unit on the nodes on which it is in one state."""
     template = CURES.get(state, ENABLE)
     cure = template.format(unit=shlex.quote(unit))
     message = f"{unit} does not run"

@@ -88,6 +88,7 @@ def cmdline(context: CheckContext) -> Iterable[Outcome]:
 
 
 def _judge_declared(node: Node, command_line: tuple[str, ...], wanted: str) -> Outcome:
+    """Judge whether the kernel was started with each argument of `require:`."""
     given = {_normalize(argument) for argument in command_line}
     missing = [argument for argument in wanted.split() if _normalize(argument) not in given]
     if not missing:
@@ -144,6 +145,7 @@ def _describe_differences(
 
 
 def _describe_parameters(parameters: Mapping[str, str], names: Iterable[str]) -> str:
+    """Return «hugepagesz=1G, nosmt, no iommu» for parameters of these names."""
     parts = []
     for name in names:
         value = parameters.get(name)

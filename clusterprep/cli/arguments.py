@@ -35,7 +35,7 @@ SWITCHES = (
 def launch_request(params: Mapping[str, Any]) -> LaunchRequest:
     """Return what `launch` is to start.
 
-    Raises InputError for options that contradict each other.
+    Raises InputError for options that contradict each other, and for values that name no folder.
     """
     from clusterprep.jobs.launch.command import program_of
     from clusterprep.jobs.launch.plan import LaunchRequest, parse_env_options
@@ -48,6 +48,12 @@ def launch_request(params: Mapping[str, Any]) -> LaunchRequest:
     if folder is not None and not folder.startswith("/"):
         raise InputError.of(
             f"'{folder}' is not the same folder on all nodes", key="--chdir", hint="begin with /"
+        )
+    if params["log_dir"] == "":
+        raise InputError.of(
+            "an empty value names no folder",
+            key="--log-dir",
+            hint="give a folder on this machine, or leave the option out",
         )
     program = program_of(params["command"])
     env = parse_env_options(params["variables"], os.environ)
@@ -71,13 +77,13 @@ def launch_screen(params: Mapping[str, Any], run: str, say: Callable[[str], None
     from clusterprep.jobs.launch.logs import forget_old
     from clusterprep.jobs.launch.stage import Screen
 
+    if params["log_dir"] is not None:
+        return Screen(say, params["fold"], Path(params["log_dir"]))
     runs = state_folder() / "launch"
-    if params["log_dir"] is None:
-        # What jobs print is not for all users of this machine.
-        runs.mkdir(parents=True, exist_ok=True, mode=0o700)
-        forget_old(runs)
-    folder = Path(params["log_dir"]) if params["log_dir"] else runs / run
-    return Screen(say, params["fold"], folder)
+    # What jobs print is not for all users of this machine.
+    runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    forget_old(runs)
+    return Screen(say, params["fold"], runs / run)
 
 
 def chosen_steps(
@@ -110,19 +116,19 @@ def settings_of(
     command: str,
     params: Mapping[str, Any],
     selection: Selection,
-    catalogue: tuple[str, ...],
+    check_names: tuple[str, ...],
     left_out: tuple[str, ...],
 ) -> RunSettings:
     """Return the settings of a command; an option that it does not have is off.
 
-    `catalogue` names all checks that an inventory may require, `left_out` the nodes that --limit
-    excludes.
+    `check_names` has all checks that an inventory may require, also planned ones. `left_out` has
+    the names of the nodes that --limit excludes.
     """
     switches: dict[str, bool] = {}
     for name in SWITCHES:
         switches[name] = bool(params.get(name))
-    not_built = tuple(name for name in catalogue if name not in checks())
-    forks = params.get("forks", 64)
+    not_built = tuple(name for name in check_names if name not in checks())
+    forks = params.get("forks", RunSettings.forks)
     has_budget = params.get("budget") is not None
     skips_verify = bool(params.get("no_verify"))
     tries_workarounds = bool(params.get("try_workarounds"))
@@ -135,6 +141,6 @@ def settings_of(
         budget=has_budget,
         left_out=left_out,
         run=params.get("undo"),
-        catalogue=not_built,
+        not_built=not_built,
         **switches,
     )

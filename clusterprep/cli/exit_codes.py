@@ -68,7 +68,10 @@ def findings_code(findings: Iterable[Finding], strict: bool = False) -> int:
 
 
 def gaps_code(gaps: Mapping[str, Gap]) -> int:
-    """Return 1 if a node has an obstacle that is known, 3 if a state could not be determined."""
+    """Return 1 if a node has an obstacle that is known, 3 if it could not be determined, else 0.
+
+    `gaps` has the nodes for which nothing could be planned.
+    """
     if not gaps:
         return OK
     for gap in gaps.values():

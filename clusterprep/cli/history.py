@@ -48,11 +48,11 @@ def show(run: str, **params: Any) -> None:
     """One run with its inventory. RUN: its name, the beginning of it, `last`, `last~1`."""
     params = _with_options_of_group(params)
     _check_formats(params)
-    recorded, whole = _read(lambda runs: _whole_report(runs, run))
-    inventory = recorded.inventory or "no inventory"
-    notice = f"recorded by clusterprep {recorded.tool} from {inventory}; no node was asked"
-    notices = (notice, *whole.notices)
-    _finish(replace(whole, notices=notices), params)
+    recorded_run, whole_report = _read(lambda runs: _whole_report(runs, run))
+    inventory = recorded_run.inventory or "no inventory"
+    notice = f"recorded by clusterprep {recorded_run.tool} from {inventory}; no node was asked"
+    notices = (notice, *whole_report.notices)
+    _finish(replace(whole_report, notices=notices), params)
 
 
 @click.command()
@@ -61,8 +61,8 @@ def show(run: str, **params: Any) -> None:
 def report(run: str, **params: Any) -> None:
     """Render the report of an earlier run again, in any format. RUN: its name, or `last`."""
     _check_formats(params)
-    _, whole = _read(lambda runs: _whole_report(runs, run))
-    _finish(whole, params)
+    _, whole_report = _read(lambda runs: _whole_report(runs, run))
+    _finish(whole_report, params)
 
 
 @click.command()
@@ -94,6 +94,7 @@ def _read(ask: Callable[[Runs], Answer]) -> Answer:
 
 
 def _whole_report(runs: Runs, name: str) -> tuple[RecordedRun, Report]:
+    """Return a run by its name, and its report with the facts of the nodes."""
     run = runs.named(name)
     return run, runs.whole(run.run)
 

@@ -23,7 +23,7 @@ from clusterprep.errors import ClusterprepError
 
 if TYPE_CHECKING:
     from clusterprep.cli.commands.session import Invocation
-    from clusterprep.history.given import AppliedEnvironments
+    from clusterprep.history.applied import AppliedEnvironments
     from clusterprep.history.runs import Runs
     from clusterprep.jobs.diagnose.model import Diagnosis
     from clusterprep.model import Inventory, Report
@@ -411,7 +411,7 @@ def _invocation(
     from clusterprep.cli.commands.session import Invocation, new_run_name
     from clusterprep.cli.terminal import confirm, passphrases, password, progress
     from clusterprep.history import state_folder
-    from clusterprep.history.given import AppliedEnvironments
+    from clusterprep.history.applied import AppliedEnvironments
     from clusterprep.history.runs import Runs
     from clusterprep.inventory.demands import check_names
     from clusterprep.model.colocation import refuse_writing
@@ -421,9 +421,9 @@ def _invocation(
         refuse_writing(inventory)
     now = datetime.now(timezone.utc)
     steps, selection = chosen_steps(params, inventory)
-    given = AppliedEnvironments(state_folder())
+    applied = AppliedEnvironments(state_folder())
     runs = Runs(state_folder())
-    limited = _limited(inventory, params, given, runs)
+    limited = _limited(inventory, params, applied, runs)
     contacted = {node.name for node in limited.nodes}
     left_out = tuple(node.name for node in inventory.nodes if node.name not in contacted)
     return Invocation(
@@ -441,7 +441,7 @@ def _invocation(
         watch=progress(params),
         deadline=deadline,
         confirm=confirm if params.get("ask") else lambda rows: True,
-        given=given,
+        applied=applied,
         runs=runs,
         run=new_run_name(now),
         started=now,
@@ -450,7 +450,7 @@ def _invocation(
 
 
 def _limited(
-    inventory: Inventory, params: dict[str, Any], given: AppliedEnvironments, runs: Runs
+    inventory: Inventory, params: dict[str, Any], applied: AppliedEnvironments, runs: Runs
 ) -> Inventory:
     """Return the inventory with the nodes that --limit and --retry-failed select."""
     from clusterprep.inventory.limit import limit_to, limit_to_failed
@@ -462,7 +462,7 @@ def _limited(
     if run:
         from clusterprep.history.recall import failed_in
 
-        failed = failed_in(given, runs, inventory.cluster, run)
+        failed = failed_in(applied, runs, inventory.cluster, run)
         limited = limit_to_failed(limited, failed, run)
     return limited
 

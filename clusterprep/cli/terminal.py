@@ -114,16 +114,16 @@ def _one_line(text: str, key: str) -> str:
 
 
 def _first_line(number: int) -> str:
-    """Return the first line of an open file and close it, unless it is a standard stream.
+    """Return the first line of the open file with this descriptor; close all but standard streams.
 
     The line is read byte by byte, because what follows may be for another reader.
     """
     line = b""
     while len(line) < LONGEST:
-        letter = os.read(number, 1)
-        if letter in (b"", b"\n"):
+        byte = os.read(number, 1)
+        if byte in (b"", b"\n"):
             break
-        line += letter
+        line += byte
     if number > STDERR:
         os.close(number)
     return line.decode("utf-8", "surrogateescape")

@@ -30,6 +30,7 @@ class Account:
 
 
 def parse_rights(answer: dict[str, Any]) -> Rights:
+    """Return the login user. Raises TypeError for a value of another type."""
     rights = Rights(answer["uid"], answer["user"], answer["sudo"])
     if not isinstance(rights.uid, int):
         raise TypeError("the user id is no number")

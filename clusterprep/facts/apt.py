@@ -170,18 +170,19 @@ def parse_outlook(text: str) -> Simulation:
     failed: tuple[str, ...] = ()
     if code != "0":
         failed = _reasons(output) or (f"apt-get -s ended with {code}",)
-    moves = tuple(_moves(output))
+    changes = tuple(_package_changes(output))
     states, _, policy = listings.partition("==\n")
     return Simulation(
-        moves,
+        changes,
         failed,
-        _held(output),
+        _held_packages(output),
         parse_states(states),
         _policy(policy),
     )
 
 
-def _moves(output: str) -> Iterable[PackageChange]:
+def _package_changes(output: str) -> Iterable[PackageChange]:
+    """Yield what apt-get would install and remove."""
     for line in output.splitlines():
         match = _MOVE.fullmatch(line)
         if match is None:
@@ -196,7 +197,8 @@ def _moves(output: str) -> Iterable[PackageChange]:
         yield PackageChange(name, before, after)
 
 
-def _held(output: str) -> tuple[str, ...]:
+def _held_packages(output: str) -> tuple[str, ...]:
+    """Return the names of packages that are held back."""
     match = _HELD.search(output)
     if match is None:
         return ()

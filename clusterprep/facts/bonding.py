@@ -71,6 +71,7 @@ def parse_bonds(files: dict[str, str]) -> dict[str, Bond]:
 
 
 def _bond(name: str, text: str) -> Bond:
+    """Return the bond of a file in /proc/net/bonding. Raises ValueError if it was cut."""
     own, *members = _sections(name, text)
     mode = _mode(own.values["Bonding Mode"])
     for member in members:

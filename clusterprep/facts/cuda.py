@@ -11,12 +11,12 @@ from clusterprep.model import Read
 FILES = ("/usr/local/cuda/version.json", "/usr/local/cuda/version.txt")  # since 11.1, and before
 
 
-def parse_toolkit(new: str | None, old: str | None) -> str | None:
-    """Return a version such as «12.4.1», None where neither file is there."""
-    if new is not None:
-        version = json.loads(new)["cuda"]["version"]
-    elif old is not None:
-        match = re.match(r"CUDA Version (\S+)", old)
+def parse_toolkit(json_text: str | None, plain_text: str | None) -> str | None:
+    """Return a version such as «12.4.1» from one of FILES, None where neither file is there."""
+    if json_text is not None:
+        version = json.loads(json_text)["cuda"]["version"]
+    elif plain_text is not None:
+        match = re.match(r"CUDA Version (\S+)", plain_text)
         version = match[1] if match else None
     else:
         return None

@@ -52,13 +52,13 @@ def parse_paths(answer: Mapping[str, Any]) -> Paths:
     paths: dict[str, tuple[Setting, ...] | Absent] = {}
     for path, session in answer["sessions"].items():
         order = rows if path == "login shell" else profiles_last
-        paths[path] = _session(session, order)
+        paths[path] = _settings_of_session(session, order)
     for path in ("systemd", "slurm"):
         if answer[path] is not None:
-            paths[path] = service(_rows(answer[path]))
+            paths[path] = settings_of_service(_rows(answer[path]))
     if answer["container"] is not None:
-        paths["container"] = _session(answer["container"], [])
-    paths["nccl"] = nccl(answer["conf"], answer["home"], paths)
+        paths["container"] = _settings_of_session(answer["container"], [])
+    paths["nccl"] = settings_of_nccl(answer["conf"], answer["home"], paths)
     return paths
 
 
@@ -119,10 +119,16 @@ def _file_rows(path: object, lines: Iterable[Sequence[Any]]) -> list[Row]:
 # ---------------------------------------------------------------- sessions
 
 
-def _session(answer: Sequence[Any], rows: Sequence[Row]) -> tuple[Setting, ...] | Absent:
+def _settings_of_session(
+    answer: Sequence[Any], rows: Sequence[Row]
+) -> tuple[Setting, ...] | Absent:
+    """Return the settings of a session, sorted by name, each with its place in `rows` if known.
+
+    The answer is ["ok", {name: value}] or ["no", reason, detail].
+    """
     if answer[0] != "ok":
         return Absent(_text(answer[1]), _text(answer[2]))
-    places = assigned(rows)
+    places = find_assignments(rows)
     settings = []
     unknown_place = (None, None)
     for name, value in sorted(answer[1].items()):
@@ -131,7 +137,7 @@ def _session(answer: Sequence[Any], rows: Sequence[Row]) -> tuple[Setting, ...] 
     return tuple(settings)
 
 
-def assigned(rows: Iterable[Row]) -> dict[tuple[str, str], tuple[str, int]]:
+def find_assignments(rows: Iterable[Row]) -> dict[tuple[str, str], tuple[str, int]]:
     """Return the last place that assigns a value to a name, by name and value.
 
     A value that a shell computes is not found.
@@ -161,7 +167,7 @@ def _is_no_profile(row: Row) -> bool:
     return not file.endswith(("/.bash_profile", "/.bash_login", "/.profile"))
 
 
-def service(rows: Iterable[Row]) -> tuple[Setting, ...]:
+def settings_of_service(rows: Iterable[Row]) -> tuple[Setting, ...]:
     """Return what these lines of units and environment files give to a service, sorted by name."""
     settings = []
     for name, value_and_place in sorted(launched.service(rows).items()):
@@ -172,8 +178,8 @@ def service(rows: Iterable[Row]) -> tuple[Setting, ...]:
 # ---------------------------------------------------------------- NCCL's own files
 
 
-def nccl(conf: Mapping[str, Any], home: str, sessions: Paths) -> tuple[Setting, ...]:
-    """Return what NCCL takes from its files, sorted by name.
+def settings_of_nccl(conf: Mapping[str, Any], home: str, sessions: Paths) -> tuple[Setting, ...]:
+    """Return what NCCL takes from its files, sorted by name. `conf` has their lines by path.
 
     It reads the file of NCCL_CONF_FILE or else ~/.nccl.conf, then /etc/nccl.conf. The first value
     counts.

@@ -132,6 +132,10 @@ def parse_nft(text: str) -> Ruleset:
 
 
 def _nft_chain(table: str, chain: dict[str, Any], rules: Iterable[Rule]) -> Chain:
+    """Return a chain as nft describes it, with its rules.
+
+    A chain of several devices lists them; it then counts for all interfaces.
+    """
     device = chain.get("dev")
     if not isinstance(device, str):
         device = None
@@ -153,7 +157,7 @@ def _nft_rules(expressions: Iterable[dict[str, Any]]) -> Iterable[Rule]:
     for expression in expressions:
         ((key, body),) = expression.items()
         if key == "vmap":
-            yield from _verdict_map(tuple(matches), body)
+            yield from _rules_of_map(tuple(matches), body)
             return
         verdict = _nft_verdict(key, body)
         if verdict is not None:
@@ -173,11 +177,12 @@ def _nft_verdict(key: str, body: Any) -> tuple[str, str | None] | None:
     if key in ("jump", "goto"):
         return key, body["target"]
     if key == "xt" and isinstance(body, dict) and body.get("type") == "target":
-        return _target(str(body.get("name"))), None
+        return _verdict_of_target(str(body.get("name"))), None
     return None
 
 
 def _nft_conditions(key: str, body: Any) -> list[RuleMatch]:
+    """Return the conditions of a statement without a verdict; OTHER if it is not understood."""
     if key == "match":
         return _nft_match(body["left"], body["right"], body["op"])
     if key in SILENT:
@@ -195,7 +200,11 @@ def _may_decide(key: str, body: Any) -> bool:
     return key not in ("match", "limit", "meter", "quota", "ct count")
 
 
-def _verdict_map(matches: tuple[RuleMatch, ...], body: dict[str, Any]) -> Iterable[Rule]:
+def _rules_of_map(matches: tuple[RuleMatch, ...], body: dict[str, Any]) -> Iterable[Rule]:
+    """Yield a rule for each element of a verdict map, which also meets `matches`.
+
+    The body is {"key": …, "data": {"set": [[value, {verdict: …}], …]}}, or names a map in "data".
+    """
     data = body["data"]
     if not isinstance(data, dict):
         # The elements of a named map are not listed with it; they single out some packets.
@@ -225,8 +234,9 @@ def _nft_match(left: Any, right: Any, op: str) -> list[RuleMatch]:
 
 
 def _nft_condition(kind: str, body: Any, values: tuple[str, ...], negated: bool) -> RuleMatch:
+    """Return the condition on one kind of value; OTHER if it is not understood."""
     if kind == "&":
-        return _masked(body, values, negated)
+        return _masked_condition(body, values, negated)
     if kind == "meta":
         return _meta(body["key"], values, negated)
     if kind == "ct":
@@ -273,6 +283,7 @@ IP_FIELDS = {"saddr": "saddr", "daddr": "daddr", "protocol": "proto"}
 
 
 def _payload(protocol: str, field: str, values: tuple[str, ...], negated: bool) -> list[RuleMatch]:
+    """Return the conditions on a header's field; that of a protocol names the protocol too."""
     if protocol == "ip":
         if field not in IP_FIELDS:
             return [OTHER]
@@ -289,7 +300,7 @@ def _payload(protocol: str, field: str, values: tuple[str, ...], negated: bool) 
     return matches
 
 
-def _masked(parts: Any, values: tuple[str, ...], negated: bool) -> RuleMatch:
+def _masked_condition(parts: Any, values: tuple[str, ...], negated: bool) -> RuleMatch:
     """Parse «tcp flags & (fin|syn|rst|ack) == syn» and «meta mark & 0x8000 == 0x8000»."""
     source, mask = parts
     if source in ({"meta": {"key": "mark"}}, {"ct": {"key": "mark"}}):
@@ -331,6 +342,7 @@ def _values(right: Any) -> tuple[str, ...] | None:
 
 
 def _values_of_kind(kind: str, body: Any) -> tuple[str, ...] | None:
+    """Return the same for a value that nft writes as {kind: body}."""
     if kind == "prefix":
         return (f"{body['addr']}/{body['len']}",)
     if kind == "range":
@@ -396,6 +408,7 @@ def parse_iptables(text: str, prefix: str = "") -> Ruleset:
 def _iptables_chain(
     prefix: str, table: str, name: str, policy: str, rules: Iterable[Rule]
 ) -> Chain:
+    """Return a chain of iptables; only one that packets enter has a hook and a policy."""
     # «-» stands for the policy of a chain that only other chains jump to.
     hook = None if policy == "-" else HOOKS.get(name)
     return Chain(
@@ -428,6 +441,7 @@ PLAIN = {
 
 
 def _iptables_rule(words: list[str]) -> Rule:
+    """Return the rule of the options behind «-A CHAIN»."""
     matches: list[RuleMatch] = []
     for option, negated, arguments in _options(words):
         if option in ("-j", "-g"):
@@ -468,7 +482,7 @@ def _iptables_match(option: str, arguments: list[str], negated: bool) -> RuleMat
     if option in ("-m", "--comment"):
         return None
     if option in PLAIN:
-        return RuleMatch(PLAIN[option], _listed(arguments[0]), negated)
+        return RuleMatch(PLAIN[option], _split_values(arguments[0]), negated)
     if option == "--mark":
         value = arguments[0].partition("/")[0]
         return _mark((value,), negated)
@@ -481,7 +495,7 @@ def _iptables_match(option: str, arguments: list[str], negated: bool) -> RuleMat
     return OTHER
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _split_values(text: str) -> tuple[str, ...]:
     """Return «22,80,6000:7000» as («22», «80», «6000-7000»)."""
     if "/" in text:
         return (text,)
@@ -493,11 +507,11 @@ def _jump(option: str, target: str, matches: tuple[RuleMatch, ...]) -> Rule:
     if target in ("ACCEPT", "DROP", "RETURN"):
         return Rule(matches, ENDS[target.lower()])
     if target in SILENT_TARGETS or target in DECIDING_TARGETS:
-        return Rule(matches, _target(target))
+        return Rule(matches, _verdict_of_target(target))
     return Rule(matches, "jump" if option == "-j" else "goto", target)
 
 
-def _target(name: str) -> str:
+def _verdict_of_target(name: str) -> str:
     """Return the verdict of a target that is no chain."""
     if name == "REJECT":
         return "drop"

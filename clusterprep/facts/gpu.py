@@ -118,10 +118,11 @@ def per_gpu(
     besides: tuple[str, ...] | None = None,
     moves: bool = False,
 ) -> Fact:
-    """Return a fact with a reading of each GPU that answers.
+    """Return a fact with a reading of each GPU that answers, by the GPU's index.
 
-    `make` gets the values of these fields of NVML's answer, none of them refused. With `besides` it
-    gets a row of these fields and of further ones, which may be refused.
+    The reading is `make(*values)` of these fields of NVML's answer, or Absent if NVML refuses one
+    of them. With `besides` it is `make(row)`: a dict of these fields and of further ones, each of
+    which may be refused.
     """
     needed_fields = (*fields, *(besides or ()))
     takes_row = besides is not None
@@ -188,6 +189,7 @@ def _readings_or_absent(
 def _reading(
     make: Callable[..., Any], row: Mapping[str, Any], fields: Iterable[str], takes_row: bool
 ) -> Any:
+    """Return the reading of one GPU, or Absent if NVML refuses a field."""
     values = []
     for field in fields:
         value = row[field]
@@ -279,6 +281,7 @@ def parse_gone(nvml: Any, devices: Any) -> tuple[str, ...] | Absent:
 
 
 def _gone_functions(functions: Iterable[Function]) -> list[str]:
+    """Return a text about each device that does not respond on the bus."""
     gone = []
     for function in functions:
         if function.gone:

@@ -60,6 +60,7 @@ class FabricState:
 
 
 def _firmware(row: Mapping[str, Any]) -> Firmware:
+    """Return the versions of one GPU; those that NVML refuses are left out."""
     versions = {}
     for part in ("VBIOS", "InfoROM", "GSP"):
         version = row[part.lower()]
@@ -93,6 +94,7 @@ def parse_library(nvml: Any, text: Any, files: Any) -> Library | Absent:
 
 
 def _version_of(name: str) -> str | None:
+    """Return «550.54.15» of libnvidia-ml.so.550.54.15, None for other names."""
     match = re.fullmatch(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)", name)
     return match[1] if match else None
 

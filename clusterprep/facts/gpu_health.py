@@ -113,7 +113,8 @@ def _ecc_mode(row: Mapping[str, Any]) -> EccMode:
     return EccMode(require_flag(on), require_flag(pending), default)
 
 
-def _errors(row: Mapping[str, Any]) -> EccErrors:
+def _ecc_errors(row: Mapping[str, Any]) -> EccErrors:
+    """Return the errors of one GPU; what NVML refuses, except those since load, is None."""
     since_load = parse_ecc(row["ecc_volatile"])
     ever = None
     if _is_known(row["ecc_aggregate"]):
@@ -132,7 +133,8 @@ def _remap(row: Mapping[str, Any]) -> Remap:
     return Remap(*parse_remap(row["remap"]), spent)
 
 
-def _heat(row: Mapping[str, Any]) -> Temperatures:
+def _temperatures(row: Mapping[str, Any]) -> Temperatures:
+    """Return the temperatures of one GPU in °C; what NVML refuses, except the chip's, is None."""
     chip = require_number(row["temperature"])
     memory = None
     if _is_known(row["memory_temperature"]):
@@ -147,11 +149,11 @@ def _heat(row: Mapping[str, Any]) -> Temperatures:
 
 
 ECC_MODE = per_gpu("gpu.ecc_mode", _ecc_mode, "ecc", besides=("ecc_default",))
-ECC = per_gpu("gpu.ecc", _errors, "ecc_volatile", besides=("sram", "ecc_aggregate"))
+ECC = per_gpu("gpu.ecc", _ecc_errors, "ecc_volatile", besides=("sram", "ecc_aggregate"))
 REMAP = per_gpu("gpu.remap", _remap, "remap", besides=("remap_banks",))
 HEAT = per_gpu(
     "gpu.heat",
-    _heat,
+    _temperatures,
     "temperature",
     besides=("memory_temperature", "margin", "slowdown"),
     moves=True,

@@ -95,6 +95,7 @@ def parse_power(enforced: Any, default: Any) -> Power:
 
 
 def _use(row: Mapping[str, Any]) -> Use:
+    """Return the processes on one GPU, each with its memory in bytes if NVML tells it."""
     _, reserved, used = row["memory"]
     processes = []
     for pid, size, name in require_rows(row["processes"]):
@@ -104,6 +105,7 @@ def _use(row: Mapping[str, Any]) -> Use:
 
 
 def _persistence(row: Mapping[str, Any]) -> Persistence:
+    """Return the persistence mode of one GPU, and whether it is seen from a virtual machine."""
     virtual = row["virtualization"] in (1, 2)  # passed through, or a vGPU
     return Persistence(require_flag(row["persistence"]), virtual)
 

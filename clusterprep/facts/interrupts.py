@@ -54,6 +54,7 @@ class Interrupts:
 
 
 def parse_interrupts(answer: dict[str, Any]) -> Interrupts:
+    """Return the interrupts that each device raised in a window of some seconds."""
     seconds = float(answer["seconds"])
     if not 0 < seconds < 60:
         raise ValueError(f"no window: {seconds} s")

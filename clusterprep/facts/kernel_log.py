@@ -119,6 +119,7 @@ _XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_PCI_ADDRESS})\): ([0-9]+)\b")
 
 
 def parse_log(answer: Any) -> KernelLog | Absent:
+    """Return the log's records; times are in seconds since boot."""
     if answer is None:
         return Absent("denied", "there is no /dev/kmsg here, as in most containers")
     first_number, first_seconds = answer["first"]

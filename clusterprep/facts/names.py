@@ -43,7 +43,7 @@ def _sample(count: int) -> tuple[int, ...]:
 
 def parse_names(answer: dict[str, Any]) -> dict[str, tuple[str, ...] | None]:
     """Return addresses by name, None for a name that has none."""
-    return dict(_shared_entry(str(name), addresses(rows)) for name, rows in answer.items())
+    return dict(_shared_entry(str(name), parse_addresses(rows)) for name, rows in answer.items())
 
 
 @functools.lru_cache(1 << 14)
@@ -57,7 +57,8 @@ def _shared_entry(
     return name, name_addresses
 
 
-def addresses(answer: Any) -> tuple[str, ...] | None:
+def parse_addresses(answer: Any) -> tuple[str, ...] | None:
+    """Return the addresses of one name, None if it has none."""
     if answer is None:
         return None
     if not isinstance(answer, list):
@@ -69,7 +70,8 @@ def addresses(answer: Any) -> tuple[str, ...] | None:
 
 
 def parse_own_name(name: str, answer: Any) -> tuple[str, tuple[str, ...] | None]:
-    return name.strip(), addresses(answer)
+    """Return the node's host name, and its addresses by the node's own resolver."""
+    return name.strip(), parse_addresses(answer)
 
 
 def _name_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:

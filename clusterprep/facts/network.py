@@ -21,6 +21,7 @@ class Interface:
     """One network interface as the kernel shows it.
 
     `speed` in Mbit/s, `duplex` full or half; both None where the driver does not report them.
+    `master` names the bond or bridge that it is a port of.
     `ipv4` has addresses of global scope such as "10.0.0.1/24", `ipv6` such as "fd00::1".
     `carrier_changes` counts ups and downs since the interface was made.
     """
@@ -81,13 +82,15 @@ def _is_interface(row: dict[str, Any]) -> bool:
 
 
 def _interface(row: dict[str, Any]) -> Interface:
+    """Return the interface of a row: texts of /sys/class/net, and addresses of rtnetlink."""
     flags = int(row["flags"] or "0", 16)
     kind = int(row["type"])
     is_operational = row["operstate"] in ("up", "unknown")
     every_ipv4 = [address for address in row["addresses"] if "." in address["address"]]
     ipv4 = [address for address in every_ipv4 if _is_usable(address)]
     first = None
-    if every_ipv4[:1] != ipv4[:1]:
+    first_is_usable = every_ipv4[:1] == ipv4[:1]
+    if not first_is_usable:
         first = _with_prefix(every_ipv4[0])
     return Interface(
         name=row["name"],
@@ -145,6 +148,7 @@ def _count(text: str | None) -> int | None:
 
 
 def parse_port_range(text: str | None) -> tuple[int, int]:
+    """Return the first and the last port of «32768 60999»."""
     if text is None:
         raise ValueError("no IPv4 port range")
     low, high = map(int, text.split())

@@ -98,7 +98,7 @@ def parse_fabric(fabric: list[Any]) -> Fabric | Absent:
 
 
 def _troubles(mask: int | None, summary: int | None) -> tuple[str, ...]:
-    """Return the troubles of a health mask.
+    """Return the troubles of a health mask (NVML_GPU_FABRIC_HEALTH_MASK_* of nvml.h).
 
     In each of its 2-bit fields 1 is true and 2 false; the 4-bit field at 8 names a wrong
     configuration.
@@ -109,10 +109,11 @@ def _troubles(mask: int | None, summary: int | None) -> tuple[str, ...]:
     if mask is None:
         return tuple(troubles)
     for shift, trouble in _HEALTH_FIELDS.items():
-        if require_number(mask) >> shift & 3 == 1:
+        field = (require_number(mask) >> shift) & 3
+        if field == 1:
             troubles.append(trouble)
-    configuration = mask >> 8 & 15
-    if configuration not in (0, 1):
+    configuration = (mask >> 8) & 15
+    if configuration not in (0, 1):  # not reported, and none
         unnamed = f"a wrong configuration ({configuration})"
         troubles.append(_CONFIGURATIONS.get(configuration, unnamed))
     return tuple(troubles)
@@ -126,7 +127,7 @@ def parse_pairs(row: Mapping[str, Any]) -> dict[int, int | None]:
     return statuses
 
 
-def joined(pairs: Readings) -> dict[tuple[int, int], int | None]:
+def pair_statuses(pairs: Readings) -> dict[tuple[int, int], int | None]:
     """Return the statuses of a node's pairs of GPUs, each pair once."""
     statuses = {}
     for first, others in pairs.items():

@@ -109,6 +109,7 @@ def parse_tree(answer: dict[str, Any] | None) -> PciTree:
 
 
 def _device(row: Mapping[str, Any], bridges: Mapping[str, PciLink]) -> PciDevice:
+    """Return the device of a row, which has texts of /sys/bus/pci."""
     above = tuple(map(_address, row["above"]))
     for bridge in above:
         if bridge not in bridges:

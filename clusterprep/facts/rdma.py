@@ -100,7 +100,7 @@ def parse_devices(files: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[Rd
         raise TypeError("files by their paths were expected")
     ports_of_tree = set()
     devices = []
-    for name, row in sorted(tree.items(), key=lambda item: _natural(item[0])):
+    for name, row in sorted(tree.items(), key=lambda item: _natural_order(item[0])):
         for number in row["ports"]:
             ports_of_tree.add((name, number))
         devices.append(_device(name, row, files))
@@ -122,13 +122,14 @@ def _ports_of(files: Mapping[str, str]) -> set[tuple[str, str]]:
     return ports
 
 
-def _natural(name: str) -> list[Any]:
+def _natural_order(name: str) -> list[Any]:
     """Return a key that sorts mlx5_2 before mlx5_10."""
     parts = re.split(r"(\d+)", name)
     return [int(part) if part.isdigit() else part for part in parts]
 
 
 def _device(name: str, row: Mapping[str, Any], files: Mapping[str, str]) -> RdmaDevice:
+    """Return a device of the tree, whose values are texts, with the states that `files` has."""
     ports = []
     for number, port in row["ports"].items():
         folder = f"{_FOLDER}/{name}/ports/{number}"
@@ -151,6 +152,7 @@ def _device(name: str, row: Mapping[str, Any], files: Mapping[str, str]) -> Rdma
 
 
 def _port(number: str, row: Mapping[str, Any], files: Mapping[str, str], folder: str) -> Port:
+    """Return a port; `files` has those of its `folder` by path."""
     rate = files.get(f"{folder}/rate", "").split()  # «400 Gb/sec (4X NDR)»
     gids = []
     for index, text, kind, interface in row["gids"]:
@@ -186,6 +188,10 @@ class Verbs:
 
 
 def parse_verbs(answer: Mapping[str, Any]) -> Verbs:
+    """Return the character devices, and which of them the job's user cannot open.
+
+    The answer has the user's uid and groups, and a row for each file: name, device, uid, gid, mode.
+    """
     uid, groups = answer["uid"], answer["groups"]
     devices = {}
     closed = []
@@ -198,7 +204,10 @@ def parse_verbs(answer: Mapping[str, Any]) -> Verbs:
 
 
 def _may_use(row: Mapping[str, int], uid: int, groups: list[int]) -> bool:
-    """Return whether a user may read and write a file with this owner, group and mode."""
+    """Return whether a user may read and write a file with this owner, group and mode.
+
+    As in the kernel, the owner's rights count for the owner even if those of others are wider.
+    """
     if uid == 0:
         return True
     if row["uid"] == uid:
@@ -312,6 +321,7 @@ def parse_rails(answer: Mapping[str, Any]) -> tuple[Rail, ...]:
 
 
 def _rail(row: Mapping[str, Any], all_interfaces: Mapping[str, Any]) -> Rail:
+    """Return a rail with the settings that are in force."""
     router = row.get("router")
     if router not in (True, False, None):
         raise ValueError("whether a router leads from one rail to another is not understood")

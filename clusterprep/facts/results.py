@@ -132,6 +132,7 @@ def _row(finding: Finding) -> dict[str, Any]:
 
 
 def _finding(row: Any) -> Finding:
+    """Return a stored finding, without its nodes. Raises ValueError if it has wrong values."""
     if not isinstance(row, dict):
         raise ValueError("a finding is no object")  # noqa: TRY004 - bad data, not a bad call
     verdict = row["verdict"]

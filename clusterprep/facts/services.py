@@ -62,6 +62,7 @@ def parse_states(answer: Mapping[str, Any] | None = None) -> tuple[tuple[str, st
 
 
 def _state(block: str) -> tuple[str, str]:
+    """Return name and state of the unit that one block of `systemctl show` describes."""
     values = dict(line.split("=", 1) for line in block.splitlines())
     unit = values["Id"]
     loaded = values["LoadState"]

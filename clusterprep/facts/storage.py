@@ -189,6 +189,7 @@ def parse_fstab(text: str | None) -> Mapping[str, frozenset[str]]:
 
 
 def parse_probes(answer: Any) -> Probes:
+    """Return the space at each path, and how many mounts were too many to try."""
     answers = {}
     for path, result in answer["answers"].items():
         answers[str(path)] = _space(result)
@@ -197,6 +198,7 @@ def parse_probes(answer: Any) -> Probes:
 
 
 def _space(result: Any) -> Space | Absent:
+    """Return the space of ["ok", values] in bytes, or the reason of ["no", reason, detail]."""
     if result[0] == "no":
         return Absent(str(result[1]), str(result[2]))
     values = result[1]

@@ -63,6 +63,7 @@ class Load:
 
 
 def parse_tasks(answer: Any) -> Tasks:
+    """Return the tasks that wait without end, and the number of the user's threads."""
     stuck = tuple(_stuck_task(row) for row in answer["stuck"])
     if answer["tasks"] < 1:
         raise ValueError("/proc shows no task at all")

@@ -279,6 +279,7 @@ class Python:
 
 
 def parse_torch(answer: dict[str, Any]) -> Torch:
+    """Return the torch of the job's interpreter; its values are None where there is none."""
     if answer["where"] and not answer["version"]:
         raise ValueError("torch/version.py holds no version")
     nccl = _version(answer["nccl"])
@@ -286,6 +287,7 @@ def parse_torch(answer: dict[str, Any]) -> Torch:
 
 
 def parse_libraries(answer: dict[str, Any]) -> Libraries:
+    """Return the NCCL libraries that the job's interpreter finds, and what decides about it."""
     return Libraries(
         loaded=_text(answer["nccl_path"]),
         wheel=_text(answer["wheel_path"]),
@@ -298,6 +300,7 @@ def parse_libraries(answer: dict[str, Any]) -> Libraries:
 
 
 def parse_plugins(answer: dict[str, Any]) -> Plugins:
+    """Return the plug-ins that NCCL may load. Raises ValueError for one without a path."""
     plugins = []
     for row in answer["plugins"]:
         path = row["path"]
@@ -309,6 +312,7 @@ def parse_plugins(answer: dict[str, Any]) -> Plugins:
 
 
 def parse_python(answer: dict[str, Any]) -> Python:
+    """Return the job's interpreter. Raises ValueError if it does not say what it is."""
     texts = [answer[key] for key in ("python", "python_version", "prefix", "base_prefix")]
     for text in texts:
         if not isinstance(text, str) or not text.strip():
@@ -319,6 +323,7 @@ def parse_python(answer: dict[str, Any]) -> Python:
 
 
 def parse_libcuda(answer: dict[str, Any]) -> str | None:
+    """Return the path of the driver's libcuda, None where there is none."""
     return _text(answer["libcuda"])
 
 

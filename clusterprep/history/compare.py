@@ -77,6 +77,7 @@ def _nodes(report: Report) -> tuple[set[str], set[str]]:
 
 
 def _as_turns(nodes_by_key: NodesByKey) -> tuple[Turn, ...]:
+    """Return a Turn for each key, the most important first."""
     turned = []
     for (check, verdict, severity), nodes in nodes_by_key.items():
         turned.append(Turn(check, verdict, severity, tuple(nodes)))
@@ -92,6 +93,7 @@ def _importance(turn: Turn) -> tuple[bool, bool, str]:
 
 
 def _grades(findings: Iterable[Finding]) -> Grades:
+    """Return how bad the worst finding of each check is on each node; all others are well."""
     grades: Grades = {}
     for finding in findings:
         grade = _grade(finding)
@@ -216,6 +218,7 @@ def _leaves(old: Any, new: Any) -> Iterator[Row]:
 
 
 def _differences(key: str, old: Json, new: Json) -> Iterator[tuple[str, Json, Json]]:
+    """Yield path, old and new part wherever two values differ; `key` is the path of the values."""
     if old == new:
         return
     if _is_object(old) and _is_object(new):
@@ -260,12 +263,13 @@ def _env_changes(
     """Yield the changed variables, of nodes that have an environment in both runs."""
     if old is None or new is None:
         return
-    old_values, new_values = _by_name(old), _by_name(new)
-    both = _nodes_of(old_values) & _nodes_of(new_values)
+    old_values = _values_by_name(old)
+    new_values = _values_by_name(new)
+    common_nodes = _nodes_of(old_values) & _nodes_of(new_values)
     for name in sorted({*old_values, *new_values}):
         old_by_node = old_values.get(name, {})
         new_by_node = new_values.get(name, {})
-        changes = _changed_values(old_by_node, new_by_node, both)
+        changes = _changed_values(old_by_node, new_by_node, common_nodes)
         for (old_value, new_value), nodes in changes.items():
             yield EnvChange(name, old_value, new_value, tuple(nodes))
 
@@ -273,22 +277,24 @@ def _env_changes(
 def _changed_values(
     old_by_node: Mapping[str, str], new_by_node: Mapping[str, str], among: set[str]
 ) -> dict[tuple[str | None, str | None], list[str]]:
-    """Return (old value, new value) → the nodes among which a variable changed so."""
+    """Return (old value, new value) of a variable → the nodes on which it changed so.
+
+    A value is None if the node does not have the variable. Other nodes than `among` do not count.
+    """
     nodes_by_change: dict[tuple[str | None, str | None], list[str]] = {}
-    for node in {
-        **new_by_node,
-        **old_by_node,
-    }:
+    nodes = dict.fromkeys((*new_by_node, *old_by_node))
+    for node in nodes:
         if node not in among:
             continue
         change = (old_by_node.get(node), new_by_node.get(node))
-        if change[0] != change[1]:
+        old_value, new_value = change
+        if old_value != new_value:
             nodes_by_change.setdefault(change, []).append(node)
     return nodes_by_change
 
 
-def _by_name(values: Iterable[EnvValue]) -> dict[str, dict[str, str]]:
-    """Return name → node → value."""
+def _values_by_name(values: Iterable[EnvValue]) -> dict[str, dict[str, str]]:
+    """Return name of a variable → node → value."""
     by_name: dict[str, dict[str, str]] = {}
     for value in values:
         nodes = by_name.setdefault(value.name, {})

@@ -75,7 +75,7 @@ class Database:
         """Return rows; none if there is no file, or it is older than the table. Raises Unusable."""
         if not self.path.exists():
             return []
-        with self._errors("read"), self._open() as database:
+        with self._unusable_on_error("read"), self._open() as database:
             try:
                 return database.execute(query, values).fetchall()
             except sqlite3.OperationalError as error:
@@ -85,7 +85,7 @@ class Database:
 
     def write(self, *statements: Statement) -> None:
         """Execute all statements or none. Raises Unusable."""
-        with self._errors("written"):
+        with self._unusable_on_error("written"):
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Facts may say more of the nodes than every user of this machine should know.
             self.path.touch(mode=0o600)
@@ -104,6 +104,7 @@ class Database:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection and close it. Raises Unusable for a file that is not ours."""
         connection = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None)
         with contextlib.closing(connection) as database:
             has_other_tables = _has_other_tables(database)
@@ -119,12 +120,16 @@ class Database:
             yield database
 
     @contextlib.contextmanager
-    def _errors(self, action: str) -> Iterator[None]:
-        """Turn errors of the file system and of SQLite into Unusable."""
+    def _unusable_on_error(self, action: str) -> Iterator[None]:
+        """Raise Unusable for errors of the file system and of SQLite.
+
+        `action` is "read" or "written".
+        """
         problem = f"{self.path} could not be {action}"
         try:
             yield
         except sqlite3.OperationalError as error:
+            # Locked, or the disk is full: the file itself is well.
             raise Unusable(f"{problem}: {error}") from None
         except sqlite3.DatabaseError as error:
             remedy = f"begin a new one with: mv {self.path} {self.path}.broken"

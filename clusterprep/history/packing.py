@@ -32,6 +32,7 @@ _NODE = tuple(field.name for field in fields(NodeSnapshot) if field.name != "fac
 _HEAD = ("command", "run", "cluster", "started", "seconds", "verdict", "code")
 _FEW = 4  # names; sets of so many stay readable in the file
 _LARGE = 1 << 20  # bytes; what is longer is compressed more quickly
+FACT_NAMES = ""  # the name under which is kept which facts each node has
 
 
 class Unreadable(Exception):
@@ -42,15 +43,15 @@ class Unreadable(Exception):
 
 
 def pack(report: Report) -> bytes:
-    """Return everything of a report but the facts of its nodes."""
-    position = {}
+    """Return a report as compressed JSON, without the facts of its nodes."""
+    place_by_node = {}
     for place, snapshot in enumerate(report.nodes or ()):
-        position[snapshot.node] = place
+        place_by_node[snapshot.node] = place
     body = {}
     for field in fields(Report):
         if field.name != "nodes":
             value = getattr(report, field.name)
-            body[field.name] = _plain(value, position)
+            body[field.name] = _plain(value, place_by_node)
     sections: dict[str, Json] = {
         "format": FORMAT,
         "report": body,
@@ -61,6 +62,7 @@ def pack(report: Report) -> bytes:
 
 
 def _pack_nodes(nodes: Sequence[NodeSnapshot]) -> dict[str, Json]:
+    """Return the number of nodes, and each field of NodeSnapshot but the facts as a column."""
     columns: dict[str, Json] = {"count": len(nodes)}
     for name in _NODE:
         values = [getattr(snapshot, name) for snapshot in nodes]
@@ -71,7 +73,7 @@ def _pack_nodes(nodes: Sequence[NodeSnapshot]) -> dict[str, Json]:
 def unpack(data: bytes, only: Sequence[str] | None = None) -> Report:
     """Return the report, its nodes without facts. Raises Unreadable.
 
-    `only` names the sections that are wanted, by default all.
+    `only` names the fields of Report that are wanted besides its head, by default all.
     """
     try:
         sections = unsqueeze(data)
@@ -120,37 +122,37 @@ def unsqueeze(data: bytes) -> Json:
         raise Unreadable(f"damaged: {error}") from None
 
 
-def _plain(value: Any, position: Mapping[str, int]) -> Json:
+def _plain(value: Any, place_by_node: Mapping[str, int]) -> Json:
     """Return a value of the model as JSON. A long set of nodes becomes its places, «0-511,600»."""
     if is_dataclass(value) and not isinstance(value, type):
-        return _plain_fields(value, position)
+        return _plain_fields(value, place_by_node)
     if isinstance(value, tuple):
-        if len(value) > _FEW and _are_nodes(value, position):
-            places = [position[name] for name in value]
+        if len(value) > _FEW and _are_nodes(value, place_by_node):
+            places = [place_by_node[name] for name in value]
             return {"at": _ranges(places)}
-        return [_plain(item, position) for item in value]
+        return [_plain(item, place_by_node) for item in value]
     if isinstance(value, Mapping):
         plain = {}
         for key, item in value.items():
-            plain[str(key)] = _plain(item, position)
+            plain[str(key)] = _plain(item, place_by_node)
         return plain
     if isinstance(value, date):
         return value.isoformat()
     return value
 
 
-def _plain_fields(value: Any, position: Mapping[str, int]) -> dict[str, Json]:
+def _plain_fields(value: Any, place_by_node: Mapping[str, int]) -> dict[str, Json]:
     """Return the fields that do not have their default."""
     plain = {}
     for field in fields(value):
         item = getattr(value, field.name)
         if field.default is MISSING or item != field.default:
-            plain[field.name] = _plain(item, position)
+            plain[field.name] = _plain(item, place_by_node)
     return plain
 
 
-def _are_nodes(values: Sequence[Any], position: Mapping[str, int]) -> bool:
-    return all(isinstance(value, str) and value in position for value in values)
+def _are_nodes(values: Sequence[Any], place_by_node: Mapping[str, int]) -> bool:
+    return all(isinstance(value, str) and value in place_by_node for value in values)
 
 
 def _ranges(places: Sequence[int]) -> str:
@@ -178,7 +180,10 @@ def _places(text: str) -> Iterator[int]:
 
 
 def _typed(kind: Any, value: Json, names: Sequence[str]) -> Any:
-    """Return the value that a field of this type had. Unknown keys are skipped."""
+    """Return the value that a field of this type had. Unknown keys are skipped.
+
+    `names` has the nodes of the report, to which the places of a node set refer.
+    """
     if value is None or kind is Any:
         return value
     origin, args = typing.get_origin(kind), typing.get_args(kind)
@@ -198,6 +203,7 @@ def _typed(kind: Any, value: Json, names: Sequence[str]) -> Any:
 
 
 def _typed_fields(kind: Any, value: Json, names: Sequence[str]) -> Any:
+    """Return an object of the dataclass `kind`."""
     hints = _hints(kind)
     values = {}
     for name, item in value.items():
@@ -208,13 +214,9 @@ def _typed_fields(kind: Any, value: Json, names: Sequence[str]) -> Any:
 
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(
-        kind,
-        {
-            **vars(model),
-            **vars(past),
-        },
-    )
+    """Return field → type of a dataclass of the model."""
+    classes = {**vars(model), **vars(past)}
+    return typing.get_type_hints(kind, classes)
 
 
 # ---------------------------------------------------------------- columns
@@ -245,25 +247,27 @@ def _values(column: Json, count: int) -> list[Json]:
 
 
 def pack_facts(nodes: Sequence[NodeSnapshot]) -> Iterator[tuple[str, bytes]]:
-    """Yield each fact's name with its values on all nodes.
+    """Yield each fact's name with its values on the nodes that have it.
 
-    The first one, with the name "", says which nodes know which facts.
+    Before them comes FACT_NAMES with two lists: every different list of a node's fact names, and
+    for each node the place of its own among them.
     """
-    numbers: dict[tuple[str, ...], int] = {}  # the names of a node's facts -> their number
+    place_by_names: dict[tuple[str, ...], int] = {}
     places = []
     for snapshot in nodes:
-        shape = tuple(snapshot.facts)
-        places.append(numbers.setdefault(shape, len(numbers)))
-    shapes = [list(shape) for shape in numbers]
-    yield "", squeeze([shapes, places])
-    for name in _names_of(shapes):
+        names = tuple(snapshot.facts)
+        places.append(place_by_names.setdefault(names, len(place_by_names)))
+    name_lists = [list(names) for names in place_by_names]
+    yield FACT_NAMES, squeeze([name_lists, places])
+    for name in _distinct_names(name_lists):
         values = [snapshot.facts[name] for snapshot in nodes if name in snapshot.facts]
         yield name, _packed(values)
 
 
-def _names_of(shapes: Iterable[Iterable[str]]) -> list[str]:
-    """Return the names of all shapes, each once, in the order of their first appearance."""
-    return list(dict.fromkeys(itertools.chain.from_iterable(shapes)))
+def _distinct_names(name_lists: Iterable[Iterable[str]]) -> list[str]:
+    """Return the names of all lists, each once, in the order of their first appearance."""
+    all_names = itertools.chain.from_iterable(name_lists)
+    return list(dict.fromkeys(all_names))
 
 
 def _packed(values: Sequence[Any]) -> bytes:
@@ -288,19 +292,17 @@ def _packed(values: Sequence[Any]) -> bytes:
 
 
 def _encoded(fact: Any) -> str:
+    """Return a fact as JSON text; an Absent with the reason if it cannot be encoded."""
     try:
         return _ENCODER.encode(fact)
     except (TypeError, ValueError, RecursionError) as error:
-        return json.dumps(
-            {
-                "absent": "garbled",
-                "detail": f"it could not be kept: {error}",
-            }
-        )
+        absent = Absent("garbled", f"it could not be kept: {error}")
+        return _ENCODER.encode(absent)
 
 
 @functools.cache
-def _names(kind: Any) -> tuple[str, ...] | None:
+def _field_names(kind: Any) -> tuple[str, ...] | None:
+    """Return the names of a dataclass's fields, or None for any other type."""
     if not is_dataclass(kind):
         return None
     return tuple(field.name for field in fields(kind))
@@ -317,7 +319,7 @@ def _of_ours(value: Any) -> Json:
             "detail": value.detail,
         }
     kind: Any = type(value)
-    names = _names(kind)
+    names = _field_names(kind)
     if names is not None:
         attributes = getattr(value, "__dict__", ())
         if len(attributes) == len(names):
@@ -338,24 +340,25 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_of_ours)
 def unpack_facts(
     columns: Mapping[str, bytes], count: int, left_out: Any = None
 ) -> list[dict[str, Any]]:
-    """Return the facts of each node, in the order of the report. Raises Unreadable.
+    """Return the facts of each of `count` nodes, in the order of the report. Raises Unreadable.
 
-    A fact whose bytes were not kept has the value `left_out`.
+    `columns` is what `pack_facts` gave. A fact whose bytes were not kept, so that they are empty,
+    has the value `left_out`.
     """
     try:
-        shapes, places = unsqueeze(columns[""])
+        name_lists, places = unsqueeze(columns[FACT_NAMES])
         nodes: list[dict[str, Any]] = []
         for place in places:
-            nodes.append(dict.fromkeys(shapes[place]))
+            nodes.append(dict.fromkeys(name_lists[place]))
         if len(nodes) != count:
             raise Unreadable(f"facts of {len(nodes)} nodes where there are {count}")
-        for name in _names_of(shapes):
-            having = [facts for facts in nodes if name in facts]
-            values = [left_out] * len(having)
+        for name in _distinct_names(name_lists):
+            nodes_with_fact = [facts for facts in nodes if name in facts]
+            values = [left_out] * len(nodes_with_fact)
             column = columns[name]
             if column:
-                values = column_of(column, len(having))
-            for facts, value in zip(having, values, strict=True):
+                values = column_of(column, len(nodes_with_fact))
+            for facts, value in zip(nodes_with_fact, values, strict=True):
                 facts[name] = value
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise Unreadable(f"{type(error).__name__}: {error}") from None
@@ -369,15 +372,15 @@ def column_of(data: bytes, count: int) -> list[Any]:
     return _values([facts, *places], count)
 
 
-def knowing(data: bytes, name: str, nodes: Sequence[str]) -> list[str]:
-    """Return the nodes that have a fact. `data` is what `pack_facts` gives under the name ""."""
-    shapes, places = unsqueeze(data)
-    knowing_shapes = {number for number, shape in enumerate(shapes) if name in shape}
-    having = []
+def nodes_knowing(data: bytes, name: str, nodes: Sequence[str]) -> list[str]:
+    """Return the nodes that have a fact. `data` is what `pack_facts` gives under FACT_NAMES."""
+    name_lists, places = unsqueeze(data)
+    places_with_fact = {place for place, names in enumerate(name_lists) if name in names}
+    nodes_with_fact = []
     for node, place in zip(nodes, places, strict=True):
-        if place in knowing_shapes:
-            having.append(node)
-    return having
+        if place in places_with_fact:
+            nodes_with_fact.append(node)
+    return nodes_with_fact
 
 
 def _fact(value: Json) -> Any:

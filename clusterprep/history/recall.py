@@ -6,23 +6,23 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from clusterprep.errors import InputError
+from clusterprep.history.applied import AppliedEnvironments, outcomes
 from clusterprep.history.database import Unusable
-from clusterprep.history.given import AppliedEnvironments, outcomes
 from clusterprep.history.runs import Runs
 from clusterprep.model import EnvValue, Inventory
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.environment import Environment
 
 
-def environment_of(given: AppliedEnvironments, inventory: Inventory, run: str) -> Environment:
+def environment_of(applied: AppliedEnvironments, inventory: Inventory, run: str) -> Environment:
     """Return the values that a run had for the nodes of the inventory.
 
     Raises InputError if that apply is not recorded, or had none of these nodes.
     """
-    values = given.environment(inventory.cluster, run)
+    values = applied.environment(inventory.cluster, run)
     if not values:
         hint = f"none of {inventory.cluster!r} is, on this machine"
-        newest = given.runs(inventory.cluster)
+        newest = applied.runs(inventory.cluster)
         if newest:
             hint = f"the newest are {', '.join(newest)}"
         raise InputError.of(f"no apply is remembered as {run!r}", key="--from-run", hint=hint)
@@ -40,36 +40,36 @@ def environment_of(given: AppliedEnvironments, inventory: Inventory, run: str) -
 
 
 def recalled_environment(
-    given: AppliedEnvironments, inventory: Inventory, run: str
+    applied: AppliedEnvironments, inventory: Inventory, run: str
 ) -> tuple[Environment, tuple[str, ...]]:
     """Return a run's environment, and notices about it.
 
     Notices name the nodes that had no part in the run, and those on which it failed.
     """
-    environment = environment_of(given, inventory, run)
+    environment = environment_of(applied, inventory, run)
     present = _all_nodes(environment.values)
     notices = [f"as run {run} had it; no node was asked"]
     absent = [node.name for node in inventory.nodes if node.name not in present]
     if absent:
         notices.append(f"{fold(absent)} had no part in that run")
-    failed = present.intersection(given.failed(inventory.cluster, run))
+    failed = present.intersection(applied.failed(inventory.cluster, run))
     if failed:
         notices.append(f"on {fold(failed)} that run did not go well")
     return environment, tuple(notices)
 
 
-def failed_in(given: AppliedEnvironments, runs: Runs, cluster: str, run: str) -> tuple[str, ...]:
+def failed_in(applied: AppliedEnvironments, runs: Runs, cluster: str, run: str) -> tuple[str, ...]:
     """Return the nodes that failed in a recorded run of a cluster. Raises InputError for others."""
-    if run in given.applies(cluster):
-        return given.failed(cluster, run)
+    if run in applied.applies(cluster):
+        return applied.failed(cluster, run)
     try:
         recorded = runs.named(run, cluster, "--retry-failed")
-        ends = outcomes(runs.report(recorded.run))
+        outcome_by_node = outcomes(runs.report(recorded.run))
     except Unusable as error:
         raise InputError.of(str(error), key="--retry-failed") from None
     nodes = []
-    for node, (_, failed) in ends.items():
-        if failed == "yes":
+    for node, (_, has_failed) in outcome_by_node.items():
+        if has_failed:
             nodes.append(node)
     return tuple(nodes)
 

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 from clusterprep.errors import InputError
 from clusterprep.history.database import PATIENCE, Database, Statement, Unusable
 from clusterprep.history.packing import (
+    FACT_NAMES,
     Unreadable,
     column_of,
-    knowing,
+    nodes_knowing,
     pack,
     pack_facts,
     unpack,
@@ -27,7 +28,6 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 KEPT = 200  # runs of one command in one cluster
 BYTES = 512 << 20  # of all runs together
 LARGEST = 64 << 20  # bytes of one run; the longest facts of a larger one are left out
-SHAPES = ""  # the name under which it is kept which nodes know which facts
 LEFT_OUT = Absent("left out", "too long for the history")
 
 _RUN = tuple(field.name for field in fields(RecordedRun))
@@ -52,7 +52,8 @@ class PackedRun:
 def packed(report: Report, run: RecordedRun, largest: int = LARGEST) -> PackedRun:
     """Return what is to be written of a report. Pure.
 
-    This is all of the work, so that the file is locked for a moment only.
+    Above `largest` bytes the longest facts are left out, so that their bytes are empty. All of this
+    work is done before the file is locked.
     """
     body = pack(report)
     columns = dict(pack_facts(report.nodes or ()))
@@ -61,7 +62,7 @@ def packed(report: Report, run: RecordedRun, largest: int = LARGEST) -> PackedRu
     for name in longest_first:
         if size <= largest:
             break
-        if name != SHAPES:
+        if name != FACT_NAMES:
             size -= len(columns[name])
             columns[name] = b""
     checks = dict.fromkeys(finding.check for finding in report.findings or ())
@@ -127,6 +128,7 @@ class Runs:
         """Return the run that a text names. Raises InputError.
 
         A text is a whole name, the beginning of only one, `last`, or `last~2` for two before it.
+        An error says that the text was given as `key`.
         """
         runs = self.all(cluster)
         if not runs:
@@ -144,17 +146,13 @@ class Runs:
         if matching:
             message = f"{len(matching)} runs begin with '{text}'"
             raise InputError.of(message, key=key, hint=_some(_names(matching)))
-        names = _names(runs)
-        hint = f"the newest are {_some(names)}"
-        similar = difflib.get_close_matches(text, names, 3, 0.7)
-        if similar:
-            hint = f"did you mean {' or '.join(similar)}?"
+        hint = _similar_runs(runs, text)
         raise InputError.of(f"no run is recorded as '{text}'", key=key, hint=hint)
 
     def report(self, run: str, only: Sequence[str] | None = None) -> Report:
         """Return a report without facts.
 
-        `only` names the sections that are wanted, by default all.
+        `only` names the fields of Report that are wanted besides its head, by default all.
         """
         rows = self._database.read("select report from run where run = ?", (run,))
         if not rows:
@@ -178,23 +176,23 @@ class Runs:
     def facts(self, run: str) -> list[str]:
         """Return the names of the facts that are kept of a run."""
         query = "select name from fact where run = ? and name != ? and length(body) > 0"
-        rows = self._database.read(query, (run, SHAPES))
+        rows = self._database.read(query, (run, FACT_NAMES))
         return sorted(name for (name,) in rows)
 
     def column(self, run: str, fact: str, nodes: Sequence[str]) -> dict[str, Any]:
-        """Return node → value of a fact.
+        """Return node → value of a fact; empty if the fact is not kept.
 
-        `nodes` are those of the report. Empty if it is not kept.
+        `nodes` are all nodes of the report, in its order.
         """
         query = "select name, body from fact where run = ? and name in (?, ?)"
-        rows = dict(self._database.read(query, (run, SHAPES, fact)))
+        rows = dict(self._database.read(query, (run, FACT_NAMES, fact)))
         if not rows.get(fact):
             return {}
 
         def read() -> dict[str, Any]:
-            having = knowing(rows[SHAPES], fact, nodes)
-            values = column_of(rows[fact], len(having))
-            return dict(zip(having, values, strict=True))
+            nodes_with_fact = nodes_knowing(rows[FACT_NAMES], fact, nodes)
+            values = column_of(rows[fact], len(nodes_with_fact))
+            return dict(zip(nodes_with_fact, values, strict=True))
 
         return self._readable(run, read)
 
@@ -209,6 +207,15 @@ def _names(runs: Sequence[RecordedRun]) -> list[str]:
     return [run.run for run in runs]
 
 
+def _similar_runs(runs: Sequence[RecordedRun], text: str) -> str:
+    """Return a hint with the runs of similar names, or with the newest runs."""
+    names = _names(runs)
+    similar = difflib.get_close_matches(text, names, 3, 0.7)
+    if similar:
+        return f"did you mean {' or '.join(similar)}?"
+    return f"the newest are {_some(names)}"
+
+
 def _matching(runs: Sequence[RecordedRun], text: str) -> list[RecordedRun]:
     """Return the run of this name, else those whose name begins with the text."""
     matching = [run for run in runs if run.run == text]
@@ -218,6 +225,7 @@ def _matching(runs: Sequence[RecordedRun], text: str) -> list[RecordedRun]:
 
 
 def _some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
     text = ", ".join(names[:_SHOWN])
     if len(names) <= _SHOWN:
         return text

@@ -48,8 +48,10 @@ class Group:
 
 @dataclass
 class Host:
+    """A host with the variables of its own lines."""
+
     name: str
-    line: int
+    line: int  # the first that names it
     vars: dict[str, Var] = field(default_factory=dict)
 
 
@@ -111,6 +113,10 @@ class AnsibleInventory:
         return None
 
     def _leads_to_itself(self, name: str, ancestors: tuple[str, ...], checked: set[str]) -> bool:
+        """Return whether a group is below itself or leads to one that is.
+
+        `ancestors` are the groups on the way to it; those in `checked` are known not to.
+        """
         if name in ancestors:
             return True
         if name in checked:
@@ -259,13 +265,17 @@ def _step(text: str, bracket: str) -> int:
 
 
 def _numbers(first: str, last: str, step: int, bracket: str) -> list[str]:
+    """Return the numbers of a range as texts, with leading zeros if `first` has them.
+
+    Raises ValueError that names `bracket` for ends of different lengths, and for too many numbers.
+    """
     is_padded = first.startswith("0") and len(first) > 1
     if is_padded and len(first) != len(last):
         raise ValueError(f"the ends of a zero-padded range have to be equally long: '[{bracket}]'")
     start = int(first)
     end = int(last)
-    steps = (end - start) // step
-    if steps >= MAX_NODES:
+    count = (end - start) // step + 1
+    if count > MAX_NODES:
         raise ValueError(f"'[{bracket}]' stands for more than {MAX_NODES:,} hosts")
     numbers = map(str, range(start, end + 1, step))
     if not is_padded:

@@ -30,15 +30,24 @@ def read_ini(text: str, complain: Complain) -> AnsibleInventory:
 
 
 class _Reader:
+    """Reads one line after the other; `number` is that of the line.
+
+    `group` and `kind` are those of the section that is being read.
+    """
+
     def __init__(self, complain: Complain) -> None:
         self.inventory = AnsibleInventory()
         self.complain = complain
-        self.kind = "hosts"  # of the section that is being read
+        self.kind = "hosts"
         self.group: Group = self.inventory.groups[UNGROUPED]
         self.wanted: list[tuple[str, int]] = []  # groups that have to be defined in the end
         self.defined = set(self.inventory.groups)
 
     def read_line(self, number: int, text: str) -> None:
+        """Begin a section, or add what the line says to the current one.
+
+        A line that begins with a bracket may be a host too: [2001:db8::1]:22.
+        """
         if text.startswith("["):
             section = _SECTION.fullmatch(text)
             if section:

@@ -83,6 +83,7 @@ def ansible_document(
 
 
 def _read(text: str, complain: Complain, surely: bool) -> AnsibleInventory | None:
+    """Return what either format holds; None if the text is not Ansible's."""
     is_ours = _OURS.search(text) is not None
     if _SECTION_LINE.search(text) and not is_ours:
         return read_ini(text, complain)
@@ -136,6 +137,7 @@ class _Converter:
         return Tree("mapping", 1, pairs=pairs)
 
     def _groups(self) -> list[tuple[Tree, Tree]]:
+        """Return the pairs of our `groups:`: each name with the nodes of it and of its children."""
         pairs: list[tuple[Tree, Tree]] = []
         for name, group in self.inventory.groups.items():
             if name in (ALL, UNGROUPED):
@@ -148,6 +150,7 @@ class _Converter:
         return pairs
 
     def _node(self, name: str) -> Tree:
+        """Return our entry of `nodes:` for a host."""
         line = self.inventory.hosts[name].line
         variables = self.inventory.variables(name)
         self._note_ignored(variables)

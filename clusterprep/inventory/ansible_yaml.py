@@ -49,6 +49,8 @@ def read_yaml(tree: Tree, complain: Complain) -> AnsibleInventory:
 
 
 class _Reader:
+    """Adds the groups of a document to an inventory."""
+
     def __init__(self, inventory: AnsibleInventory, complain: Complain) -> None:
         self.inventory = inventory
         self.complain = complain
@@ -91,7 +93,7 @@ class _Reader:
         return variables
 
     def _read_mapping(self, tree: Tree, what: str) -> list[tuple[Tree, Tree]]:
-        """Return the pairs of a mapping.
+        """Return the pairs of a mapping; `what` describes it in a complaint.
 
         An empty value is an empty mapping. Where names are expected (hosts and children), a single
         word is a name without a value.
@@ -110,7 +112,11 @@ class _Reader:
 
 
 def _pairs(tree: Tree) -> Iterator[tuple[Tree, Tree]]:
-    """Yield keys with values. What `<<` brings comes first: the mapping's own keys win."""
+    """Yield keys with values; of equal keys the last one counts.
+
+    What `<<` brings comes first, because the mapping's own keys win. In a list of mappings the
+    first wins, so it comes last.
+    """
     for key, value in tree.pairs:
         if is_merge(key):
             sources = list(value.items) if value.kind == "list" else [value]
@@ -122,6 +128,7 @@ def _pairs(tree: Tree) -> Iterator[tuple[Tree, Tree]]:
 
 
 def _value(tree: Tree) -> Any:
+    """Return plain data: lists, dicts and scalars, and Unread where only Ansible can read them."""
     tag = tree.tag
     if tag is not None and not tag.startswith(STANDARD_TAG) and tag != "!":
         return Unread(tag)

@@ -75,6 +75,10 @@ def unknown_check(name: str) -> tuple[str, str | None] | None:
 
 
 def _problem_of(check: str, text: str) -> str | None:
+    """Return what is wrong with the text wanted of a check, or None.
+
+    A check of the catalogue that is not built takes any text.
+    """
     if not text.strip():
         return "expected what is wanted of the check; seen nothing"
     try:

@@ -96,13 +96,7 @@ def parse_document(
     try:
         tree = compose(text)
     except YamlError as error:
-        problem = Problem(
-            error.message,
-            file,
-            error.line,
-            None,
-            error.hint,
-        )
+        problem = Problem(error.message, file, error.line, hint=error.hint)
         raise InputError((problem,)) from None
     if tree is None or _is_empty(tree):
         raise InputError.of(f"the file is empty, expected {what}", file=file, line=1)

@@ -41,6 +41,7 @@ class Entries:
         self.given: list[tuple[list[str], int, Place]] = []  # the addresses of every entry
 
     def read(self, entries: list[Any]) -> Named:
+        """Return the names and addresses. Mistakes are complained about, and reading goes on."""
         rows = self.named.rows
         for number, entry in enumerate(entries):
             if not isinstance(entry, Mapping) or "name" not in entry:
@@ -52,6 +53,7 @@ class Entries:
         return self.named
 
     def _add(self, number: int, entry: Mapping[str, Any]) -> None:
+        """Add the nodes of an entry; with ranges of names and addresses there are several."""
         name_place: Place = ("nodes", number, "name")
         names = self._expand(name_place, entry["name"], _check_name)
         # Without an address the name is looked up.

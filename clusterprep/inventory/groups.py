@@ -16,7 +16,10 @@ _Conflict = tuple[str, str, str]
 
 
 class Groups:
-    """The groups of an inventory by name, in file order."""
+    """The groups of an inventory by name, in file order.
+
+    `names` are those of all nodes, and `complete` is false if some of them could not be read.
+    """
 
     def __init__(
         self, document: Document, declared: Mapping[str, Any], names: Sequence[str], complete: bool
@@ -79,6 +82,7 @@ class Groups:
             self._complain(conflict, names)
 
     def _conflicts(self, groups: tuple[str, ...]) -> list[_Conflict]:
+        """Return where these groups contradict the first of them that sets a key."""
         first: dict[str, tuple[str, Any]] = {}  # key -> the first group that sets it, and how
         conflicts: list[_Conflict] = []
         for name in groups:

@@ -150,6 +150,7 @@ def _drop_other_spelling(
 
 
 def _read_ssh(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of `ssh:` by flat key, such as ssh.user."""
     ssh: dict[str, Any] = {}
     declared = source.get("ssh", {})
     for key, value in declared.items():
@@ -162,6 +163,7 @@ def _read_ssh(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_become(document: Document, source: Mapping[str, Any], place: Place) -> dict[str, bool]:
+    """Return {"ssh.become": value} if the short form `become:` is used, else nothing."""
     short = source.get("become")
     if short is None:
         return {}
@@ -173,6 +175,7 @@ def _read_become(document: Document, source: Mapping[str, Any], place: Place) ->
 
 
 def _device(value: Any) -> Any:
+    """Return one name as it is, and several as a tuple; the schema has complained of None."""
     if isinstance(value, str):
         return value
     return tuple(item for item in value if item is not None)

@@ -11,9 +11,10 @@ from clusterprep.model.nodeset import select
 
 
 def limit_to(inventory: Inventory, text: str) -> Inventory:
-    """Return the inventory with only the nodes named, in its own order.
+    """Return the inventory with only the nodes that `text` selects, in its own order.
 
-    Raises InputError for names that it does not have.
+    The text is that of `--limit`: names, ranges and groups, such as gpu[01-16],rack2. Raises
+    InputError for names that the inventory does not have.
     """
     known = [node.name for node in inventory.nodes]
     try:
@@ -22,7 +23,7 @@ def limit_to(inventory: Inventory, text: str) -> Inventory:
         raise InputError.of(str(error), file=inventory.path, key="--limit") from None
     if not names:
         raise InputError.of("names no node", file=inventory.path, key="--limit")
-    return _restricted(inventory, names)
+    return _keep(inventory, names)
 
 
 def limit_to_failed(inventory: Inventory, failed: Collection[str], run: str) -> Inventory:
@@ -35,10 +36,11 @@ def limit_to_failed(inventory: Inventory, failed: Collection[str], run: str) -> 
     if not names:
         message = f"no node failed in run {run}"
         raise InputError.of(message, file=inventory.path, key="--retry-failed")
-    return _restricted(inventory, names)
+    return _keep(inventory, names)
 
 
-def _restricted(inventory: Inventory, names: Collection[str]) -> Inventory:
+def _keep(inventory: Inventory, names: Collection[str]) -> Inventory:
+    """Return the inventory with the nodes of these names; the others are added to `left_out`."""
     inside: list[Node] = []
     outside = list(inventory.left_out)
     for node in inventory.nodes:

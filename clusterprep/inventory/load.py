@@ -40,6 +40,7 @@ def load_ansible(path: str | Path, overrides: Overrides = NO_OVERRIDES) -> Inven
 
 
 def _load(file: str, overrides: Overrides, *, ansible: bool) -> Inventory:
+    """Return the inventory of a file; with `ansible` the user says that it is Ansible's."""
     text = read_text(file, "an inventory")
     document = ansible_document(file, text, WRITTEN, surely=ansible)
     if document is None:

@@ -15,9 +15,9 @@ def local_inventory() -> Inventory:
     """
     name = socket.gethostname()
     node = Node(
-        name,
-        "127.0.0.1",
-        0,
+        name=name,
+        address="127.0.0.1",
+        index=0,
         transport="local",
         python=sys.executable,
     )

@@ -110,7 +110,7 @@ class Resolver:
         key = (groups, None if own is None else entry)
         if key not in self.decided:
             self.decided[key] = self._decide(groups, own)
-        fields, merged = self.decided[key]
+        arguments, merged = self.decided[key]
         env = merged.env
         if own is not None and own.env:
             env = _with_own_env(env, own, name)
@@ -120,43 +120,48 @@ class Resolver:
             index=index,
             env=env,
             groups=groups,
-            **fields,
+            **arguments,
         )
 
     def _decide(self, groups: tuple[str, ...], own: Layer | None) -> tuple[dict[str, Any], Merged]:
-        """Return the fields that all nodes of these groups and this entry have in common."""
+        """Return what all nodes of these groups and this entry have in common.
+
+        That are arguments of Node, and the merged settings that they come from.
+        """
         if groups not in self.merged_groups:
             layers = [self.top, *self.groups.layers_of(groups)]
             self.merged_groups[groups] = merge(layers)
         merged = self.merged_groups[groups]
         if own is not None:
             merged = merge([own], merged)
-        return self._fields(merged), merged
+        return self._node_arguments(merged), merged
 
-    def _fields(self, merged: Merged) -> dict[str, Any]:
+    def _node_arguments(self, merged: Merged) -> dict[str, Any]:
+        """Return the arguments of Node that follow from the settings, by name."""
         settings = dict(merged.settings)
         if self.overrides.become is not None:
             settings["ssh.become"] = self.overrides.become
         if self.overrides.nproc_per_node is not None:
             settings["nproc_per_node"] = self.overrides.nproc_per_node
-        fields: dict[str, Any] = {}
-        ssh_fields: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
+        ssh_settings: dict[str, Any] = {}
         for key, value in settings.items():
             if key in _NODE_KEYS:
-                fields[key] = value
+                arguments[key] = value
             elif key.startswith(_SSH):
-                ssh_fields[key.removeprefix(_SSH)] = value
-        ssh = SshSettings(**ssh_fields)
-        fields["ssh"] = ssh
-        fields["job_user"] = settings.get("job_user", ssh.user)
+                ssh_settings[key.removeprefix(_SSH)] = value
+        ssh = SshSettings(**ssh_settings)
+        arguments["ssh"] = ssh
+        arguments["job_user"] = settings.get("job_user", ssh.user)
         nccl = settings.get("interfaces.nccl")
         rdma = settings.get("interfaces.rdma")
-        fields["interfaces"] = Interfaces(nccl, rdma)
-        fields["require"] = merged.require
-        return fields
+        arguments["interfaces"] = Interfaces(nccl, rdma)
+        arguments["require"] = merged.require
+        return arguments
 
     @property
     def layers(self) -> tuple[Layer, ...]:
+        """All layers of the inventory: the top level, the groups, and the entries of nodes."""
         return (self.top, *self.groups.layers.values(), *self.own_layers.values())
 
     def _complain_of_unreadable(self, targets: tuple[str, ...]) -> None:
@@ -171,12 +176,14 @@ class Resolver:
                 self._check_targets(place, VARIABLES[NCCL_INTERFACE], interface, targets)
 
     def _check_targets(self, place: Place, name: str, value: str, targets: Sequence[str]) -> None:
+        """Complain for each target whose readers would not get this value of a variable."""
         for target in targets:
             reason = refusal(target, name, value)
             if reason:
                 self.document.complain(place, reason)
 
     def _warnings(self) -> tuple[str, ...]:
+        """Return what is no mistake and that the user has to know."""
         variables: list[str] = []
         for layer in self.layers:
             variables.extend(layer.env)

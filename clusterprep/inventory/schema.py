@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ def schema_path(name: str) -> Path:
 
 @functools.cache
 def load_schema(name: str) -> Mapping[str, Any]:
+    """Return the content of `<name>.schema.json`."""
     text = schema_path(name).read_text(encoding="utf-8")
     schema: Mapping[str, Any] = json.loads(text)
     return schema
@@ -77,38 +78,47 @@ class _Complaint:
 
 
 def check_against_schema(
-    document: Document, name: str, data: Any, where: Mapping[Place, list[Place]] | None = None
+    document: Document, name: str, data: Any, originals: Mapping[Place, list[Place]] | None = None
 ) -> list[Place]:
-    """Complain of everything in `data` that the schema does not allow, and return its places.
+    """Complain of everything in `data` that the schema does not allow.
 
-    `where` leads from a place in `data` to all the places of the document that it stands for.
+    Returns the places of it in the document. If an entry of `data` stands for several entries of
+    the document, `originals` maps its place to theirs.
     """
     complaints: list[_Complaint] = []
     for error in validator(name).iter_errors(data):
         complaints.extend(_complaints(error))
+    misspelt = _misspelt_keys(complaints)
+    invalid: list[Place] = []
+    for complaint in complaints:
+        # A required key that is there but misspelt is not also reported as missing.
+        is_misspelt = (complaint.place, complaint.missing) in misspelt
+        for place in _places_in_document(complaint.place, originals or {}):
+            if place not in document.spoilt and not is_misspelt:
+                document.complain(place, complaint.message, complaint.hint)
+            invalid.append(place)
+    return invalid
+
+
+def _misspelt_keys(complaints: Iterable[_Complaint]) -> set[tuple[Place, str]]:
+    """Return the known keys that unknown ones look like, each with the place of its mapping."""
     misspelt: set[tuple[Place, str]] = set()
     for complaint in complaints:
         if complaint.meant:
             parent = complaint.place[:-1]
             misspelt.add((parent, complaint.meant))
-    bad: list[Place] = []
-    for complaint in complaints:
-        # A required key that is there but misspelt is not also reported as missing.
-        is_misspelt = (complaint.place, complaint.missing) in misspelt
-        for place in _real_places(complaint.place, where or {}):
-            if place not in document.spoilt and not is_misspelt:
-                document.complain(place, complaint.message, complaint.hint)
-            bad.append(place)
-    return bad
+    return misspelt
 
 
-def _real_places(place: Place, where: Mapping[Place, list[Place]]) -> list[Place]:
+def _places_in_document(place: Place, originals: Mapping[Place, list[Place]]) -> list[Place]:
+    """Return the places that a place of the data stands for: itself, if it stands for no others."""
     entry = place[:2]  # ("nodes", 3)
     inside = place[2:]
-    return [real + inside for real in where.get(entry, [entry])]
+    return [original + inside for original in originals.get(entry, [entry])]
 
 
 def _complaints(error: Any) -> Iterator[_Complaint]:
+    """Yield the complaints of one jsonschema.ValidationError."""
     place: Place = tuple(error.absolute_path)
     schema = error.schema
     instance = error.instance
@@ -120,12 +130,12 @@ def _complaints(error: Any) -> Iterator[_Complaint]:
         yield _Complaint((*place, instance), f"expected {schema['title']}")
     elif error.validator == "enum":
         hint = nearest(str(instance), error.validator_value)
-        yield _Complaint(place, _expected(schema, instance), hint)
+        yield _Complaint(place, _expectation(schema, instance), hint)
     elif error.validator == "uniqueItems":
         repeated = shown_value(_first_repeated(instance))
         yield _Complaint(place, f"expected {schema['title']}; seen {repeated} twice")
     else:
-        yield _Complaint(place, _expected(schema, instance))
+        yield _Complaint(place, _expectation(schema, instance))
 
 
 def _missing_keys(place: Place, error: Any) -> Iterator[_Complaint]:
@@ -155,7 +165,8 @@ def _first_repeated(items: list[Any]) -> Any:
     raise ValueError("no item is repeated")
 
 
-def _expected(schema: Mapping[str, Any], seen: Any) -> str:
+def _expectation(schema: Mapping[str, Any], seen: Any) -> str:
+    """Return the message «expected … ; seen …» for a value that the schema does not allow."""
     wanted = schema.get("title", "something else")
     if "enum" in schema:
         allowed = ", ".join(schema["enum"])

@@ -27,13 +27,13 @@ def valid_part(document: Document) -> dict[str, Any]:
     """
     data: dict[str, Any] = document.data
     _drop_empty_sections(data)
-    where: dict[Place, list[Place]] = {}
+    originals: dict[Place, list[Place]] = {}
     judged = dict(data)
     entries = data.get("nodes")
     if isinstance(entries, list):
-        judged["nodes"], where = _distinct(entries)
-    bad = check_against_schema(document, "inventory", judged, where)
-    _remove(data, bad)
+        judged["nodes"], originals = _one_of_each_shape(entries)
+    invalid = check_against_schema(document, "inventory", judged, originals)
+    _remove(data, invalid)
     return data
 
 
@@ -54,10 +54,13 @@ def _drop_empty_sections(data: dict[str, Any]) -> None:
                 del layer[key]
 
 
-def _distinct(entries: list[Any]) -> tuple[list[Any], dict[Place, list[Place]]]:
-    """Return one entry of each shape, and where the entries of that shape are."""
+def _one_of_each_shape(entries: list[Any]) -> tuple[list[Any], dict[Place, list[Place]]]:
+    """Return one entry of each shape, and the places of all entries of that shape.
+
+    The places are found by that of the one entry in the list that is returned.
+    """
     places_by_shape: dict[str, list[Place]] = {}
-    distinct: list[Any] = []
+    representatives: list[Any] = []
     for number, entry in enumerate(entries):
         place: Place = ("nodes", number)
         shape = _shape(entry)
@@ -65,11 +68,11 @@ def _distinct(entries: list[Any]) -> tuple[list[Any], dict[Place, list[Place]]]:
             places_by_shape[shape].append(place)
         else:
             places_by_shape[shape] = [place]
-            distinct.append(entry)
-    where: dict[Place, list[Place]] = {}
+            representatives.append(entry)
+    originals: dict[Place, list[Place]] = {}
     for number, places in enumerate(places_by_shape.values()):
-        where["nodes", number] = places
-    return distinct, where
+        originals["nodes", number] = places
+    return representatives, originals
 
 
 def _shape(entry: Any) -> str:
@@ -89,6 +92,7 @@ def _blank(key: str, value: Any) -> Any:
 
 
 def _remove(data: Any, places: Iterable[Place]) -> None:
+    """Remove the values at these places; an item of a list is replaced by None."""
     # The deepest first: their parents are still there.
     for place in sorted(set(places), key=len, reverse=True):
         if not place:
@@ -102,6 +106,7 @@ def _remove(data: Any, places: Iterable[Place]) -> None:
 
 
 def _at(data: Any, place: Place) -> Any:
+    """Return the value at a place."""
     for step in place:
         if isinstance(data, dict):
             data = data.get(step)

@@ -18,7 +18,10 @@ _NO_REASON = "no reason given"
 
 
 class Silences:
-    """Reads the section against the names and groups of the inventory."""
+    """Reads the section against the names and groups of the inventory.
+
+    `complete` is false if some names could not be read: then unknown ones are no mistake.
+    """
 
     def __init__(
         self,
@@ -33,6 +36,7 @@ class Silences:
         self.complete = complete
 
     def read(self, declared: Sequence[Mapping[str, Any] | None]) -> tuple[Silence, ...]:
+        """Return the silences. Mistakes are complained about, and reading goes on."""
         silences: list[Silence] = []
         for number, entry in enumerate(declared):
             if entry and "check" in entry:
@@ -60,6 +64,7 @@ class Silences:
             return []
 
     def _until(self, place: Place, text: str | None) -> date | None:
+        """Return the last day; None if none is given, or a wrong one that is complained about."""
         if text is None:
             return None
         try:

@@ -30,6 +30,7 @@ def read_verify(document: Document, declared: dict[str, Any]) -> VerifySettings:
 
 
 def _sizes(document: Document, written: list[str | int | None]) -> tuple[int, ...]:
+    """Return bytes; the schema has complained of items that are None."""
     sizes: list[int] = []
     for number, text in enumerate(written):
         if text is None:

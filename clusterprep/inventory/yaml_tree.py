@@ -131,6 +131,7 @@ class _Composer:
         self.aliased = 0
 
     def document(self) -> Tree | None:
+        """Return the tree of the only document, None if there is none."""
         tree = None
         for event in self.events:
             if not isinstance(event, self.yaml.DocumentStartEvent):
@@ -145,11 +146,11 @@ class _Composer:
         if isinstance(event, self.yaml.ScalarEvent):
             self.values += 1
             tree = Tree(
-                "scalar",
-                _line(event),
-                event.value,
-                event.implicit[0],
-                event.tag,
+                kind="scalar",
+                line=_line(event),
+                text=event.value,
+                plain=event.implicit[0],
+                tag=event.tag,
             )
             if event.anchor:
                 self.anchors[event.anchor] = (tree, 1)
@@ -159,6 +160,7 @@ class _Composer:
         return self.container(event)
 
     def container(self, event: Any) -> Tree:
+        """Return the list or mapping that begins with this event."""
         values_before = self.values
         self.values += 1
         self.depth += 1
@@ -195,6 +197,7 @@ class _Composer:
         return Tree("mapping", _line(event), tag=event.tag, pairs=pairs)
 
     def alias(self, event: Any) -> Tree:
+        """Return the tree that an alias stands for; it counts as if it were written out."""
         anchor = event.anchor
         if anchor in self.open:
             message = f"'*{anchor}' stands for something it is itself a part of"
@@ -250,6 +253,7 @@ class Construction:
         return tree.text
 
     def items(self, tree: Tree, rule: Written, place: Place) -> list[Any]:
+        """Return the data of a list; its rule is a list with the one rule for every item."""
         item_rule: Written = None
         if isinstance(rule, list):
             item_rule = rule[0]
@@ -261,6 +265,7 @@ class Construction:
         return items
 
     def mapping(self, tree: Tree, rule: Written, place: Place) -> dict[str, Any]:
+        """Return the data of a mapping; its own keys win over those that `<<` brings."""
         built: dict[str, Any] = {}
         lines: dict[str, int] = {}
         for key, value in tree.pairs:
@@ -355,6 +360,7 @@ def _child(tree: Tree, step: str | int) -> tuple[int, Tree] | None:
 
 
 def _merged_child(tree: Tree, step: str) -> tuple[int, Tree] | None:
+    """Return the same as `_child` for a key that `<<` brings."""
     for key, value in tree.pairs:
         if not is_merge(key):
             continue

@@ -201,13 +201,7 @@ class Fleet:
         snapshots = dict(self.snapshots)
         for name, facts in added.items():
             before = snapshots[name]
-            snapshots[name] = replace(
-                before,
-                facts={
-                    **before.facts,
-                    **facts,
-                },
-            )
+            snapshots[name] = replace(before, facts={**before.facts, **facts})
         return replace(self, snapshots=snapshots)
 
 

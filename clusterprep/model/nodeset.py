@@ -28,7 +28,7 @@ _LAST_NUMBER = re.compile(r"(.*?)([0-9]+)([^0-9]*)")
 # Folding over several numbers at once takes quadratic time in the rows that do not fold.
 _MOST_ROWS = 200
 
-Meaning = Callable[[str], list[str]]
+Meaning = Callable[[str], list[str]]  # the names that an operand stands for
 
 
 def expand(text: str) -> list[str]:
@@ -40,7 +40,7 @@ def expand(text: str) -> list[str]:
     """
     if _FOLDABLE.fullmatch(text):
         return [text]
-    return _evaluate(text, _operand)
+    return _evaluate(text, _expand_operand)
 
 
 def select(
@@ -60,7 +60,7 @@ def select(
     def meaning(operand: str) -> list[str]:
         if operand in members and operand not in names:
             return list(members[operand])
-        return _operand(operand)
+        return _expand_operand(operand)
 
     wanted = frozenset(_evaluate(text, meaning))
     unknown = sorted(wanted - names)
@@ -97,6 +97,7 @@ def nearest_word(word: str, valid: Iterable[str]) -> str | None:
 
 
 def _fold(names: set[str]) -> str:
+    """Return names that ClusterShell can fold as text."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     # By the text around the last number; without a number the text after it is None.
@@ -126,8 +127,8 @@ def _fold_row(before: str, after: str, numbers: list[str]) -> str:
 def _ranges(numbers: list[str]) -> str:
     """Return numbers as '1-3,7', as ClusterShell writes them."""
     widths = {len(number) for number in numbers}
-    padded = any(number[0] == "0" != number for number in numbers)
-    if padded and len(widths) > 1:
+    unpadded = [str(int(number)) for number in numbers]
+    if numbers != unpadded and len(widths) > 1:
         from ClusterShell.RangeSet import RangeSet
 
         return str(RangeSet.fromlist(numbers))
@@ -145,6 +146,7 @@ def _ranges(numbers: list[str]) -> str:
 
 
 def _evaluate(text: str, meaning: Meaning) -> list[str]:
+    """Return the names of a text with operators. Raises ValueError."""
     result: list[str] = []
     for operator, operand in _pieces(text):
         if not operand and text.strip():
@@ -171,16 +173,17 @@ def _pieces(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _apply(operator: str, left: list[str], right: list[str]) -> list[str]:
-    inside, outside = frozenset(right), frozenset(left)
+    """Return what `&`, `!` or `^` makes of two lists of names, in their order."""
+    in_left, in_right = frozenset(left), frozenset(right)
     if operator == "&":
-        return [name for name in left if name in inside]
-    remaining = [name for name in left if name not in inside]
+        return [name for name in left if name in in_right]
+    only_left = [name for name in left if name not in in_right]
     if operator == "!":
-        return remaining
-    return remaining + [name for name in right if name not in outside]
+        return only_left
+    return only_left + [name for name in right if name not in in_left]
 
 
-def _operand(text: str) -> list[str]:
+def _expand_operand(text: str) -> list[str]:
     """Return the names of one name or pattern without operators."""
     parts = _BRACKET.split(text)  # literal, range, literal, range, …, literal
     literals, brackets = parts[0::2], parts[1::2]
@@ -188,7 +191,7 @@ def _operand(text: str) -> list[str]:
     count = math.prod(_count(bracket) for bracket in brackets)
     if count > MAX_NODES:
         raise ValueError(_too_many(text))
-    choices = [[literals[0]]]
+    choices = [[literals[0]]]  # for each part of a name, the texts that it may be
     for bracket, literal in zip(brackets, literals[1:], strict=True):
         choices.append(_indices(bracket))
         choices.append([literal])
@@ -196,6 +199,7 @@ def _operand(text: str) -> list[str]:
 
 
 def _check_literals(text: str, literals: list[str]) -> None:
+    """Raise ValueError if what is outside the brackets cannot be parts of names."""
     outside_brackets = "".join(literals)
     if "[" in outside_brackets or "]" in outside_brackets:
         raise ValueError(f"a bracket is not closed, or nested, in '{text}'")
@@ -216,6 +220,7 @@ def _count(bracket: str) -> int:
 
 
 def _length(part: str, bracket: str) -> int:
+    """Return how many numbers one part of a bracket stands for. Raises ValueError."""
     match = _RANGE.fullmatch(part.strip())
     if match is None:
         raise ValueError(
@@ -250,6 +255,7 @@ def _too_many(text: str) -> str:
 
 
 def _unknown(names: list[str], valid: list[str]) -> str:
+    """Return the message about names that the inventory does not have."""
     message = f"'{fold(names)}' is not in the inventory"
     close = nearest_word(names[0], valid)
     if close is None:
@@ -263,4 +269,5 @@ def _unknown(names: list[str], valid: list[str]) -> str:
 
 
 def _stem(name: str) -> str:
+    """Return a name without its numbers: "gpu#" for "gpu07"."""
     return re.sub(r"[0-9]+", "#", name)

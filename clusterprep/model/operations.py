@@ -120,6 +120,7 @@ def wire(operation: Operation) -> dict[str, Any]:
 
 
 def _wire_command(command: RunCommand) -> dict[str, Any]:
+    """Return a command as the agent takes it, with the commands that undo it."""
     undo = None
     if command.undo is not None:
         undo = [_wire_command(each) for each in command.undo]

@@ -53,7 +53,7 @@ def rounds(names: Sequence[str], seed: str) -> Rounds:
     ring = list(names)
     draw.shuffle(ring)
     if len(ring) <= ALL_PAIRS:
-        return _tournament(ring)
+        return circle_rounds(ring)
     schedule: list[tuple[Pair, ...]] = []
     distances = range(1, (len(ring) + 1) // 2)
     for distance in draw.sample(distances, SHARE // 2):
@@ -61,8 +61,11 @@ def rounds(names: Sequence[str], seed: str) -> Rounds:
     return tuple(schedule)
 
 
-def _tournament(ring: list[str]) -> Rounds:
-    """Return every pair once, by the circle method: one seat stays, the others move on."""
+def circle_rounds(ring: Sequence[str]) -> Rounds:
+    """Return every pair once, in rounds of disjoint pairs.
+
+    By the circle method: one seat stays, the others move on.
+    """
     seats: list[str | None] = list(ring)
     if len(seats) % 2 == 1:
         seats.append(None)  # its opposite has no partner in this round
@@ -102,14 +105,6 @@ def _pairs_at(distance: int, ring: list[str]) -> list[tuple[Pair, ...]]:
         parts[0].extend(circle[0::2])
         parts[1].extend(circle[1::2])
     return [tuple(part) for part in parts if part]
-
-
-def tournament(names: Sequence[str], seed: str) -> Rounds:
-    """Return every pair of nodes once, in rounds of disjoint pairs."""
-    ring = list(names)
-    draw = random.Random(seed)  # noqa: S311 - as above
-    draw.shuffle(ring)
-    return _tournament(ring)
 
 
 def disjoint(pairs: Iterable[Pair]) -> Rounds:

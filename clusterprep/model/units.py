@@ -75,6 +75,7 @@ def format_duration(seconds: float, signed: bool = False) -> str:
 
 
 def _magnitude(seconds: float) -> str:
+    """Return a duration that is not negative, in the unit that suits it."""
     if seconds >= 120:
         return _two_units(round(seconds))
     # Three decimals are shown, and 0.9999995 s is the first that they round to 1 s.

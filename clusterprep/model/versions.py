@@ -72,6 +72,7 @@ def kernel_conditions(wanted: str) -> SpecifierSet:
 
 
 def _clauses(wanted: str) -> list[tuple[str, str]]:
+    """Return (operator, version) of each condition. Raises ValueError."""
     clauses = []
     for part in wanted.split(","):
         match = _CLAUSE.fullmatch(part.strip())
@@ -82,6 +83,7 @@ def _clauses(wanted: str) -> list[tuple[str, str]]:
 
 
 def _specifiers(clauses: list[str], wanted: str, expected: str) -> SpecifierSet:
+    """Return conditions such as ">=2.6". Raises ValueError, which shows `wanted` and `expected`."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
@@ -92,6 +94,7 @@ def _specifiers(clauses: list[str], wanted: str, expected: str) -> SpecifierSet:
 
 @functools.cache
 def _version(seen: str) -> Version | None:
+    """Return the version that a text is or begins with, None if there is none."""
     from packaging.version import InvalidVersion, Version
 
     try:

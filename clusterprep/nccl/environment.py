@@ -70,10 +70,10 @@ def render(fleet: Fleet) -> Environment:
     declared = {node.name: node.env for node in fleet.reached}
     values = []
     for item in derived:
-        nodes = _undeclared(item, declared)
+        nodes = _nodes_without_declaration(item, declared)
         if item.value is not None and nodes:
             values.append(EnvValue(item.name, item.value, nodes, item.why))
-    values.extend(_declared(fleet))
+    values.extend(_declared_values(fleet))
     return Environment(tuple(values), _gaps(derived, declared))
 
 
@@ -86,12 +86,15 @@ def planned_environment(fleet: Fleet) -> Environment:
     return render(fleet)
 
 
-def _undeclared(item: Derived, declared: Mapping[str, Mapping[str, object]]) -> tuple[str, ...]:
+def _nodes_without_declaration(
+    item: Derived, declared: Mapping[str, Mapping[str, object]]
+) -> tuple[str, ...]:
     """Return the nodes of a derived value that do not declare its variable."""
     return tuple(node for node in item.nodes if item.name not in declared[node])
 
 
-def _declared(fleet: Fleet) -> list[EnvValue]:
+def _declared_values(fleet: Fleet) -> list[EnvValue]:
+    """Return what the inventory declares, one value for all nodes of the same setting and layer."""
     nodes_by_setting: dict[tuple[str, str, str], list[str]] = {}
     for node in fleet.reached:
         for name, setting in node.env.items():
@@ -120,6 +123,6 @@ def _gaps(derived: list[Derived], declared: Mapping[str, Mapping[str, object]]) 
         if item.value is not None:
             continue
         gap = f"{item.name}: {item.why}"
-        for node in _undeclared(item, declared):
+        for node in _nodes_without_declaration(item, declared):
             gaps.setdefault(node, gap)
     return gaps

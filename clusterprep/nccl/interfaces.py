@@ -17,8 +17,9 @@ from clusterprep.nccl.rails import FACTS as RAILS
 from clusterprep.nccl.rails import interfaces_of
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-# Beginnings of names of interfaces that do not lead to other machines of the cluster, or not by the
-# intended way: container bridges and their ends, overlay networks, tunnels, board management.
+# Beginnings of names of interfaces that are never chosen: they do not lead to other machines of the
+# cluster, or not by the intended way. They are container bridges and their ends, overlay networks,
+# tunnels and board management.
 NEVER = (
     "lo",
     "docker",
@@ -110,6 +111,10 @@ def candidates(interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
 
 
 def _could_carry_a_job(interface: Interface, interfaces: tuple[Interface, ...]) -> bool:
+    """Return whether `candidates` has this one of a node's interfaces.
+
+    A port of a bond or bridge does not count: the bond or bridge has the address.
+    """
     if not (interface.up and interface.running and interface.ipv4):
         return False
     if interface.loopback or interface.master or interface.name.startswith(NEVER):
@@ -143,7 +148,7 @@ def choose(fleet: Fleet) -> Choice:
             unknown[node.name] = interfaces
             continue
         known[node.name] = interfaces
-        declared = _declared(node, interfaces, alone=alone)
+        declared = _declared_pick(node, interfaces, alone=alone)
         if declared is None:
             usable[node.name] = candidates(interfaces)
         elif isinstance(declared, Pick):
@@ -158,7 +163,7 @@ def choose(fleet: Fleet) -> Choice:
             "declared as interfaces.nccl",
             None,
         )
-    derived = _derived(usable, known, _picked(picks, known), fleet)
+    derived = _derived_choice(usable, known, _picked_interfaces(picks, known), fleet)
     picks.update(derived.picks)
     problems.update(derived.problems)
     return Choice(
@@ -170,7 +175,7 @@ def choose(fleet: Fleet) -> Choice:
     )
 
 
-def _picked(
+def _picked_interfaces(
     picks: Mapping[str, Pick], known: Mapping[str, tuple[Interface, ...]]
 ) -> dict[str, tuple[Interface, ...]]:
     """Return, by node, the interface that was picked there."""
@@ -189,18 +194,21 @@ def _is_alone(fleet: Fleet) -> bool:
 # ---------------------------------------------------------------- what the inventory declares
 
 
-def _declared(node: Node, interfaces: tuple[Interface, ...], *, alone: bool) -> Pick | str | None:
+def _declared_pick(
+    node: Node, interfaces: tuple[Interface, ...], *, alone: bool
+) -> Pick | str | None:
     """Return the declared interface, or why it will not do; None if none is declared."""
     variable = node.env.get(VARIABLE)
     # NCCL takes a value of one character for none.
     if variable is not None and len(variable.value) > 1:
-        return _by_variable(variable.value, interfaces, alone=alone)
+        return _pick_by_variable(variable.value, interfaces, alone=alone)
     if node.interfaces.nccl is not None:
-        return _by_name(node.interfaces.nccl, interfaces, alone=alone)
+        return _pick_by_name(node.interfaces.nccl, interfaces, alone=alone)
     return None
 
 
-def _by_name(wanted: str, interfaces: tuple[Interface, ...], *, alone: bool) -> Pick | str:
+def _pick_by_name(wanted: str, interfaces: tuple[Interface, ...], *, alone: bool) -> Pick | str:
+    """Return the interface of this name, or why it will not do."""
     match = next((each for each in interfaces if each.name == wanted), None)
     if match is None:
         names = _names(candidates(interfaces)) or "none that is up with an IPv4 address"
@@ -216,7 +224,7 @@ def _by_name(wanted: str, interfaces: tuple[Interface, ...], *, alone: bool) -> 
     return _pick(match, bound, interfaces, "declared as interfaces.nccl")
 
 
-def _by_variable(value: str, interfaces: tuple[Interface, ...], *, alone: bool) -> Pick | str:
+def _pick_by_variable(value: str, interfaces: tuple[Interface, ...], *, alone: bool) -> Pick | str:
     """Return the interface that NCCL binds with this value of its variable.
 
     Of all that the value admits, NCCL takes the first in the kernel's order, whatever the order of
@@ -300,8 +308,11 @@ def list_admits(value: str, name: str, port: str = "") -> bool:
 
 
 def _pick(chosen: Interface, address: str, interfaces: tuple[Interface, ...], why: str) -> Pick:
-    # NCCL matches names by prefix: `eth1` would take eth10 too, so a leading = asks for the whole
-    # name. It takes a value of one character for none at all.
+    """Return the pick with the value by which NCCL takes no other one of `interfaces`.
+
+    NCCL matches names by prefix: `eth1` would take eth10 too, so a leading = asks for the whole
+    name. It takes a value of one character for none at all.
+    """
     name = chosen.name
     matching = {each.name for each in interfaces if each.name.startswith(name)}
     value = name
@@ -319,7 +330,7 @@ def _pick(chosen: Interface, address: str, interfaces: tuple[Interface, ...], wh
 # ---------------------------------------------------------------- derived: one network for all
 
 
-def _derived(
+def _derived_choice(
     usable: Mapping[str, tuple[Interface, ...]],
     known: Mapping[str, tuple[Interface, ...]],
     fixed: Mapping[str, tuple[Interface, ...]],
@@ -331,7 +342,7 @@ def _derived(
     """
     nodes = [node for node in fleet.reached if node.name in usable]
     if _is_alone(fleet) and not any(usable.values()):
-        return _by_loopback(nodes, known)
+        return _loopback_choice(nodes, known)
     problems: dict[str, str] = {}
     login: dict[str, Place | None] = {}
     for node in nodes:
@@ -355,14 +366,14 @@ def _derived(
     picks = {}
     for name, place in places.items():
         if place is None:
-            problems[name] = _outside(usable[name], network)
+            problems[name] = _why_none_fits(usable[name], network)
             continue
         interface, address = place
         picks[name] = _pick(interface, address, known[name], why)
     return Choice(picks=picks, problems=problems, why=why, network=network)
 
 
-def _outside(interfaces: tuple[Interface, ...], network: str | None) -> str:
+def _why_none_fits(interfaces: tuple[Interface, ...], network: str | None) -> str:
     """Return why none of a node's interfaces will do."""
     present = ", ".join(f"{each.name} {each.ipv4[0]}" for each in interfaces)
     if network is None:
@@ -381,7 +392,8 @@ def _network_of(address: str) -> str:
     return str(IPv4Interface(address).network)
 
 
-def _by_loopback(nodes: Sequence[Node], known: Mapping[str, tuple[Interface, ...]]) -> Choice:
+def _loopback_choice(nodes: Sequence[Node], known: Mapping[str, tuple[Interface, ...]]) -> Choice:
+    """Return the choice of loopback for nodes without any network."""
     subject = "the only node has" if len(nodes) == 1 else "all nodes are this machine, which has"
     why = f"{subject} no network; loopback reaches all its ranks"
     picks, problems = {}, {}

@@ -55,6 +55,7 @@ def _is_asked(fleet: Fleet) -> bool:
 
 
 def _rows(fleet: Fleet, node: Node, paths: Paths, writing: bool) -> list[Row]:
+    """Return one row for each launch path of a node that is known."""
     planned = set(planned_environment(fleet).of(node.name))
     wanted_by_nccl = _read_by_nccl(planned)
     names_by_path = _names_by_path(paths)

@@ -112,8 +112,8 @@ def training_sets(fleet: Fleet) -> dict[str, TrainingSet | Absent]:
     return sets
 
 
-def switched_off(node: Node) -> bool:
-    """Return whether a declared variable takes RDMA from the job.
+def is_rdma_switched_off(node: Node) -> bool:
+    """Return whether a variable that the node declares keeps the job from using RDMA.
 
     That is NCCL_NET=Socket, or NCCL_IB_DISABLE with any number but 0.
     """
@@ -133,7 +133,7 @@ def interfaces_of(fleet: Fleet, node: Node) -> frozenset[str]:
     Empty if they are not known, or sockets carry the data.
     """
     training = training_sets(fleet)[node.name]
-    if isinstance(training, Absent) or switched_off(node):
+    if isinstance(training, Absent) or is_rdma_switched_off(node):
         return frozenset()
     names: set[str] = set()
     for rail in training.rails:
@@ -143,10 +143,7 @@ def interfaces_of(fleet: Fleet, node: Node) -> frozenset[str]:
 
 
 def kind_of(fleet: Fleet, node: Node) -> object:
-    """Return what nodes must share to be compared.
-
-    The declared model, and whether GPUs are there.
-    """
+    """Return what nodes must share to be compared: declared model, and whether GPUs are there."""
     tree = fleet.fact(node.name, "pci.tree")
     if isinstance(tree, Absent):
         tree = PciTree((), {})
@@ -154,18 +151,21 @@ def kind_of(fleet: Fleet, node: Node) -> object:
 
 
 def _kind(node: Node, tree: PciTree) -> object:
+    """Return the same as `kind_of`, of a tree that is known."""
     model = None if node.gpus is None else node.gpus.model
     return (model, bool(tree.gpus))
 
 
 def _training_set(hardware: _Hardware, usual: Mapping[Key, UsualPort]) -> TrainingSet | Absent:
     if hardware.node.interfaces.rdma is not None:
-        return _declared(hardware, hardware.node.interfaces.rdma)
-    return _derived(hardware, usual)
+        return _declared_set(hardware, hardware.node.interfaces.rdma)
+    return _derived_set(hardware, usual)
 
 
-def _declared(hardware: _Hardware, wanted: Sequence[str]) -> TrainingSet:
-    chosen, left_out = [], {}
+def _declared_set(hardware: _Hardware, wanted: Sequence[str]) -> TrainingSet:
+    """Return the ports that the inventory names: «mlx5_0» is all of a device, «mlx5_0:1» one."""
+    chosen: list[RdmaRail] = []
+    left_out: dict[str, str] = {}
     for rail in hardware.rails:
         if rail.device.name in wanted or rail.name_with_port in wanted:
             chosen.append(rail)
@@ -203,24 +203,25 @@ def _most_common(values: Iterable[Value]) -> Value:
     return Counter(values).most_common(1)[0][0]
 
 
-def _derived(hardware: _Hardware, usual: Mapping[Key, UsualPort]) -> TrainingSet | Absent:
+def _derived_set(hardware: _Hardware, usual: Mapping[Key, UsualPort]) -> TrainingSet | Absent:
+    """Return the training set of a node that declares none, or why it is not known."""
     left_out: dict[str, str] = {}
     cards: dict[str, PciDevice] = {}  # rail -> its place on the PCI bus
     usable = []
     for rail in hardware.rails:
         card = _pci_device(rail.device, hardware.tree)
-        reason = _unusable(rail, card, hardware, usual)
+        reason = _why_unusable(rail, card, hardware, usual)
         if reason is not None:
             left_out[rail.name] = reason
         elif card is not None:
             cards[rail.name] = card
             usable.append(rail)
     if not usable:
-        return _without_cards(hardware, left_out)
+        return _set_without_cards(hardware, left_out)
     near = [rail for rail in usable if _is_near_gpu(cards[rail.name], hardware.tree)]
     if not near:
         why = "the fastest RDMA ports that are in use"
-        return _fastest(
+        return _set_of_fastest(
             usable,
             cards,
             usual,
@@ -232,7 +233,7 @@ def _derived(hardware: _Hardware, usual: Mapping[Key, UsualPort]) -> TrainingSet
         if rail.name not in near_names:
             left_out[rail.name] = "no GPU under its PCIe switch, while other cards have one"
     why = "the cards under one PCIe switch with a GPU"
-    return _fastest(
+    return _set_of_fastest(
         near,
         cards,
         usual,
@@ -245,7 +246,7 @@ def _is_near_gpu(card: PciDevice, tree: PciTree) -> bool:
     return any(card.under_one_switch(gpu) for gpu in tree.gpus)
 
 
-def _without_cards(hardware: _Hardware, left_out: Mapping[str, str]) -> TrainingSet:
+def _set_without_cards(hardware: _Hardware, left_out: Mapping[str, str]) -> TrainingSet:
     """Return the ports without a card: shares of one in a container, or RDMA in software.
 
     They are used if there is nothing else.
@@ -268,7 +269,7 @@ def _pci_device(device: RdmaDevice, tree: PciTree) -> PciDevice | None:
     return PciDevice(device.pci, gpu=False, vendor="", link=PciLink(None, None, None, None))
 
 
-def _unusable(
+def _why_unusable(
     rail: RdmaRail,
     card: PciDevice | None,
     hardware: _Hardware,
@@ -292,7 +293,7 @@ def _unusable(
     return "not active, neither here nor on most nodes of this kind"
 
 
-def _fastest(
+def _set_of_fastest(
     candidates: Sequence[RdmaRail],
     cards: Mapping[str, PciDevice],
     usual: Mapping[Key, UsualPort],

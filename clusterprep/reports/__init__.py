@@ -118,8 +118,8 @@ def preload_format(fmt: str) -> None:
 def select_format(filename: str) -> str:
     """Return the format that a file name's suffix selects. Raise InputError if there is none."""
     suffix = PurePath(filename).suffix.lower()
-    for fmt, known in SUFFIXES.items():
-        if suffix == known:
+    for fmt, suffix_of_format in SUFFIXES.items():
+        if suffix == suffix_of_format:
             return check_format(fmt)
     choices = ", ".join(SUFFIXES.values())
     raise InputError.of(
@@ -141,11 +141,11 @@ def check_format(fmt: str) -> str:
 
 
 def _module_of(fmt: str) -> str:
-    """Return the full name of a format's module.
+    """Return the full name of a format's module: `….reports.junit`, but `….reports.json_report`.
 
-    A module called `json` would be mistaken for the standard one, so it is called `json_report`.
+    A module called `json` or `html` would be mistaken for the standard one.
     """
-    for name in (f"{__name__}.{fmt}", f"{__name__}.{fmt}_report"):
-        if find_spec(name):
-            return name
-    return ""
+    name = f"{__name__}.{fmt}"
+    if find_spec(name):
+        return name
+    return f"{name}_report"

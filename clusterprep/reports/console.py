@@ -93,7 +93,7 @@ def _is_lookup(report: Report) -> bool:
 
 
 def _write_error(page: ReportPage, report: Report) -> None:
-    """Write every line of the message, after the place if the message does not name it."""
+    """Write the first lines of the message, after the place if the message does not name it."""
     if report.error is None:
         return
     message = str(report.error.get("message") or "")

@@ -51,7 +51,7 @@ def write_findings(
     new = _new_by_check(since)
     gravest_first = sorted(trouble, key=lambda block: (gravity(block), not _new_nodes(block, new)))
     for group in group_gaps(gravest_first):
-        mark = _mark(group[0], new)
+        mark = _new_mark(group[0], new)
         if len(group) == 1:
             _write_trouble(page, group[0], mark)
         else:
@@ -68,6 +68,7 @@ def write_findings(
 
 
 def _new_by_check(since: Since | None) -> NewNodes:
+    """Return the new findings of the comparison with the earlier run; none without one."""
     new: dict[tuple[str, str, str], tuple[str, ...]] = {}
     if since is None:
         return new
@@ -83,7 +84,8 @@ def _new_nodes(block: Block, new: NewNodes) -> list[str]:
     return [node for node in block.nodes if node in fresh]
 
 
-def _mark(block: Block, new: NewNodes) -> list[Part]:
+def _new_mark(block: Block, new: NewNodes) -> list[Part]:
+    """Return `  new`, or `  new on n[1-2]` if only these nodes were well in the earlier run."""
     nodes = _new_nodes(block, new)
     if not nodes:
         return []
@@ -147,6 +149,7 @@ def _write_fixed(page: ReportPage, block: Block) -> None:
 
 
 def _head(page: ReportPage, block: Block) -> list[Part]:
+    """Return `time.offset  n[1-2]`."""
     check: Part = (safe_text(block.check), "bold")
     nodes: Part = (page.nodes(block.nodes), "cyan")
     return [check, "  ", nodes]
@@ -183,6 +186,7 @@ def _write_values(page: ReportPage, block: Block) -> None:
 
 
 def _value(finding: Finding) -> list[Part]:
+    """Return `3 s → wanted 1 s`, or the one of them that the finding has."""
     parts: list[Part] = []
     if finding.seen:
         parts.append(safe_text(finding.seen))
@@ -275,6 +279,10 @@ def _pass_names(passes: Mapping[str, Sequence[Finding]], findings: Iterable[Find
 
 
 def _write_pass_values(page: ReportPage, passes: Mapping[str, Sequence[Finding]]) -> None:
+    """Write a line for each check that passes: its name, and the values in a column of their own.
+
+    `passes` has the findings by check.
+    """
     all_nodes: set[str] = set()
     longest = 0
     for check, findings in passes.items():

@@ -93,6 +93,7 @@ def _nodes_cell(value: EnvValue, values: Sequence[EnvValue]) -> str:
 
 
 def _merged_env(env: Iterable[EnvValue]) -> list[EnvValue]:
+    """Return the values, those that differ only in their nodes as one."""
     merged: dict[tuple[str, str, str], EnvValue] = {}
     for value in env:
         key = (value.name, value.value, value.why)
@@ -116,6 +117,7 @@ def _reason_column(page: ReportPage, env: Iterable[EnvValue]) -> int:
 
 
 def _write_value(page: ReportPage, value: EnvValue, column: int, nodes: str) -> None:
+    """Write a setting with its reason at `column`; below it if the setting reaches that far."""
     reason: list[Part] = [(nodes, "cyan"), (safe_text(value.why), "dim")]
     setting = f"{safe_text(value.name)}={safe_text(value.value)}"
     if INDENT + len(setting) + 2 <= column:
@@ -167,10 +169,10 @@ def write_changes(page: ReportPage, changes: Sequence[ChangeRow] | None) -> None
     listed = changed
     if page.verbose:
         listed = rows
-    tally = "none"
+    summary = "none"  # there are at most unchanged ones, and only -v lists these
     if listed:
-        tally = _tally(rows)
-    _write_title(page, "Changes", tally)
+        summary = _count_outcomes(rows)
+    _write_title(page, "Changes", summary)
     shown = page.shown(listed, ROWS)
     for row in shown:
         _write_change(page, row)
@@ -180,6 +182,7 @@ def write_changes(page: ReportPage, changes: Sequence[ChangeRow] | None) -> None
 
 
 def _merged_changes(changes: Iterable[ChangeRow]) -> list[ChangeRow]:
+    """Return the changes, those that differ only in their nodes as one, failed ones first."""
     nodes_by_change: dict[ChangeRow, list[str]] = {}
     for row in changes:
         change = replace(row, nodes=())
@@ -193,7 +196,7 @@ def _merged_changes(changes: Iterable[ChangeRow]) -> list[ChangeRow]:
     return rows
 
 
-def _tally(rows: Iterable[ChangeRow]) -> str:
+def _count_outcomes(rows: Iterable[ChangeRow]) -> str:
     """Return `1 failed, 3 done`."""
     counts: Counter[str] = Counter()
     for row in rows:
@@ -207,6 +210,7 @@ def _tally(rows: Iterable[ChangeRow]) -> str:
 
 
 def _targets(rows: Iterable[ChangeRow]) -> str:
+    """Return the files and settings of the changes, and how many more there are without -v."""
     targets = []
     for row in rows:
         target = safe_text(row.target, 80)
@@ -302,6 +306,7 @@ def _write_workarounds(page: ReportPage, rows: Sequence[Workaround]) -> None:
 
 
 def _workaround_speed(row: Workaround) -> str:
+    """Return `  12.5 GB/s at 64 MiB, 80% of the fastest`, or "" for what was not measured."""
     text = ""
     if row.busbw_gbs is not None and row.bytes is not None:
         text = f"  {row.busbw_gbs:.3g} GB/s at {format_size(row.bytes)}"
@@ -426,6 +431,7 @@ def write_culprit(page: ReportPage, culprit: Culprit) -> None:
 
 
 def _culprit_place(culprit: Culprit) -> str:
+    """Return `n1 → n2` for a link, `rank 3 on n1` for a rank, or the nodes."""
     if culprit.source and culprit.target:
         source = fold_nodes([culprit.source])
         target = fold_nodes([culprit.target])

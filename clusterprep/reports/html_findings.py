@@ -27,8 +27,8 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey import registry
 
 VALUES, MESSAGES = 40, 10  # of one card: different values, and different messages and remedies
-WITNESSES = 2  # nodes of a card whose facts are shown
-EVIDENCE = 1200  # characters of one fact
+FACT_NODES = 2  # nodes of a card whose facts are shown
+FACT = 1200  # characters of one fact
 PASSED = 3  # different values of a check that passed
 PASSED_VALUE = 120  # characters of each of them
 LONG = 2000  # characters of a remedy, which must be pasted whole
@@ -42,7 +42,7 @@ class CardValue:
 
 
 @dataclass(frozen=True)
-class Witness:
+class NodeFacts:
     """The facts that a check saw on one node, as JSON."""
 
     node: str
@@ -68,7 +68,7 @@ class Card:
     more: int
     messages: tuple[str, ...]
     remedies: tuple[str, ...]
-    evidence: tuple[Witness, ...]
+    evidence: tuple[NodeFacts, ...]
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _card(
     nodes = first.nodes
     label, kind = _state(first)
     title = why = how = ""
-    evidence: list[Witness] = []
+    evidence: list[NodeFacts] = []
     # Where one missing answer leaves several checks open, no check's page explains it.
     page = None
     if len(group) == 1:
@@ -178,7 +178,7 @@ def _card(
         title = page.title
         why = page.why
         how = page.how
-        evidence = list(_witnesses(first, snapshots))
+        evidence = list(_evidence(first, snapshots))
     checks = []
     values: list[Finding] = []
     messages: list[str] = []
@@ -259,26 +259,26 @@ def _asides(block: Block) -> tuple[str, ...]:
     return tuple(asides)
 
 
-def _witnesses(block: Block, snapshots: Mapping[str, NodeSnapshot]) -> Iterator[Witness]:
+def _evidence(block: Block, snapshots: Mapping[str, NodeSnapshot]) -> Iterator[NodeFacts]:
     """Yield the facts that the check used, for the first nodes of a block."""
     check = registry.checks().get(block.check)
     if check is None:
         return
-    names = dict.fromkeys((*check.facts, *check.uses))
-    for node in block.nodes[:WITNESSES]:
+    fact_names = dict.fromkeys((*check.facts, *check.uses))
+    for node in block.nodes[:FACT_NODES]:
         snapshot = snapshots.get(node)
         if snapshot is None:
             continue
         facts = []
-        for name in names:
+        for name in fact_names:
             if name not in snapshot.facts:
                 continue
             fact = snapshot.facts[name]
-            facts.append((name, _evidence(fact)))
+            facts.append((name, _fact_text(fact)))
         if facts:
-            yield Witness(node, tuple(facts))
+            yield NodeFacts(node, tuple(facts))
 
 
-def _evidence(value: object) -> str:
-    text = json.dumps(json_of(value), ensure_ascii=False)
-    return safe_text(text, EVIDENCE)
+def _fact_text(fact: object) -> str:
+    text = json.dumps(json_of(fact), ensure_ascii=False)
+    return safe_text(text, FACT)

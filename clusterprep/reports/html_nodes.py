@@ -65,6 +65,7 @@ class Roster:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
+    """Return sorted numbers as `0-12,15`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -177,6 +178,7 @@ def level_of(finding: Finding) -> int:
 
 
 def _states(findings: Iterable[Finding], roster: Roster) -> _States:
+    """Return the worst level of every node in each area, and the check that has it."""
     states = _States({}, {})
     nothing = bytes([NONE]) * len(roster.names)
     for finding in findings:

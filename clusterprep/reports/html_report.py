@@ -179,6 +179,7 @@ def _since(report: Report, roster: Roster) -> dict[str, Any] | None:
 
 
 def _turns(turns: Sequence[Turn], roster: Roster) -> list[tuple[str, str]]:
+    """Return (check, nodes) of the first findings that are new or fixed."""
     rows = []
     for turn in turns[:TURNS]:
         nodes = roster.label(turn.nodes)
@@ -216,6 +217,7 @@ def _error_lines(report: Report) -> list[str]:
 
 
 def _env_context(report: Report, roster: Roster) -> dict[str, Any]:
+    """Return what the template's section about the environment uses, by name."""
     env = report.env or ()
     paths = []
     for path in report.env_paths or ():
@@ -243,6 +245,7 @@ def _env(env: Sequence[EnvValue], roster: Roster) -> list[tuple[EnvValue, str, s
 
 
 def _changes_context(changes: Sequence[ChangeRow], roster: Roster) -> dict[str, Any]:
+    """Return what the template's section about changes uses, by name."""
     changed = []
     unchanged = []
     for row in changes:
@@ -275,6 +278,7 @@ def _change(row: ChangeRow, roster: Roster) -> dict[str, Any]:
 
 
 def _difference(diff: str) -> list[str]:
+    """Return the first lines of a difference, and how many more there are."""
     lines = diff_lines(diff)
     if has_diff_header(lines):
         lines = lines[2:]  # the heading of the change names the file
@@ -285,6 +289,7 @@ def _difference(diff: str) -> list[str]:
 
 
 def _verify_context(verify: VerifyResult | None) -> dict[str, Any]:
+    """Return what the template's section about verify uses, by name."""
     if verify is None:
         # The template shows none of these then, but asks for each.
         return dict.fromkeys(_VERIFY_NAMES)

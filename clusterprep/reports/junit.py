@@ -248,6 +248,7 @@ def _failed_names(finding: Finding) -> list[str]:
 
 
 def _skip_reason(finding: Finding) -> str:
+    """Return why a finding does not count, in a word for the test's name."""
     if finding.silenced is not None:
         return "silenced"
     if finding.verdict == "skip":

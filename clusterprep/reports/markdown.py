@@ -232,6 +232,7 @@ def _cut(lines: Sequence[str], limit: int) -> list[str]:
 
 
 def _trouble(report: Report) -> list[str]:
+    """Return the parts of the section «What is wrong»; none if all is well."""
     groups = group_gaps(troubles(report.findings or ()))
     if not groups:
         return []
@@ -329,7 +330,10 @@ def _not_counting(findings: Sequence[Finding]) -> str:
         if entry.verdict == "skip":
             line = f"- {code(entry.check)} {inline(entry.reason or '')} {_where(entry.nodes)}"
             skipped.append(line)
-    parts = [_silenced(accepted(blocks), "accepted"), _silenced(fixed, "fixed by this run")]
+    parts = [
+        _folded_list(accepted(blocks), "accepted"),
+        _folded_list(fixed, "fixed by this run"),
+    ]
     if passed:
         names = distinct(passed)
         summary = f"{pluralize(len(names), 'check')} passed"
@@ -340,7 +344,8 @@ def _not_counting(findings: Sequence[Finding]) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _silenced(blocks: Sequence[Block], title: str) -> str:
+def _folded_list(blocks: Sequence[Block], title: str) -> str:
+    """Return findings as a folded list under `2 findings accepted`; "" if there are none."""
     if not blocks:
         return ""
     lines = []

@@ -18,7 +18,7 @@ VALUE, NODES = 80, 60  # characters of a value, and of a node set
 def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
     """Return `CLUSTERPREP CRITICAL - 1 error … | errors=1 …`."""
     state = STATES[exit_code(report)]
-    text = _cut(f"CLUSTERPREP {state} - {_text(report)}")
+    text = _cut(f"CLUSTERPREP {state} - {_describe_report(report)}")
     # In Nagios' format a bar ends the text and begins the performance data.
     text = text.replace("|", "/")
     return f"{text} | {_performance_data(report)}\n"
@@ -42,18 +42,19 @@ def exit_code(report: Report) -> int:
     return 0
 
 
-def _text(report: Report) -> str:
+def _describe_report(report: Report) -> str:
+    """Return `check demo: 1 error, … on 4 nodes; time.offset on n1: 3 s, wanted 1 s; …`."""
     cluster = safe_text(report.cluster, VALUE)
-    name = f"{clean(report.command)} {cluster}".strip()
+    command = f"{clean(report.command)} {cluster}".strip()
     if report.error is not None:
         message = str(report.error.get("message") or report.verdict)
-        return f"{name}: {safe_text(message)}"
-    parts = [f"{name}: {summarize(report)}"]
+        return f"{command}: {safe_text(message)}"
+    parts = [f"{command}: {summarize(report)}"]
     for culprit in culprits_of(report)[:SHOWN]:
         nodes = fold_nodes(culprit.nodes, NODES)
         parts.append(f"{safe_text(culprit.cause)} on {nodes}")
     parts += _trouble(report)
-    # Elsewhere the check ssh.reach says it.
+    # Among findings, those of the check ssh.reach name the nodes that were not reached.
     if report.findings is None:
         parts += _unreached(report)
     if report.code == 5:
@@ -82,7 +83,7 @@ def _unreached(report: Report) -> list[str]:
 
 
 def _describe(group: Sequence[Block]) -> str:
-    """Describe a check, or all checks that one missing answer leaves open."""
+    """Return a text about a check, or about all checks that one missing answer leaves open."""
     block = group[0]
     first = block.findings[0]
     nodes = fold_nodes(block.nodes, NODES)

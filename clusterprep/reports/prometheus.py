@@ -85,17 +85,15 @@ def state(finding: Finding) -> str:
 
 
 def _lines(metric: Metric, common: Mapping[str, str]) -> list[str]:
+    """Return the lines of a metric; `common` has the labels of all samples."""
     name = f"clusterprep_{metric.name}"
     # Labels that are equal once they are cut and cleaned must not give one series twice: the
     # collector refuses the whole file then. The last number stays.
     numbers: dict[str, float] = {}
     for labels, number in metric.samples:
-        series = name + _labels(
-            {
-                **common,
-                **labels,
-            }
-        )
+        all_labels = dict(common)
+        all_labels.update(labels)
+        series = name + _labels(all_labels)
         numbers[series] = number
     lines = [f"# HELP {name} {metric.help}", f"# TYPE {name} gauge"]
     for series, number in numbers.items():

@@ -14,14 +14,21 @@ from clusterprep.errors import InputError
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 LEAST = 2.0  # seconds; starting and reporting alone take one on a small machine
-# The part of the budget for ending agents and for the report, in seconds between these bounds.
-SHARE = 0.25
-NEEDED, ENOUGH = 0.8, 2.0
+# The part of the budget that is kept for answers on their way, for ending agents and for the
+# report, and its bounds in seconds.
+RESERVE_SHARE = 0.25
+LEAST_RESERVE = 0.8
+MOST_RESERVE = 2.0
+ANSWERED_SHARE = 0.6  # of the reserve, left when answers of nodes have to be here
+CLOSING_SHARE = 0.45  # of the reserve, left when agents have to be ended
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A process that began at `began`, by time.monotonic(), and may take `seconds`."""
+    """A process that began at `began` and may take `seconds`.
+
+    All moments are those of time.monotonic().
+    """
 
     seconds: float
     began: float
@@ -32,8 +39,8 @@ class Budget:
 
     @property
     def _reserve(self) -> float:
-        wanted = SHARE * self.seconds
-        return min(max(wanted, NEEDED), ENOUGH)
+        wanted = RESERVE_SHARE * self.seconds
+        return min(max(wanted, LEAST_RESERVE), MOST_RESERVE)
 
     @property
     def reads(self) -> float:
@@ -46,12 +53,12 @@ class Budget:
 
         Nodes send them when the time for reads is over.
         """
-        return self.end - 0.6 * self._reserve
+        return self.end - ANSWERED_SHARE * self._reserve
 
     @property
     def closing(self) -> float:
         """When agents have to be ended. The time after that is for the report."""
-        return self.end - 0.45 * self._reserve
+        return self.end - CLOSING_SHARE * self._reserve
 
     def left(self, until: float | None = None) -> float:
         """Return the seconds until one of these moments, by default `answers`; 0.0 after it."""

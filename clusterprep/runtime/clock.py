@@ -56,12 +56,14 @@ class _ProcessClock:
     def now(self) -> float:
         clock = self._clock
         if clock is None or self._process != os.getpid():
-            clock = self._started()
+            clock = self._start_ticking()
         return clock.now()
 
-    def _started(self) -> RunningClock:
+    def _start_ticking(self) -> RunningClock:
+        """Start the thread of this process, unless another caller has. Returns the clock."""
         with self._starting:
-            clock = self._clock = self._clock or RunningClock()
+            clock = self._clock or RunningClock()
+            self._clock = clock
             if self._process != os.getpid():
                 self._process = os.getpid()
                 thread = threading.Thread(target=_tick, args=(clock,), daemon=True, name="clock")

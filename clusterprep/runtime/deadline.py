@@ -34,10 +34,10 @@ class Deadline:
         self._option = option or f"--timeout of {seconds or 0:g} s"
         self._shielded = False
         self._pending: ClusterprepError | None = None
-        self._signals = 0
+        self._signals = 0  # how many have come
 
     def __enter__(self) -> Deadline:
-        self._handlers_before = {}
+        self._handlers_before = {}  # by signal
         for signum in signals_to_handle():
             self._handlers_before[signum] = signal.signal(signum, self._signal)
         if self._seconds is not None:
@@ -56,6 +56,7 @@ class Deadline:
         """Return the deadline of --timeout, or of --budget if that ends earlier."""
         if budget is None:
             return cls(seconds)
+        # Not 0, with which setitimer(2) would never raise the alarm.
         remaining = max(budget.end - time.monotonic(), 0.001)
         if seconds is not None and seconds < remaining:
             return cls(seconds)

@@ -14,16 +14,18 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 # The attributes by which `dataclasses` knows its own classes.
-_FIELDS, _PARAMS = "__dataclass_fields__", "__dataclass_params__"
+_FIELDS = "__dataclass_fields__"
+_PARAMS = "__dataclass_params__"
 _MAKING = threading.RLock()
 
 
 def _postponed(*, frozen: bool) -> Any:
     """Return a decorator like `dataclasses.dataclass` that builds the class at its first value.
 
-    The first question about its fields builds it too. Until then the class has only a constructor;
-    everything else is asked of values. Values cannot be unpickled in another process, because that
-    does not call the constructor. `slots=True` makes another class, and is left to `dataclasses`.
+    `dataclasses.fields` and the like build it too. Until then the class has only a constructor,
+    which is enough: every other method of a dataclass is called on a value. Values cannot be
+    unpickled in another process, because that does not call the constructor. `slots=True` makes
+    another class, and is left to `dataclasses`.
     """
 
     def postpone(cls: Any) -> Any:
@@ -78,8 +80,15 @@ def _restore(cls: Any, before: dict[str, Any]) -> None:
 def _constructor(cls: Any) -> Any:
     """Return an __init__ with a parameter for each field, like the one that `dataclasses` writes.
 
-    `dataclasses` itself writes none for a class that has one.
+    `dataclasses` itself writes none for a class that has one. The fields `name: str` and
+    `tags: list[str] = field(default_factory=list)` give:
+
+        def __init__(self, name, tags=unset):
+         put(self, 'name', name)
+         put(self, 'tags', _tags() if tags is unset else tags)
+         pass
     """
+    # What the source refers to: a frozen class refuses assignments, so `put` goes around that.
     names: dict[str, Any] = {
         "put": object.__setattr__,
         "unset": dataclasses.MISSING,

@@ -15,7 +15,7 @@ from clusterprep.errors import ENDINGS
 from clusterprep.facts import Denied, Fact
 from clusterprep.model import Absent, Json
 from clusterprep.remote.untrusted import shortened
-from clusterprep.survey.typecheck import returns
+from clusterprep.survey.typecheck import fits_return_type
 
 REASON = 80  # characters of why something is not known
 # A format of marshal without references, in which equal values of JSON are equal bytes.
@@ -30,7 +30,7 @@ def parse_fact(fact: Fact, raw_answers: Sequence[Json]) -> Any:
             return answer
     try:
         value = fact.parse(*answers)
-        if not returns(fact.parse, value):
+        if not fits_return_type(fact.parse, value):
             return Absent("garbled", "a value of another type than this fact has")
     except ENDINGS:
         raise

@@ -103,7 +103,7 @@ def stored_document(
 
 
 def cached_findings(fleet: Fleet, checks: Sequence[Check]) -> Iterable[Finding]:
-    """Return the stored findings of deep checks on every reached node, with their age.
+    """Yield the stored findings of deep checks on every reached node, with their age.
 
     Without findings that still hold, a check is unknown, and this is only a warning: the check was
     not run on purpose, and whether a job may start must not depend on whether a timer has run.
@@ -120,6 +120,7 @@ def cached_findings(fleet: Fleet, checks: Sequence[Check]) -> Iterable[Finding]:
 
 
 def _stored_findings(results: Results, check: Check, node: Node) -> Iterable[Finding]:
+    """Yield what the stored results of a node say of a check."""
     for finding in results.findings:
         if finding.check != check.name:
             continue

@@ -81,9 +81,8 @@ class Fanout:
         self._password = password
         self._watch = watch
         self._budget = budget
-        self._parts: tuple[str, ...] = (
-            "look",
-        )  # parts of the agent that a new one is started with
+        # Parts of the agent that a new one is started with.
+        self._parts: tuple[str, ...] = ("look",)
         self._closing = threading.Event()
         self._login_seconds: dict[str, float] = {}
 
@@ -122,8 +121,11 @@ class Fanout:
         """
         pool = WorkerPool(items, work)
         pool.start_threads(self._forks)
-        while pool.unfinished and not self._is_over(until):
-            pool.wait(self._remaining(until))
+        while pool.unfinished:
+            remaining = self._remaining(until)
+            if remaining == 0.0:
+                break
+            pool.wait(remaining)
 
     def _each_node(self, work: Callable[[Node], None]) -> None:
         """Run `work` for every node. A connection that stays silent does not occupy a slot."""
@@ -131,8 +133,12 @@ class Fanout:
         pool.start_threads(self._forks)
         silent_before: set[str] = set()
         checked = time.monotonic()
-        while pool.unfinished and not self._is_over():
-            pool.wait(min(SILENT_LIMIT, self._remaining() or SILENT_LIMIT))
+        while pool.unfinished:
+            # Asked once in a turn: a second answer could be that the time is over.
+            remaining = self._remaining()
+            if remaining == 0.0:
+                break
+            pool.wait(SILENT_LIMIT if remaining is None else min(SILENT_LIMIT, remaining))
             if not pool.has_pending or time.monotonic() - checked < SILENT_LIMIT:
                 continue
             checked = time.monotonic()
@@ -150,9 +156,6 @@ class Fanout:
     def _remaining(self, until: float | None = None) -> float | None:
         """Return the seconds that the budget leaves until then, None without a budget."""
         return None if self._budget is None else self._budget.left(until)
-
-    def _is_over(self, until: float | None = None) -> bool:
-        return self._remaining(until) == 0.0
 
     # ------------------------------------------------------------ looking at the nodes
 
@@ -240,10 +243,7 @@ class Fanout:
         if sheet.reads:
             answers = ask_reads(link, sheet.reads, numbers[-1], self._budget)
         facts = queries.facts(sheet, answers)
-        return {
-            **facts,
-            **brought,
-        }
+        return {**facts, **brought}
 
     # ------------------------------------------------------------ single links
 
@@ -271,10 +271,12 @@ class Fanout:
         return link
 
     def _refuse_closing(self) -> None:
+        """Raise Unreached once the command has begun to end."""
         if self._closing.is_set():
             raise Unreached("hung", "the command ended")
 
     def _forget(self, name: str) -> None:
+        """Close the link to a node, if there is one, and keep it no longer."""
         link = self.links.pop(name, None)
         if link is not None:
             link.close()

@@ -76,6 +76,7 @@ def apply_silences(
 
 
 def _check_findings(fleet: Fleet, check: Check) -> Iterable[Finding]:
+    """Yield the findings of one check; nodes that lack a fact it needs are not shown to it."""
     missing = _missing_facts(fleet, check)
     complete = fleet.reached
     outcomes: list[Outcome] = []
@@ -84,15 +85,15 @@ def _check_findings(fleet: Fleet, check: Check) -> Iterable[Finding]:
         for node in fleet.reached:
             absent = missing.get(node.name)
             if absent is not None:
-                outcomes.append(_unknown(fleet, check, node, absent))
+                outcomes.append(_unknown_outcome(fleet, check, node, absent))
     if complete or not check.facts:
         outcomes.extend(_judge_nodes(fleet, check, complete))
-    declared: set[str] = set()
+    requiring: set[str] = set()
     for node in fleet.inventory.nodes:
         if check.name in node.require:
-            declared.add(node.name)
+            requiring.add(node.name)
     for outcome in _without_false_passes(_combined(outcomes)):
-        yield from _as_findings(check, outcome, declared)
+        yield from _as_findings(check, outcome, requiring)
 
 
 def _missing_facts(fleet: Fleet, check: Check) -> Mapping[str, Absent]:
@@ -118,15 +119,15 @@ def _judge_nodes(fleet: Fleet, check: Check, nodes: tuple[Node, ...]) -> list[Ou
     except Exception as error:  # noqa: BLE001
         causes = _nodes_that_break(fleet, check, nodes)
         if not causes or len(causes) == len(nodes):
-            return [_bug(fleet, check, nodes, error)]
+            return [_bug_outcome(fleet, check, nodes, error)]
         garbled = _garbled_outcome(fleet, check, causes, error)
         others = tuple(node for node in nodes if node not in causes)
-        return [garbled, *_judge_nodes(_garbled(fleet, check, causes), check, others)]
+        return [garbled, *_judge_nodes(_with_garbled_facts(fleet, check, causes), check, others)]
 
 
 def _nodes_that_break(fleet: Fleet, check: Check, nodes: Sequence[Node]) -> list[Node]:
     """Return the nodes over which a check raises even if it sees the answers of no other node."""
-    all_garbled = _garbled(fleet, check, nodes).snapshots
+    all_garbled = _with_garbled_facts(fleet, check, nodes).snapshots
     causes: list[Node] = []
     for node in nodes:
         snapshots = {
@@ -143,7 +144,7 @@ def _nodes_that_break(fleet: Fleet, check: Check, nodes: Sequence[Node]) -> list
     return causes
 
 
-def _garbled(fleet: Fleet, check: Check, nodes: Iterable[Node]) -> Fleet:
+def _with_garbled_facts(fleet: Fleet, check: Check, nodes: Iterable[Node]) -> Fleet:
     """Return the fleet in which the facts that a check needs are garbled on these nodes."""
     garbled = dict.fromkeys(check.facts, Absent("garbled", "it breaks a check"))
     return fleet.with_facts({node.name: garbled for node in nodes})
@@ -154,11 +155,12 @@ def _garbled_outcome(
 ) -> Outcome:
     why = f"{type(error).__name__}: {error}"
     message = shortened(f"this check breaks over what the node answered: {why}")
-    outcome = _bug(fleet, check, nodes, error)
+    outcome = _bug_outcome(fleet, check, nodes, error)
     return replace(outcome, message=message, reason="garbled")
 
 
-def _bug(fleet: Fleet, check: Check, nodes: Sequence[Node], error: Exception) -> Outcome:
+def _bug_outcome(fleet: Fleet, check: Check, nodes: Sequence[Node], error: Exception) -> Outcome:
+    """Return the outcome of a check that raised: unknown on all these nodes."""
     names: list[str] = []
     severity = check.severity
     for node in nodes:
@@ -195,7 +197,7 @@ def _combined(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 
 def _without_false_passes(outcomes: Sequence[Outcome]) -> Iterable[Outcome]:
-    """Take a node out of the passes of a check if another outcome of the check fails it."""
+    """Yield the outcomes of a check, the passes without nodes that fail or are unknown."""
     troubled: set[str] = set()
     for outcome in outcomes:
         if outcome.verdict in TROUBLE:
@@ -235,7 +237,8 @@ class _Absences(dict[str, Mapping[str, Absent]]):
         return absences
 
 
-def _unknown(fleet: Fleet, check: Check, node: Node, absent: Absent) -> Outcome:
+def _unknown_outcome(fleet: Fleet, check: Check, node: Node, absent: Absent) -> Outcome:
+    """Return the outcome on a node that lacks a fact: skip if the fact does not apply there."""
     names = (node.name,)
     if absent.reason == "not_applicable":
         message = absent.detail or "does not apply here"
@@ -261,7 +264,7 @@ def _is_root(fleet: Fleet, node: Node) -> bool:
 def _not_judged_here(
     inventory: Inventory, catalogue: Iterable[str], trial: Collection[str]
 ) -> Iterable[Finding]:
-    """Skip the required checks that are not built, or that only verify can judge."""
+    """Yield a skip for each required check that is not built, or that only verify can judge."""
     elsewhere = {*catalogue, *trial}
     requiring: dict[str, list[str]] = {}
     for node in inventory.nodes:
@@ -288,21 +291,22 @@ def _not_judged_here(
 # ---------------------------------------------------------------- outcomes become findings
 
 
-def _as_findings(check: Check, outcome: Outcome, declared: Collection[str]) -> Iterable[Finding]:
-    """Return an outcome as findings: an error on nodes that declare the check in `require:`."""
+def _as_findings(check: Check, outcome: Outcome, requiring: Collection[str]) -> Iterable[Finding]:
+    """Yield an outcome as findings, an error on the nodes whose `require:` names the check."""
     severity = outcome.severity or check.severity
     if not outcome.nodes:
         yield _finding(check, outcome, (), "error")
         return
-    required = _among(outcome.nodes, declared)
+    required = _among(outcome.nodes, requiring)
     if required:
         yield _finding(check, outcome, required, "error")
-    others = _without(outcome.nodes, declared)
+    others = _without(outcome.nodes, requiring)
     if others:
         yield _finding(check, outcome, others, severity)
 
 
 def _finding(check: Check, outcome: Outcome, nodes: tuple[str, ...], severity: Severity) -> Finding:
+    """Return an outcome of a check as a finding about these nodes."""
     message = shortened(outcome.message, LONGEST)
     seen = shortened(outcome.seen, LONGEST)
     wanted = shortened(outcome.wanted, LONGEST)
@@ -335,7 +339,7 @@ def _remedy(check: Check, outcome: Outcome, nodes: Sequence[str]) -> str:
 def _split_by_silence(
     finding: Finding, silences: Sequence[Silence], today: date
 ) -> Iterable[Finding]:
-    """Split a finding into one part for each silence that holds, and the part that counts."""
+    """Yield the part of a finding that each silence covers today, and the part that counts."""
     if finding.verdict not in TROUBLE:
         yield finding
         return

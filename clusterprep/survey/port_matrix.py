@@ -29,7 +29,7 @@ LISTEN_LIMIT = 10.0  # seconds for opening ports
 # Seconds; a dropped SYN is repeated after one and three, a dropped segment after 0.2, 0.6 and 1.4.
 DIAL_LIMIT = 3.0
 # Seconds for finding the largest size, on connections that are known to open.
-AGAIN_LIMIT = 1.5
+SIZES_LIMIT = 1.5
 ANSWER_MARGIN = 5.0  # seconds beyond its limit that the answer to a dial request may take
 SIZES = (8000, 4200, 1500, 1450, 1400, 1280)  # bytes: tried where a full-size packet is not carried
 NO_PICK = Absent("eth.iface_choice", "the node has no usable interface")
@@ -44,21 +44,15 @@ Bodies = dict[str, dict[str, Any]]  # of requests, by node
 def probe_pairs(fanout: Fanout, fleet: Fleet, host: str) -> Fleet:
     """Return the fleet with the facts net.listen and net.dials.
 
-    `host` is the rendezvous node, whose master port all other nodes must reach.
+    `host` is the rendezvous node, whose master port all other nodes must reach. Nodes without an
+    agent or without an interface for NCCL neither listen nor dial.
     """
-    picks: dict[str, Pick] = {}
+    picks: dict[str, Pick] = {}  # the interface that NCCL will use, by node
     for name, pick in choose(fleet).picks.items():
-        if name not in fanout.links:
-            continue
-        picks[name] = pick
+        if name in fanout.links:
+            picks[name] = pick
     port = fleet.inventory.master_port
-    ports, listen = _open_ports(
-        fanout,
-        fleet,
-        picks,
-        host,
-        port,
-    )
+    ports, listen = _open_ports(fanout, fleet, picks, host, port)
     targets = _targets(picks, ports, fleet.inventory.cluster)
     if isinstance(listen, Listen) and listen.word == "ok":
         rendezvous = (host, picks[host].address, port)
@@ -74,6 +68,7 @@ def probe_pairs(fanout: Fanout, fleet: Fleet, host: str) -> Fleet:
 def _with_pairs(
     fleet: Fleet, host: str, listen: Listen | Absent, dials: Mapping[str, Dials]
 ) -> Fleet:
+    """Return the fleet with what was seen as the facts net.listen and net.dials."""
     facts: dict[str, dict[str, Any]] = {}
     for node in fleet.reached:
         # Only the host has opened the rendezvous port. That it is not known is so for all nodes.
@@ -121,6 +116,7 @@ def _is_port(value: Any) -> bool:
 
 
 def _port_spans(fleet: Fleet, name: str) -> list[list[int]]:
+    """Return [first, last] of the spans of which a node opens one port each."""
     port_range = fleet.fact(name, "net.port_range")
     if isinstance(port_range, Absent):
         port_range = DEFAULT_RANGE
@@ -135,7 +131,10 @@ def _why_host_is_missing(fanout: Fanout, host: str) -> Absent:
 
 
 def _opened_rows(answer: Frame, count: int) -> list[Any]:
-    """Return what an agent says about each of `count` spans, or [] for another shape."""
+    """Return what an agent says about each of `count` spans, or [] for another shape.
+
+    That is the number of the port that it opened, or a dictionary with the reason why none.
+    """
     rows = answer.get("ports")
     if not isinstance(rows, list) or len(rows) != count:
         return []
@@ -277,7 +276,7 @@ def _find_largest_sizes(fanout: Fanout, dials: dict[str, Dials]) -> None:
             targets.setdefault(name, []).append(target)
     if not targets:
         return
-    for name, again in _dial(fanout, targets, AGAIN_LIMIT, SIZES).items():
+    for name, again in _dial(fanout, targets, SIZES_LIMIT, SIZES).items():
         before = dials[name]
         if isinstance(before, Absent) or isinstance(again, Absent):
             continue
@@ -289,7 +288,10 @@ def _lost_full_size(dial: Dial) -> bool:
 
 
 def _with_largest_size(dial: Dial, again: Iterable[Dial]) -> Dial:
-    """Return the connection with the largest size that `again` carried over it, 0 if none was."""
+    """Return the connection with the largest size in bytes that it carried in `again`.
+
+    That is 0 if it opened and carried none of the sizes, None if it did not open.
+    """
     if not _lost_full_size(dial):
         return dial
     carried: list[int] = []

@@ -21,7 +21,7 @@ from typing import Any
 from clusterprep.checks import Check
 from clusterprep.facts import Fact
 from clusterprep.model import Inventory, Json, Node, Read
-from clusterprep.nccl.interfaces import FACTS
+from clusterprep.nccl.interfaces import FACTS as INTERFACE_FACTS
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.answers import digest, narrowed, parse_fact
 
@@ -67,13 +67,13 @@ def plan_queries(
     for fact in extra:
         needed[fact.name] = fact
     dials_pairs = any(fact.stage == "pairs" for fact in needed.values())
-    further: tuple[str, ...] = ()
+    further: list[str] = []
     # The interface of NCCL must not depend on which other checks are selected: all its facts are
     # asked for.
-    if dials_pairs or FACTS[0] in needed:
-        further += FACTS
+    if dials_pairs or "net.interfaces" in needed:
+        further.extend(INTERFACE_FACTS)
     if dials_pairs:
-        further += PORT_FACTS
+        further.extend(PORT_FACTS)
     for name in further:
         if name in facts:
             needed[name] = facts[name]

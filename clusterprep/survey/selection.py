@@ -23,9 +23,9 @@ class Selection:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return True if a pattern takes a check.
+    """Return True if a pattern selects the check of this name.
 
-    `env.` and `env` take the area, `env.shadow` one check.
+    `env.` and `env` select all checks of the area, `env.shadow` selects one check.
     """
     area = pattern if pattern.endswith(".") else f"{pattern}."
     return name == pattern or name.startswith(area)
@@ -53,6 +53,7 @@ def select_checks(
 
 
 def _refuse_unknown(patterns: Iterable[str], names: Iterable[str]) -> None:
+    """Raise InputError with a problem for each pattern that matches no name."""
     problems: list[Problem] = []
     for pattern in patterns:
         if any(matches(pattern, name) for name in names):

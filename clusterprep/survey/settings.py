@@ -27,4 +27,4 @@ class RunSettings:
     store: bool = False  # store the findings on the nodes
     left_out: tuple[str, ...] = ()  # names of the nodes that --limit excludes
     run: str | None = None  # the run that rollback undoes
-    catalogue: tuple[str, ...] = ()  # checks that are planned and not built
+    not_built: tuple[str, ...] = ()  # names of checks that are planned

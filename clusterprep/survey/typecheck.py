@@ -1,6 +1,6 @@
 """Check that a value has the type that a function is annotated to return. Pure.
 
-    returns(parse_hostname, "gpu1")   # True for: def parse_hostname(text: str) -> str
+    fits_return_type(parse_hostname, "gpu1")   # True for: def parse_hostname(text: str) -> str
 
 A parser gets what a node answered, which may have any shape, so its result is checked before it is
 used. A test is built once for each type; an answer that was seen before is not tested again.
@@ -26,7 +26,7 @@ Test = Callable[[Any], bool]
 SIMPLE_TYPES = (str, int, bool, bytes, type(None))
 
 
-def returns(function: Callable[..., Any], value: object) -> bool:
+def fits_return_type(function: Callable[..., Any], value: object) -> bool:
     """Return True if the value has the type that the function is annotated to return.
 
     Without an annotation, a dataclass is tested by the types of its own fields, and other values

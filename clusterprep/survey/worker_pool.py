@@ -40,7 +40,7 @@ class WorkerPool(Generic[Item]):
 
     @property
     def has_pending(self) -> bool:
-        """True while there are items that no thread has begun."""
+        """Whether there are items that no thread has begun."""
         return not self._pending.empty()
 
     def start_threads(self, count: int) -> None:

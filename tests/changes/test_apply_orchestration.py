@@ -17,7 +17,7 @@ from clusterprep.cli.commands import apply, rollback
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import Trial, plan_survey
 from clusterprep.errors import ClusterprepError, Interrupted, LinkLost, Refused
-from clusterprep.history.given import AppliedEnvironments
+from clusterprep.history.applied import AppliedEnvironments
 from clusterprep.history.runs import Runs
 from clusterprep.model import ChangeRow, EnvValue, Report, VerifyResult
 from clusterprep.model.operations import wire
@@ -105,7 +105,7 @@ def command(tmp_path: Path) -> Callable[..., Command]:
             watch=Quiet(),
             deadline=Deadline(None),
             confirm=lambda rows: True,
-            given=AppliedEnvironments(tmp_path),
+            applied=AppliedEnvironments(tmp_path),
             runs=Runs(tmp_path),
             run=run,
             started=datetime(2026, 11, 21, tzinfo=timezone.utc),
@@ -207,7 +207,7 @@ def test_where_nothing_is_to_do_nothing_is_staged(command: Make) -> None:
     assert done.agents.surveys == 1
 
 
-def test_who_says_no_has_nothing_written(command: Make) -> None:
+def test_nothing_is_written_if_the_user_does_not_confirm(command: Make) -> None:
     made = command()
     done = replace(made, invocation=replace(made.invocation, confirm=lambda rows: False))
     report = done.apply()
@@ -280,7 +280,7 @@ def test_nodes_left_out_with_another_environment_are_a_refusal(command: Make) ->
     step = Step("env", env.RESOURCE, {"targets": ["nccl.conf"]}, line=1)
     done = command(step, left_out=("n9",))
     other = Environment((EnvValue("NCCL_ALGO", "Tree", ("n9",), "declared"),), {})
-    done.invocation.given.remember("test", OLD, other, ("n9",))
+    done.invocation.applied.record_written("test", OLD, other, ("n9",))
     with ending(Refused) as caught:
         done.apply()
     assert caught[0].message.endswith("apply without --limit; nothing was written")

@@ -63,7 +63,7 @@ def test_a_diff_leads_from_one_text_to_the_other(before: str, after: str) -> Non
         ("a\nb\nc\n", "a\nb\nc"),
     ],
 )
-def test_it_is_what_difflib_says(before: str, after: str) -> None:
+def test_a_diff_is_that_of_difflib(before: str, after: str) -> None:
     sides = [text.splitlines(keepends=True) for text in (before, after)]
     said = difflib.unified_diff(*sides, "/etc/x", "/etc/x", n=2)
     assert unified_diff("/etc/x", before.encode(), after.encode()) == "".join(

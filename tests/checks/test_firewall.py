@@ -390,9 +390,7 @@ def test_nothing_else_can_be_required(text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("word", ["timed_out", "refused"])
-def test_who_is_in_a_named_set_is_not_known_where_connections_did_not_come_about(
-    found: Any, word: str
-) -> None:
+def test_a_named_set_is_unknown_where_connections_failed(found: Any, word: str) -> None:
     assert verdict(found) == "pass"
     assert verdict(found, word=word) == UNSURE
 

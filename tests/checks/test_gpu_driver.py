@@ -56,7 +56,7 @@ def test_the_library_is_the_modules_own(found: Any, expected: str) -> None:
     assert told(fleet(**same("nv.library", found)), "nv.module_vs_lib") == {"n1": expected}
 
 
-def test_both_versions_are_told() -> None:
+def test_versions_of_module_and_library_are_told() -> None:
     (found,) = findings(fleet(**same("nv.library", library(OTHER))), "nv.module_vs_lib")
     assert found.seen == f"module {DRIVER}; {PATH} {OTHER}"
     assert found.remedy.startswith("reboot")

@@ -70,7 +70,7 @@ def test_contained_and_unknown_ones_are_warnings_for_a_day(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", OF_PROGRAMS)
-def test_those_of_programs_pass_and_are_said(code: int) -> None:
+def test_xids_of_programs_pass_and_are_said(code: int) -> None:
     seen = fleet(n1=xids(line(code, "pid=4711, name=python3")))
     assert told(seen, "gpu.xid") == {"n1": "pass"}
     assert findings(seen, "gpu.xid")[0].seen.startswith(f"Xid {code}: ")

@@ -97,6 +97,9 @@ def without(number: int) -> dict[str, Any]:
         ),
         pytest.param([node((), tree())], ["skip not_applicable"], id="no-rdma"),
         pytest.param(
+            [node((hca("mlx5_2", None),), tree())], ["skip not_applicable"], id="rdma-in-software"
+        ),
+        pytest.param(
             [node(hcas(1), tree(0, card(nic_at(0))))], ["skip not_applicable"], id="no-gpu"
         ),
         pytest.param(

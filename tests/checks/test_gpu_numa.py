@@ -74,6 +74,19 @@ def test_a_device_of_the_job_that_does_not_answer() -> None:
     assert told(seen, "gpu.numa_span") == {"n1": "unknown warning gpu.lost"}
 
 
+@pytest.mark.parametrize(
+    ("answering", "message"),
+    [
+        (9, "device 9 of `use:` does not answer"),
+        (8, "devices 8, 9 of `use:` do not answer"),
+    ],
+)
+def test_devices_that_do_not_answer_are_named(answering: int, message: str) -> None:
+    seen = fleet(each={"gpus": Gpus(10, None, (6, 7, 8, 9))}, n1=node(TEN, answering))
+    (finding,) = findings(seen, "gpu.numa_span")
+    assert finding.message == message
+
+
 @pytest.mark.parametrize("reason", ["denied", "missing_tool", "hung", "timed_out", "garbled"])
 @pytest.mark.parametrize("fact", ["gpu.nvml", "gpu.functions"])
 def test_what_is_not_known_is_never_a_pass(fact: str, reason: str) -> None:

@@ -206,7 +206,7 @@ def test_what_does_not_apply_is_skipped(check: str) -> None:
     assert told(fleet(**facts), check) == {"n1": "skip not_applicable"}
 
 
-def test_somebody_else_is_named_with_the_way_to_find_out_more() -> None:
+def test_another_users_process_is_named_with_the_way_to_find_out_more() -> None:
     (found,) = findings(
         fleet(**nodes("gpu.busy", [FREE, Use((ME,), 70 << 30, apart=True)])), "gpu.busy"
     )

@@ -315,6 +315,21 @@ def test_a_closed_device_is_named_with_the_user() -> None:
     assert (bad.message, bad.seen) == ("train may not read and write the verbs", "uverbs2")
 
 
+@pytest.mark.parametrize(
+    ("served", "message"),
+    [
+        (("mlx5_0", "mlx5_1", "mlx5_2"), "mlx5_3 has no character device here"),
+        (("mlx5_0", "mlx5_1"), "mlx5_2, mlx5_3 have no character device here"),
+    ],
+)
+def test_devices_without_a_character_device_are_named(
+    served: tuple[str, ...], message: str
+) -> None:
+    verbs = Verbs({f"uverbs{number}": name for number, name in enumerate(served)})
+    (bad,) = findings(fleet(n1=node(**{"rdma.verbs": verbs})), "ib.chardev")
+    assert bad.message == message
+
+
 # ---------------------------------------------------------------- ib.configured
 
 ALL_DOWN = hcas(4, **{f"mlx5_{n}": DOWN for n in range(4)})

@@ -108,6 +108,23 @@ def test_another_network_that_reaches_all_serves_as_well() -> None:
     assert on_n2(bound(f"{RAIL}.2", "rail0"), rail=True) == "pass"
 
 
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        ((GOOD,), "NCCL itself would use eth0, which reaches all nodes"),
+        (
+            (GOOD, bound(f"{RAIL}.2", "rail0")),
+            "NCCL itself would use eth0 and rail0, which reach all nodes",
+        ),
+    ],
+)
+def test_interfaces_that_reach_all_nodes_are_named(
+    paths: tuple[BoundAddress, ...], message: str
+) -> None:
+    found = findings(seen(*paths, rail=True), CHECK)
+    assert message in [finding.message for finding in found if "n2" in finding.nodes]
+
+
 def test_a_network_that_one_node_lacks_does_not() -> None:
     found = fleet(n1=facts(1), n2=facts(2, bound(f"{RAIL}.2", "rail0")), n3=facts(3, rail=False))
     assert told(found, CHECK) == {"n1": "pass", "n2": "fail error", "n3": "pass"}

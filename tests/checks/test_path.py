@@ -135,7 +135,7 @@ def test_one_node_has_no_path(check):
 
 
 @pytest.mark.parametrize("check", ["eth.path_mtu", "net.latency"])
-def test_where_nobody_got_through_nothing_is_known(check):
+def test_a_path_is_unknown_if_no_packet_got_through(check):
     dials = [replace(dial(a, b), word="timed_out", rtt=None) for a, b in PAIRS]
     assert all(said.startswith("unknown") for said in told(fleet(**nodes(*dials)), check).values())
 

@@ -101,6 +101,24 @@ def test_width(seen: Any, expected: str) -> None:
     assert said("pcie.width", seen) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("select", "message"),
+    [
+        (first_gpu, "GPU 0000:13:00.0 says no width"),
+        (
+            is_gpu,
+            "GPU 0000:13:00.0, GPU 0000:23:00.0, GPU 0000:33:00.0, GPU 0000:43:00.0 say no width",
+        ),
+    ],
+)
+def test_devices_without_a_width_are_named(
+    select: Callable[[PciDevice], bool], message: str
+) -> None:
+    seen = fleet(n1={"pci.tree": linked(select, width=None)})
+    (finding,) = findings(seen, "pcie.width")
+    assert finding.message == message
+
+
 def test_the_narrow_one_is_named_with_both_widths() -> None:
     (bad,) = findings(fleet(n1={"pci.tree": linked(first_gpu, width=8)}), "pcie.width")
     assert bad.seen == "GPU 0000:13:00.0 x8 of x16"
@@ -170,7 +188,7 @@ def test_bridges(trees: list[Any], expected: list[str]) -> None:
     assert said("pcie.parent", *trees) == expected
 
 
-def test_those_below_a_bad_bridge_are_named() -> None:
+def test_devices_below_a_degraded_bridge_are_named() -> None:
     (bad,) = findings(fleet(n1={"pci.tree": bridged(SWITCH_UP, width=8)}), "pcie.parent")
     assert bad.message == "a bridge above GPU 0000:13:00.0, NIC 0000:14:00.0 is degraded"
     assert bad.seen == "0000:11:00.0 x8 of x16"

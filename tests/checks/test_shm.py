@@ -72,6 +72,16 @@ def test_each_has_its_own_cure(facts: dict[str, Any], cure: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("required", "size"),
+    [("12000M", "12G"), ("1T", "1024G"), ("unlimited", "100%")],
+)
+def test_the_cure_has_a_size_that_tmpfs_reads(required: str, size: str) -> None:
+    seen = fleet(each={"require": {"shm.size": required}}, n1=node(8 * GIB))
+    (bad,) = findings(seen, "shm.size")
+    assert f"remount,size={size} /dev/shm" in (bad.remedy or "")
+
+
+@pytest.mark.parametrize(
     ("mounts", "expected"),
     [(HOST, False), (DOCKER, True), ((LAYERS, HOST[1]), True), (DISKLESS, False), ((), False)],
 )

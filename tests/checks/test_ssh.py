@@ -47,7 +47,7 @@ def test_no_other_check_speaks_of_a_node_that_was_not_reached() -> None:
     assert by_node(f for f in found if f.check == "ssh.reach")["n1"] == "pass"
 
 
-def test_nobody_reached_is_not_a_success() -> None:
+def test_no_reached_node_is_not_a_success() -> None:
     found = judge(fleet(n1=silent("n1"), n2=silent("n2")), list(registry.checks().values()), TODAY)
     assert [(f.check, f.verdict, f.nodes) for f in found] == [
         ("ssh.reach", "unknown", ("n1", "n2"))

@@ -44,6 +44,8 @@ def good(tmp_path: Path) -> Path:
         (("env", "{good}", "--from-run", "x"), "no apply is remembered as 'x'"),
         (("env", "{good}", "--node", "n11"), "did you mean n1?"),
         (("check", "{good}", "--forks", "0"), "--forks"),
+        (("launch", "{good}", "--log-dir", "", "--", "true"), "--log-dir: an empty value"),
+        (("launch", "{good}", "--print", "hostfile", "--log-dir", "", "--", "true"), "--log-dir"),
         (("explain", "time.ofset"), "time.offset"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -101,7 +101,7 @@ def test_one_way_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
         terminal.password({})
 
 
-def test_who_gives_none_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_password_there_is_none_for_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NAME, "")
     assert terminal.password({"ask_become_pass": False})(NODE) is None
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.environment import Setting, assigned, in_effect, service
+from clusterprep.facts.environment import Setting, find_assignments, in_effect, settings_of_service
 from clusterprep.model import Absent
 from tests.support.fleet import REASONS, learned
 
@@ -83,14 +83,14 @@ def test_a_value_is_found_in_its_file() -> None:
     ],
 )
 def test_assignments_of_shells(line: str, name: str, value: str) -> None:
-    assert assigned([("f", 3, line)])[name, value] == ("f", 3)
+    assert find_assignments([("f", 3, line)])[name, value] == ("f", 3)
 
 
 @pytest.mark.parametrize(
     "line", ["# export NCCL_DEBUG=INFO", "echo X_NCCL_DEBUG=INFO", "export NCCL_DEBUG=WARN"]
 )
 def test_what_gives_no_such_value(line: str) -> None:
-    assert ("NCCL_DEBUG", "INFO") not in assigned([("f", 1, line)])
+    assert ("NCCL_DEBUG", "INFO") not in find_assignments([("f", 1, line)])
 
 
 def test_a_value_that_no_line_writes_out_has_no_place() -> None:
@@ -271,7 +271,7 @@ def test_the_process_wins_over_the_files() -> None:
     ],
 )
 def test_units_and_environment_files(lines: list[str], expected: dict[str, str]) -> None:
-    told = service(
+    told = settings_of_service(
         [("/etc/systemd/system/x.service.d/a.conf", n, line) for n, line in enumerate(lines, 1)]
     )
     assert {setting.name: setting.value for setting in told} == expected

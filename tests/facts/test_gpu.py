@@ -174,7 +174,7 @@ def test_functions_of_the_bus(row: dict[str, Any], function: Function) -> None:
 @pytest.mark.parametrize(
     "rows", [None, [{}], [{**BUS, "numa": "one"}], [{"pci": "0000:18:00.0", "class": "0x030200"}]]
 )
-def test_functions_that_nobody_understands(rows: Any) -> None:
+def test_unknown_functions_are_garbled(rows: Any) -> None:
     assert learned("gpu.functions", ["ok", rows]).reason == "garbled"
 
 

@@ -79,7 +79,7 @@ def test_module_and_library(nvml: Any, module: Any, files: Any, expected: Any) -
         (MODULE, ["ok", []]),
     ],
 )
-def test_versions_that_nobody_understands(module: Any, files: Any) -> None:
+def test_versions_of_another_shape_are_garbled(module: Any, files: Any) -> None:
     assert learned("nv.library", WORKS, module, files).reason == "garbled"
 
 

@@ -55,7 +55,7 @@ def test_a_reading_that_is_refused(fact: str, reason: str) -> None:
 
 @pytest.mark.parametrize("fact", FACTS)
 @pytest.mark.parametrize("value", [None, "", "1", {}, [None], 1.5, "650.00 W"])
-def test_what_nobody_understands_is_garbled(fact: str, value: Any) -> None:
+def test_states_of_another_shape_are_garbled(fact: str, value: Any) -> None:
     assert of(fact, **{FACTS[fact][0]: value}).reason == "garbled"
 
 

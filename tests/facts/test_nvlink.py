@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.nvlink import Fabric, NvLinks, joined
+from clusterprep.facts.nvlink import Fabric, NvLinks, pair_statuses
 from clusterprep.model import Absent
 from tests.support.fleet import learned
 
@@ -51,7 +51,7 @@ def test_no_nvlink(links: Any) -> None:
 @pytest.mark.parametrize(
     "links", [None, 18, "18", [[0]], [[0, 2, None]], [[0, "up", SWITCH]], [["0", 1, SWITCH]]]
 )
-def test_links_that_nobody_understands(links: Any) -> None:
+def test_links_of_another_shape_are_garbled(links: Any) -> None:
     assert of("nvlink.links", links=links).reason == "garbled"
 
 
@@ -66,12 +66,12 @@ def test_each_pair_is_known_once() -> None:
         {"index": 2, "p2p": []},
     ]
     pairs = learned("nvlink.pairs", ["ok", {"gpus": rows}])
-    assert joined(pairs) == {(0, 1): 0, (0, 2): 5, (1, 2): None}
-    assert joined({0: Absent("denied")}) == {}
+    assert pair_statuses(pairs) == {(0, 1): 0, (0, 2): 5, (1, 2): None}
+    assert pair_statuses({0: Absent("denied")}) == {}
 
 
 @pytest.mark.parametrize("pairs", [None, [[1]], [["1", 0]], [[1, "ok"]], 7])
-def test_pairs_that_nobody_understands(pairs: Any) -> None:
+def test_pairs_of_another_shape_are_garbled(pairs: Any) -> None:
     assert of("nvlink.pairs", p2p=pairs).reason == "garbled"
 
 

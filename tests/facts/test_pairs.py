@@ -11,7 +11,7 @@ NODE = Node("n1", "10.0.0.1", 0)
 
 
 @pytest.mark.parametrize("fact", [LISTEN, DIALS], ids=lambda fact: fact.name)
-def test_nothing_is_read_for_them(fact):
+def test_facts_about_pairs_have_no_reads(fact):
     assert fact.stage == "pairs"
     assert fact.reads(NODE, Inventory("test", (NODE,))) == ()
 

@@ -37,7 +37,7 @@ def theatre(lab8: Lab) -> Iterator[seen.Theatre]:
 
 @pytest.mark.hosts
 @pytest.mark.parametrize(("stage", "run"), RUNS)
-def test_who_is_ill_is_blamed_and_nobody_else(
+def test_a_faulty_node_is_blamed_and_no_other(
     stage: Stage, run: Run, theatre: seen.Theatre, seen_faults: list[seen.Seen]
 ) -> None:
     if reason := stage.missing():

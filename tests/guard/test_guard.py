@@ -259,7 +259,7 @@ def test_ranks_at_different_guards_are_out_of_step(many: Ended) -> None:
         assert "ranks 0-2 at 'left'; rank 3 at 'right'" in row["message"]
 
 
-def test_who_does_not_come_in_time_is_named_and_told_too(many: Ended) -> None:
+def test_a_rank_that_comes_too_late_to_a_guard_is_named(many: Ended) -> None:
     for row in named(many, "late"):
         assert row["ranks"] == [3]
         assert "rank 3 did not come to the guard 'late' within 1 s of ranks 0-2" in row["message"]

@@ -18,7 +18,7 @@ FILES = wanted()
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_looks_as_it_did(file: str) -> None:
+def test_a_report_looks_as_its_golden_file(file: str) -> None:
     report, fmt, verbose = FILES[file]
     assert render(report, fmt, verbose=verbose) == (GOLDEN / file).read_text(encoding="utf-8")
 

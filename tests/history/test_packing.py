@@ -14,7 +14,7 @@ import pytest
 from clusterprep.history.packing import (
     Unreadable,
     column_of,
-    knowing,
+    nodes_knowing,
     pack,
     pack_facts,
     unpack,
@@ -51,7 +51,7 @@ def test_all_but_the_facts_is_equal(name: str) -> None:
 
 @pytest.mark.parametrize("fmt", SUFFIXES)
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_it_looks_the_same_in_every_format(name: str, fmt: str) -> None:
+def test_an_unpacked_report_looks_the_same_in_every_format(name: str, fmt: str) -> None:
     first = SITUATIONS[name]()
     back = again(first)
     for verbose in (0,) if name == "many_nodes" else (0, 2):
@@ -101,7 +101,7 @@ def test_facts_come_back_in_their_order_with_their_reasons() -> None:
     assert [list(facts.items()) for facts in unpack_facts(columns, 4)] == [
         list(facts.items()) for facts in FACTS
     ]
-    assert knowing(columns[""], "c", ["n0", "n1", "n2", "n3"]) == ["n0", "n3"]
+    assert nodes_knowing(columns[""], "c", ["n0", "n1", "n2", "n3"]) == ["n0", "n3"]
     assert column_of(columns["a"], 3)[:2] == [{"x": [1, 2.5, None, True]}] * 2
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from clusterprep.cli.commands.record import line_of
 from clusterprep.errors import InputError
-from clusterprep.history.given import AppliedEnvironments
+from clusterprep.history.applied import AppliedEnvironments
 from clusterprep.history.recall import environment_of, failed_in, recalled_environment
 from clusterprep.history.runs import Runs, packed
 from clusterprep.model import ChangeRow, EnvValue, Inventory, Node, NodeSnapshot, Report
@@ -25,7 +25,7 @@ def inventory(*names: str) -> Inventory:
 
 
 def remembered(tmp_path: Path, *runs: str, failed: str = "") -> AppliedEnvironments:
-    given = AppliedEnvironments(tmp_path)
+    applied = AppliedEnvironments(tmp_path)
     for run in runs:
         nodes = tuple(NodeSnapshot(name, name, True) for name in ("n1", "n2", "n3"))
         outcomes = {name: "failed" if name == failed else "done" for name in ("n1", "n2", "n3")}
@@ -35,22 +35,22 @@ def remembered(tmp_path: Path, *runs: str, failed: str = "") -> AppliedEnvironme
         report = Report(
             "apply", run, "c", "now", 0.0, "pass", 0, nodes=nodes, env=VALUES, changes=changes
         )
-        given.note("c", report)
-        given.keep("c", report)
-    assert not given.troubles
-    return given
+        applied.record_outcomes("c", report)
+        applied.record_environment("c", report)
+    assert not applied.troubles
+    return applied
 
 
 def test_the_values_come_back_as_they_were(tmp_path: Path) -> None:
-    given = remembered(tmp_path, "r1")
-    environment, notices = recalled_environment(given, inventory("n1", "n2", "n3"), "r1")
+    applied = remembered(tmp_path, "r1")
+    environment, notices = recalled_environment(applied, inventory("n1", "n2", "n3"), "r1")
     assert environment.values == VALUES
     assert notices == ("as run r1 had it; no node was asked",)
 
 
 def test_nodes_of_the_inventory_alone_and_who_is_new_is_said(tmp_path: Path) -> None:
-    given = remembered(tmp_path, "r1")
-    environment, notices = recalled_environment(given, inventory("n2", "n9"), "r1")
+    applied = remembered(tmp_path, "r1")
+    environment, notices = recalled_environment(applied, inventory("n2", "n9"), "r1")
     assert [(v.name, v.nodes) for v in environment.values] == [
         ("NCCL_SOCKET_IFNAME", ("n2",)),
         ("NCCL_DEBUG", ("n2",)),
@@ -59,8 +59,8 @@ def test_nodes_of_the_inventory_alone_and_who_is_new_is_said(tmp_path: Path) -> 
 
 
 def test_where_it_did_not_go_well_is_said(tmp_path: Path) -> None:
-    given = remembered(tmp_path, "r1", failed="n2")
-    _, notices = recalled_environment(given, inventory("n1", "n2"), "r1")
+    applied = remembered(tmp_path, "r1", failed="n2")
+    _, notices = recalled_environment(applied, inventory("n1", "n2"), "r1")
     assert "on n2 that run did not go well" in notices
 
 
@@ -86,21 +86,21 @@ def test_asking_makes_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_who_failed_in_any_recorded_run(tmp_path: Path) -> None:
+def test_nodes_that_failed_in_any_recorded_run(tmp_path: Path) -> None:
     """An apply by its notes, whatever else by its report; a beginning of a name will do."""
-    given, runs = remembered(tmp_path, "20261121-093000-0001", failed="n2"), Runs(tmp_path)
+    applied, runs = remembered(tmp_path, "20261121-093000-0001", failed="n2"), Runs(tmp_path)
     nodes = tuple(NodeSnapshot(name, name, name != "n3") for name in ("n1", "n2", "n3"))
     report = Report(
         "check", "20261121-094000-0002", "c", "2026-11-21T09:40:00Z", 1.0, "unknown", 3, nodes=nodes
     )
     runs.record(packed(report, line_of(report, "i.yaml")))
-    assert failed_in(given, runs, "c", "20261121-093000-0001") == ("n2",)
+    assert failed_in(applied, runs, "c", "20261121-093000-0001") == ("n2",)
     assert (
-        failed_in(given, runs, "c", "20261121-094")
-        == failed_in(given, runs, "c", "last")
+        failed_in(applied, runs, "c", "20261121-094")
+        == failed_in(applied, runs, "c", "last")
         == ("n3",)
     )
     with pytest.raises(InputError, match="--retry-failed: no run is recorded as 'never'"):
-        failed_in(given, runs, "c", "never")
+        failed_in(applied, runs, "c", "never")
     with pytest.raises(InputError, match="no run is recorded yet"):
-        failed_in(given, runs, "other", "last")
+        failed_in(applied, runs, "other", "last")

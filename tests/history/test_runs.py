@@ -20,8 +20,8 @@ import pytest
 
 from clusterprep.errors import InputError
 from clusterprep.history import database
+from clusterprep.history.applied import AppliedEnvironments
 from clusterprep.history.database import NAME, Unusable
-from clusterprep.history.given import AppliedEnvironments
 from clusterprep.history.runs import LEFT_OUT, Runs, packed
 from clusterprep.model import Finding, NodeSnapshot, Report
 from clusterprep.model.history import RecordedRun

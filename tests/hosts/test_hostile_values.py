@@ -53,7 +53,7 @@ def test_no_reader_runs_a_value_and_each_gets_all_of_it(lab: Lab) -> None:
     assert clusterprep(lab, "rollback", inventory=inventory).code == 0
 
 
-def test_what_a_file_cannot_hold_is_refused_before_anybody_is_asked(lab: Lab) -> None:
+def test_what_a_file_cannot_hold_is_refused_before_any_node_is_asked(lab: Lab) -> None:
     """Readers of an env-file differ in what they make of such a value, and a shell would run it."""
     inventory = lab.inventory(env={"LABEL": f"$(touch {RAN})"}, env_targets=["env-file"])
     done = lab.controller.run([*CLI, "apply", inventory], check=False)

@@ -97,7 +97,7 @@ def test_a_trick_on_each_node_is_told_and_nothing_is_written_anywhere(at: int, l
         assert news(lab.host(name)) == [], f"on {name}"
 
 
-def test_whoever_races_with_links_in_a_folder_of_his_own_wins_nothing(lab: Lab) -> None:
+def test_a_user_who_races_with_links_in_an_own_folder_wins_nothing(lab: Lab) -> None:
     host = lab.host("n1")
     racer = host.popen(["sh", "-c", RACE], user="mallory", stderr=subprocess.DEVNULL)
     try:

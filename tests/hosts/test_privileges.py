@@ -120,7 +120,7 @@ def test_the_exit_code_is_that_of_the_severity(host: Host, lab4: Lab) -> None:
 
 
 @pytest.mark.hosts
-def test_nobody_but_root_becomes_the_jobs_user(host: Host, root: Answer, lab4: Lab) -> None:
+def test_only_root_becomes_the_jobs_user(host: Host, root: Answer, lab4: Lab) -> None:
     """Its limits, shells and interpreter are then unknown; those of the login user do not count."""
     done = looked(lab4, "alice", job_user="root")
     there = {

@@ -120,7 +120,9 @@ def test_what_cannot_be_on_one_host_is_done_on_none(lab: Lab) -> None:
     lab.host("n3").run(["rm", "/dev/shm/full"])
 
 
-def test_all_of_it_is_predicted_done_once_and_undone(timed: Lab, gpus: Lab) -> None:
+def test_shm_clock_and_gpu_changes_are_predicted_done_once_and_undone(
+    timed: Lab, gpus: Lab
+) -> None:
     first, hosts = gpus.hosts[0].address, gpus.hosts
     hosts[1].write("/etc/fstab", "none /dev/shm tmpfs nosuid,nodev,size=1g 0 0\n")
     before = [shm(host) for host in hosts]

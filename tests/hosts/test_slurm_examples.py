@@ -122,7 +122,7 @@ def test_scripts_are_clean(script: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_words_reach_nobody(words: tuple[str, ...]) -> None:
+def test_wrong_arguments_are_refused(words: tuple[str, ...]) -> None:
     done = subprocess.run(
         [EXAMPLES / "clusterprep-drain", *words], capture_output=True, text=True, check=False
     )
@@ -264,7 +264,7 @@ def test_a_fault_drains_with_our_reason_and_the_job_waits(slurm: Slurm) -> None:
         pytest.param(None, id="not-installed", marks=pytest.mark.slow),
     ],
 )
-def test_a_broken_tool_drains_nobody(slurm: Slurm, tool: str | None) -> None:
+def test_a_broken_tool_drains_no_node(slurm: Slurm, tool: str | None) -> None:
     host = slurm.lab.host("n3")
     with (
         faults.without(host, TOOL) if tool is None else faults.written(host, TOOL, tool, 0o755),
@@ -277,7 +277,7 @@ def test_a_broken_tool_drains_nobody(slurm: Slurm, tool: str | None) -> None:
 
 @pytest.mark.hosts
 @pytest.mark.slow
-def test_what_is_not_known_drains_nobody(slurm: Slurm) -> None:
+def test_an_unknown_finding_drains_no_node(slurm: Slurm) -> None:
     """An interpreter that does not start is not known to be a fault of the node."""
     host = slurm.lab.host("n4")
     slow = faults.written(host, "/usr/bin/python3", "#!/bin/sh\nexec sleep 1000\n", 0o755)
@@ -290,7 +290,7 @@ def test_what_is_not_known_drains_nobody(slurm: Slurm) -> None:
 
 
 @pytest.mark.hosts
-def test_a_drain_of_somebody_else_is_theirs(slurm: Slurm) -> None:
+def test_a_drain_by_an_administrator_is_not_lifted(slurm: Slurm) -> None:
     host = slurm.lab.host("n1")
     foreign(slurm, "n1")
     assert drain(host, "drain", "n1", "gpu.lost r").returncode == 0
@@ -321,7 +321,7 @@ def test_our_drain_is_resumed(slurm: Slurm) -> None:
 
 
 @pytest.mark.hosts
-def test_who_comes_between_is_told(slurm: Slurm) -> None:
+def test_a_drain_by_an_administrator_meanwhile_is_told(slurm: Slurm) -> None:
     """An administrator drains the node at that moment: the reason is theirs, and is reported."""
     host = slurm.lab.host("n1")
     meanwhile = 'case $1 in update) /usr/bin/scontrol update node=n1 reason="a fan" ;; esac'

@@ -85,7 +85,7 @@ def told(said: Answer, name: str) -> dict[str, set[str]]:
 
 @pytest.mark.hosts
 @pytest.mark.parametrize("way", LOST)
-def test_who_is_no_agent_is_not_known_and_the_reason_is_said(among: Told, way: str) -> None:
+def test_a_python_that_runs_no_agent_is_unknown_with_the_reason(among: Told, way: str) -> None:
     said, of = among.said, among.of
     (row,) = (node for node in said.report["nodes"] if node["name"] == of[way])
     assert (row["reached"], row["reason"]) == (False, LOST[way])
@@ -119,7 +119,7 @@ def test_an_answer_that_is_none_ends_a_write_on_all_nodes(among: Told) -> None:
 
 
 @pytest.mark.hosts
-def test_it_costs_little(among: Told) -> None:
+def test_unusable_pythons_cost_little_time_and_memory(among: Told) -> None:
     said = among.said
     (peak,) = (line for line in said.stderr.splitlines() if line.startswith("PEAK "))
     assert int(peak.split()[1]) < MEMORY

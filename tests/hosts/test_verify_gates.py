@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterprep.history.given import AppliedEnvironments
+from clusterprep.history.applied import AppliedEnvironments
 from tests.support.command import Answer, clusterprep
 from tests.support.lab import Lab, faults
 
@@ -85,13 +85,13 @@ def test_earlier_runs_say_what_is_normal(lab4: Lab, tmp_path: Path) -> None:
             "select trial, busbw from speed where cluster = 'remembers'"
         ).fetchall()
     assert trial == "n[1-2] 2 ranks gloo all_reduce 1048576"
-    given = AppliedEnvironments(tmp_path / "fast/clusterprep")
+    applied = AppliedEnvironments(tmp_path / "fast/clusterprep")
     for number in range(3):
-        given.note_speed("remembers", trial, f"20261121-0000{number}", 100 * float(busbw))
+        applied.record_speed("remembers", trial, f"20261121-0000{number}", 100 * float(busbw))
     slow = clusterprep(
         lab4, "verify", inventory=inventory, env={"XDG_STATE_HOME": str(tmp_path / "fast")}
     )
     assert (slow.code, slow.report["verify"]["verdict"]) == (1, "fail")
     (bad,) = slow.findings("nccl.busbw_multi")
     assert bad["severity"] == "error"
-    assert len(given.speeds("remembers", trial)) == 3, "what was too slow is not remembered"
+    assert len(applied.speeds("remembers", trial)) == 3, "what was too slow is not remembered"

@@ -97,7 +97,7 @@ def test_of_what_people_set_the_line_without_effect_is_named(lab: Lab) -> None:
     assert "NCCL does not read it" in found["message"]
 
 
-def test_without_them_the_job_starts(lab: Lab) -> None:
+def test_without_leftover_variables_the_job_starts(lab: Lab) -> None:
     answer = clusterprep(lab, "verify")
     assert (answer.code, answer.report["verify"]["verdict"]) == (0, "pass")
 

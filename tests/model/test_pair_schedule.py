@@ -19,8 +19,8 @@ from clusterprep.model.pair_schedule import (
     pairing,
     rounds,
     spans,
-    tournament,
 )
+from tests.support.simulator import tournament
 
 
 def names(count: int) -> list[str]:

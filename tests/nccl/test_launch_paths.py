@@ -34,7 +34,7 @@ def rows(*nodes: dict[str, Any], writing: bool = True, **inventory: Any) -> dict
     return {row.path: row for row in launch_paths(seen, writing=writing) or ()}
 
 
-def test_nobody_asked_nothing_is_told() -> None:
+def test_without_answers_no_launch_path_is_told() -> None:
     assert launch_paths(fleet(n1={}), writing=True) is None
     assert launch_paths(fleet(n1={"env.paths": absent("hung")}), writing=True) == ()
 

@@ -169,7 +169,7 @@ def test_linters_and_types_agree(copy: Path) -> None:
     run(copy, "mypy", *words, *(f"-m{module}" for module in modules))
 
 
-def test_they_are_there_without_another_line(copy: Path) -> None:
+def test_the_checks_are_found_without_another_line(copy: Path) -> None:
     shown = run(copy, "clusterprep", "check", "--local", "--only", "mem.", "-v")
     assert "mem.free" in shown
     assert "mem.pressure" in shown

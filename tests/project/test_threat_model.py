@@ -34,7 +34,7 @@ def test_every_answer_names_a_test() -> None:
     assert [row for row in rows if not NAMED.search(row.split("|")[3])] == []
 
 
-def test_people_find_it() -> None:
+def test_readme_and_policy_link_to_the_threat_model() -> None:
     readme, policy = (ROOT / "README.md").read_text(), (ROOT / "SECURITY.md").read_text()
     assert "](SECURITY.md)" in readme
     assert "](docs/threat-model.md)" in readme

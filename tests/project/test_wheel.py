@@ -70,7 +70,9 @@ def test_the_wheel_carries_what_lies_beside_the_package(wheel: Path) -> None:
     assert not [name for name in inside if name.startswith("tests/")]
 
 
-def test_it_validates_the_example_from_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_validates_the_example_from_an_empty_environment(
+    wheel: Path, tmp_path: Path
+) -> None:
     """What is locked is laid out, and the wheel takes of it what it says that it needs.
 
     Nothing else can be had.

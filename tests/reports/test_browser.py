@@ -59,7 +59,9 @@ def show(page: Page, folder: Path, report: Report) -> Path:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_it_opens_without_errors_and_asks_nobody(page: Page, tmp_path: Path, name: str) -> None:
+def test_the_page_opens_without_errors_and_loads_nothing(
+    page: Page, tmp_path: Path, name: str
+) -> None:
     path = show(page, tmp_path, ALL[name]())
     assert page.complaints() == []
     assert page.requests() == [path.as_uri()]
@@ -151,7 +153,7 @@ def test_everything_that_can_be_used_is_reached_by_tab(page: Page, tmp_path: Pat
 
 @pytest.mark.parametrize("name", FLEETS)
 @pytest.mark.parametrize("width", [360, 1240])
-def test_it_fits_phones_and_desks_in_both_themes(
+def test_the_page_fits_phones_and_desks_in_both_themes(
     page: Page, tmp_path: Path, name: str, width: int
 ) -> None:
     """Wide tables move inside their own frames, and the page itself never sideways."""

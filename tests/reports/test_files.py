@@ -137,7 +137,7 @@ def test_a_full_disk_spoils_neither_the_report_nor_the_other_files(
 
 @pytest.mark.machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives links away")
-def test_a_link_of_somebody_else_is_not_followed(good: Path, tmp_path: Path) -> None:
+def test_a_link_of_another_user_is_not_followed(good: Path, tmp_path: Path) -> None:
     """In /tmp every user can lay a link to another user's file where a report will be written."""
     precious, link, way = tmp_path / "precious", tmp_path / "report.json", tmp_path / "other.json"
     precious.write_text("mine")
@@ -156,7 +156,7 @@ def test_a_link_of_somebody_else_is_not_followed(good: Path, tmp_path: Path) -> 
     assert precious.read_text() == "mine"
 
 
-def test_nobody_foresees_the_name_of_a_draft(tmp_path: Path) -> None:
+def test_the_name_of_a_temporary_file_cannot_be_guessed(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def text() -> Iterator[str]:

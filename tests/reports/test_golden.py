@@ -21,7 +21,7 @@ SCHEMA = json.loads(
 
 
 @pytest.mark.parametrize("file", wanted())
-def test_looks_as_it_did(file: str) -> None:
+def test_a_report_looks_as_its_golden_file(file: str) -> None:
     assert rendered(file) == (GOLDEN / file).read_text(encoding="utf-8")
 
 

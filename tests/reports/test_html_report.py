@@ -118,7 +118,7 @@ def test_ranges_of_nodes_are_by_number() -> None:
     assert roster.ranges(()) == ""
 
 
-def test_who_is_missing_has_a_lane_and_no_mark() -> None:
+def test_a_missing_rank_has_a_lane_and_no_mark() -> None:
     verify = one_odd_node().verify
     assert verify is not None
     (chart,) = html_charts.arrivals(verify.stages, verify.ranks)

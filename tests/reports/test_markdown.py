@@ -124,7 +124,7 @@ def test_plain_words_stay_plain(text: str) -> None:
     assert inline(text) == (text if "[" not in text else f"`{text}`")
 
 
-def test_it_fits_into_a_comment() -> None:
+def test_markdown_fits_into_a_comment() -> None:
     names = tuple(f"node-{number * 7}-x" for number in range(300))
     findings = tuple(
         Finding(

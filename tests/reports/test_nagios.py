@@ -19,7 +19,7 @@ WARNING = Finding("lim.nofile", "fail", "warning", FOUR, "few open files", "1024
 
 
 @pytest.mark.parametrize("name", SITUATIONS | FLEETS)
-def test_it_is_one_line_with_figures_and_the_word_is_the_code(name: str) -> None:
+def test_nagios_output_is_one_line_with_figures_and_the_state_of_the_code(name: str) -> None:
     of = (SITUATIONS | FLEETS)[name]()
     found = LINE.fullmatch(render(of, "nagios"))
     assert found

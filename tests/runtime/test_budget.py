@@ -149,7 +149,7 @@ def test_the_start_of_the_process_counts() -> None:
 
 
 @pytest.mark.slow
-def test_who_became_us_by_exec_may_be_old() -> None:
+def test_an_old_process_that_became_the_command_has_half_of_the_budget() -> None:
     code = "from clusterprep.runtime.budget import budget_of as b; print(b(2).left(b(2).end))"
     words = ["sh", "-c", 'sleep 1.5; exec "$0" -c "$1"', sys.executable, code]
     assert (
@@ -219,7 +219,7 @@ def test_many_that_hang_are_given_up_at_once() -> None:
     )
 
 
-def test_one_that_hangs_does_not_hold_up_its_lane() -> None:
+def test_a_read_that_hangs_does_not_hold_up_its_lane() -> None:
     link = open_link(LocalTransport(), Node("n1", "127.0.0.1", 0), ("look",), lambda node: None)
     asked = [
         Read("command", ("sleep", "4712"), 100.0),

@@ -43,7 +43,7 @@ def test_between_two_ticks_no_more_than_that_counts() -> None:
     assert clock.now() == pytest.approx(110.5 + LONGEST)
 
 
-def test_it_never_goes_back() -> None:
+def test_the_clock_never_goes_back() -> None:
     real = Real()
     clock = RunningClock(real)
     seen = [clock.now()]
@@ -55,7 +55,7 @@ def test_it_never_goes_back() -> None:
     assert all(one <= other for one, other in pairwise(seen))
 
 
-def test_it_agrees_with_the_real_clock_while_nothing_happens() -> None:
+def test_the_clock_agrees_with_the_real_one_while_nothing_happens() -> None:
     before = apart()
     time.sleep(3 * TICK)
     after = apart()

@@ -21,7 +21,7 @@ def test_the_same_seed_is_the_same_schedule() -> None:
     assert first(50) != first(50, seed=8)
 
 
-def test_it_begins_with_an_apply_and_nothing_wrong() -> None:
+def test_the_schedule_begins_with_an_apply_and_nothing_wrong() -> None:
     assert first(1) == [Round(0, "apply", (), FIRST_VALUE)]
 
 

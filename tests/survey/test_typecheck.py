@@ -11,7 +11,7 @@ import pytest
 from clusterprep.cli.commands import selftest
 from clusterprep.model import Absent
 from clusterprep.survey import registry
-from clusterprep.survey.typecheck import returns
+from clusterprep.survey.typecheck import fits_return_type
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ GOOD = Branch((LEAF, Leaf("y", None, "b")), {"x": 1})
     "value", [None, Absent("denied"), GOOD, Branch((), {}, GOOD), Branch((Leaf("x", 2),), {})]
 )
 def test_what_was_promised_is_taken(value: Any) -> None:
-    assert returns(tree, value)
+    assert fits_return_type(tree, value)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_was_promised_is_taken(value: Any) -> None:
     ],
 )
 def test_nothing_else_is(value: Any) -> None:
-    assert not returns(tree, value)
+    assert not fits_return_type(tree, value)
 
 
 def test_every_fact_of_a_healthy_node_is_what_it_promises() -> None:
@@ -68,5 +68,5 @@ def test_every_fact_of_a_healthy_node_is_what_it_promises() -> None:
     assert [
         name
         for name, value in known.items()
-        if name in facts and not returns(facts[name].parse, value)
+        if name in facts and not fits_return_type(facts[name].parse, value)
     ] == []

@@ -332,7 +332,7 @@ class _Parser:
         return token
 
     def accept(self, text: str) -> bool:
-        """Take the next token if it is this word or sign."""
+        """Move past the next token if it is this word or sign; return whether it was."""
         token = self.peek()
         if token.kind not in ("word", "sign") or token.text != text:
             return False

@@ -194,6 +194,7 @@ class PlaybookReader:
         return Around(tuple(data.get("tags", ())), tuple(conditions), nodes)
 
     def _read_condition(self, entry: Entry, text: str) -> Condition | None:
+        """Return the condition of `when`, None if it cannot be read; note what is wrong with it."""
         place = ("when",)
         try:
             condition = parse(text)
@@ -210,6 +211,7 @@ class PlaybookReader:
         return condition
 
     def _read_nodes(self, entry: Entry, text: str) -> frozenset[str] | None:
+        """Return the names that `nodes` selects; None if it is wrong or there is no inventory."""
         if self.inventory is None:
             return None
         known = [node.name for node in all_nodes(self.inventory)]
@@ -225,6 +227,7 @@ class PlaybookReader:
     # ------------------------------------------------------------ includes
 
     def _include(self, entry: Entry, around: Around, chain: tuple[Path, ...]) -> None:
+        """Read the steps of the included playbook; `chain` are the playbooks around it."""
         for key in ("serial", "notify", "handler"):
             if key in entry.data:
                 entry.complain((key,), f"an include takes no {key}: give it to the steps")

@@ -190,6 +190,13 @@ def fact_names(steps: Iterable[Step]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def resource_fact_names(step: Step, inventory: Inventory) -> tuple[str, ...]:
+    """Return the names of the facts that a step's resource is judged by, each once."""
+    facts = step.resource.facts(step.params, inventory)
+    names = dict.fromkeys(fact.name for fact in facts)
+    return tuple(names)
+
+
 def own_facts(steps: Iterable[Step], inventory: Inventory) -> tuple[Fact, ...]:
     """Return what only these steps ask for.
 

@@ -56,6 +56,10 @@ def _refuse_unknown(playbook: Playbook, selection: Selection, checks: Collection
 def _selected_steps(
     playbook: Playbook, wanted: frozenset[str], unwanted: frozenset[str]
 ) -> tuple[Step, ...]:
+    """Return the steps with a wanted tag and no unwanted one, and the handlers they notify.
+
+    Without a wanted tag all steps are wanted. The order is that of the playbook.
+    """
     selected = []
     notified: set[str] = set()
     for step in playbook.steps:

@@ -61,7 +61,8 @@ exit 1
 _NAME = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:_-]{0,253}")
 _FOLDERS = re.compile(rb"^[ \t]*(sourcedir|confdir)[ \t]+([^\r\n]*)", re.MULTILINE | re.IGNORECASE)
 _SERVER = re.compile(rb"^server (\S+)", re.MULTILINE)
-_OLD = re.compile(r"invalid option|usage:", re.IGNORECASE)
+# How a chronyc before 4.0 answers the option -N.
+_UNKNOWN_OPTION = re.compile(r"invalid option|usage:", re.IGNORECASE)
 # Reference ids of chronyd without a source: none at all, and its own clock.
 _NO_REFERENCE = ("00000000", "7F7F0101")
 
@@ -110,7 +111,7 @@ def parse_chrony(sources: Json, tracking: Json) -> Chrony | Absent | None:
         if isinstance(answer, Absent):
             return None if answer.reason == "missing_tool" else answer
     if sources["code"] != 0:
-        return _without_sources(sources)
+        return _chrony_after_error(sources)
     if tracking["code"] != 0:
         error = str(tracking["err"]).strip()
         raise ValueError(f"chronyc ended with {tracking['code']}: {error[:200]}")
@@ -129,10 +130,13 @@ def _follows(tracking: str) -> bool:
     return fields[-1] in FOLLOWING
 
 
-def _without_sources(answer: Json) -> Chrony:
-    """Return what an error of `chronyc sources` means."""
+def _chrony_after_error(answer: Json) -> Chrony:
+    """Return what a failed `chronyc sources` says of chrony: it is too old, or does not run.
+
+    Raises ValueError for any other error.
+    """
     output = f"{answer['out']}\n{answer['err']}"
-    if _OLD.search(output):
+    if _UNKNOWN_OPTION.search(output):
         return Chrony(runs=True, old=True)
     if "506 " in output:  # Cannot talk to daemon
         return Chrony(runs=False)
@@ -313,6 +317,7 @@ def _parent(path: str) -> bytes:
 def _file_of_our_own(
     path: str, context: PlanContext, lines: bytes, activation: RunCommand
 ) -> Place:
+    """Return a file that only clusterprep writes as the place; its whole content is ours."""
     before = context.files[path].content
     former = _servers(before or b"")
     return Place(

@@ -389,9 +389,9 @@ def _before_undo() -> list[RunCommand]:
 def change_of_hold(
     params: Params, apt: Apt, pending: Sequence[str]
 ) -> tuple[str, RunCommand] | None:
-    """Return the line and the command that put packages on hold or let them go, None for no change.
+    """Return what to do about holds, None if nothing: the line of the diff, and the command.
 
-    apt takes the hold off the packages that it changes.
+    `pending` are the packages that apt changes before.
     """
     wanted = params.get("hold")
     if wanted is None or state_of(params) == "absent":
@@ -399,9 +399,10 @@ def change_of_hold(
     names = names_of(params)
     held = [name for name in names if apt.state(name).held]
     if wanted:
-        free = [name for name in names if name not in held]
-        lost = [name for name in held if name in pending]
-        return _put_on_hold(free, lost)
+        not_held = [name for name in names if name not in held]
+        # apt takes the hold off a package that it changes.
+        released = [name for name in held if name in pending]
+        return _put_on_hold(not_held, released)
     if not held:
         return None
     lines = "\n".join(f"no hold {name}" for name in held)
@@ -410,15 +411,19 @@ def change_of_hold(
     return lines, replace(run, undo=(undo_run,))
 
 
-def _put_on_hold(free: list[str], lost: list[str]) -> tuple[str, RunCommand] | None:
-    """Return the change for packages that are not on hold, and for those that apt takes it off."""
-    if not free and not lost:
+def _put_on_hold(not_held: list[str], released: list[str]) -> tuple[str, RunCommand] | None:
+    """Return the line and the command that hold packages, None if there are none.
+
+    Undo lets go the packages that were not held before. It leaves the hold on those that apt
+    released: they had it.
+    """
+    if not not_held and not released:
         return None
-    run = _mark("hold", free + lost)
-    if not free:
+    run = _mark("hold", not_held + released)
+    if not not_held:
         return "stays on hold", replace(run, undo=())
-    lines = "\n".join(f"hold {name}" for name in free)
-    undo_run = _mark("unhold", free)
+    lines = "\n".join(f"hold {name}" for name in not_held)
+    undo_run = _mark("unhold", not_held)
     return lines, replace(run, undo=(undo_run,))
 
 

@@ -32,8 +32,8 @@ SPACE = Fact(
 _SHARE = re.compile(r"([1-9][0-9]?|100)%")
 _LINE = re.compile(rb"(\s*[^#\s]\S*\s+/dev/shm/?\s+\S+\s+)(\S+)(.*)", re.DOTALL)
 _OPTIONS = re.compile(rb"^([ \t]*Options[ \t]*=[ \t]*)([^\r\n]*)", re.MULTILINE)
-# The kernel's memparse, and shmem_parse_one for shares.
-_MEMPARSE = re.compile(r"([0-9]+)([kmgt]?)|([0-9]+)%")
+# The kernel's memparse, and shmem_parse_one for shares; 18 digits, as parse_size takes.
+_MEMPARSE = re.compile(r"([0-9]{1,18})([kmgt]?)|([0-9]{1,18})%")
 
 
 @dataclass(frozen=True)
@@ -229,6 +229,10 @@ def in_unit(content: bytes | None, wanted: WantedShm, memory: int) -> bytes | No
 
 
 def _with_size(options: bytes, wanted: WantedShm, memory: int) -> bytes:
+    """Return the mount options of /dev/shm with the wanted size.
+
+    They stay as they are if their one size has the same meaning, in whatever unit it is written.
+    """
     sizes = []
     others = []
     for option in options.split(b","):

@@ -29,7 +29,7 @@ from clusterprep.cli.commands.stages import (
 )
 from clusterprep.cli.commands.write_stages import finalize, finish_earlier_runs
 from clusterprep.errors import ClusterprepError
-from clusterprep.history.given import refuse_clashes
+from clusterprep.history.applied import refuse_clashes
 from clusterprep.model import ChangeRow, Finding, Fleet, Report
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.environment import Environment, render
@@ -94,6 +94,7 @@ def apply_changes(
     _refuse_clashes(invocation, prepared)
     change_plan = prepared.change_plan
     if change_plan.pending and not invocation.confirm(change_plan.rows()):
+        # With --ask the user has refused.
         rows = change_plan.none_started()
         env = prepared.environment
         return survey_report(
@@ -130,19 +131,20 @@ def _write_and_verify(
         surveyed = prepared.surveyed
         if _wrote_files(receipt) and not step_runner.lost:
             surveyed = survey_again(invocation, fanout, query_plan, surveyed)
-        standing = _findings_of_reached(invocation, surveyed)
+        findings = _findings_of_reached(invocation, surveyed)
         succeeded = receipt.done and not step_runner.failed
         trial = NO_TRIAL
-        if succeeded and _may_verify(invocation, standing):
+        if succeeded and _may_verify(invocation, findings):
             trial = verify(
                 invocation,
                 fanout,
                 surveyed.fleet,
                 prepared.environment,
-                standing,
+                findings,
             )
     except ClusterprepError as error:
         raise _rolled_back(invocation, transaction, step_runner, error) from error
+    # `finalize` judges the nodes of `receipt.lost` again.
     receipt.lost.update(step_runner.lost)
     surveyed = surveyed.with_findings(trial.findings)
     surveyed = finalize(invocation, query_plan, transaction, surveyed)
@@ -154,7 +156,7 @@ def _write_and_verify(
 
 
 def _needs_environment(invocation: Invocation) -> bool:
-    """Whether the environment is written or used.
+    """Return True if the environment is written or used.
 
     Only then is it asked for: it needs the job's own interpreter on every node.
     """
@@ -204,8 +206,8 @@ def _refuse_clashes(invocation: Invocation, prepared: Prepared) -> None:
     left_out = invocation.settings.left_out
     if not left_out:
         return
-    given = invocation.given.last(invocation.inventory.cluster)
-    others = {name: given[name] for name in left_out if name in given}
+    last_values = invocation.applied.last(invocation.inventory.cluster)
+    others = {name: last_values[name] for name in left_out if name in last_values}
     names = nodes_with_resource("env", prepared.change_plan.files)
     refuse_clashes(prepared.environment, names, others)
 
@@ -227,6 +229,7 @@ def _step_runner(
 
 
 def _write_files(invocation: Invocation, transaction: Transaction, prepared: Prepared) -> Receipt:
+    """Stage and commit the files of the plan, and return what became of them on each node."""
     names = [node.name for node in prepared.surveyed.fleet.reached]
     change_plan = prepared.change_plan
     invocation.watch.stage("write", len(names), names)
@@ -247,7 +250,7 @@ def _run_steps(invocation: Invocation, step_runner: StepRunner, receipt: Receipt
 
 
 def _wrote_files(receipt: Receipt) -> bool:
-    """Whether the run was committed on at least one node."""
+    """Return True if the run was committed on at least one node."""
     return receipt.done and bool(receipt.outcomes)
 
 
@@ -258,7 +261,7 @@ def _remember_environment(invocation: Invocation, prepared: Prepared, receipt: R
     nodes = nodes_with_resource("env", prepared.change_plan.files)
     written = [name for name in nodes if name in receipt.outcomes]
     cluster = invocation.inventory.cluster
-    invocation.given.remember(cluster, invocation.run, prepared.environment, written)
+    invocation.applied.record_written(cluster, invocation.run, prepared.environment, written)
 
 
 def _findings_of_reached(invocation: Invocation, surveyed: Survey) -> list[Finding]:
@@ -278,13 +281,13 @@ def _findings_of_reached(invocation: Invocation, surveyed: Survey) -> list[Findi
     return [finding for finding in findings if reached.intersection(finding.nodes)]
 
 
-def _may_verify(invocation: Invocation, standing: list[Finding]) -> bool:
-    """Whether the all-reduce is wanted and no finding blocks it.
+def _may_verify(invocation: Invocation, findings: list[Finding]) -> bool:
+    """Return True if the all-reduce is wanted and no finding blocks it.
 
     A finding that blocks says enough by itself. GPUs in use are left to the trial, whose result
     says that no rank was started because of them.
     """
-    return invocation.settings.verify and not blocking_findings(standing, on_busy=True)
+    return invocation.settings.verify and not blocking_findings(findings, on_busy=True)
 
 
 def _rolled_back(
@@ -296,7 +299,7 @@ def _rolled_back(
     """Roll back what was written, and return the error with what became of it."""
     troubles = roll_back_run(transaction, step_runner, invocation.deadline)
     if transaction.rolled_back:
-        invocation.given.forget(invocation.inventory.cluster, invocation.run)
+        invocation.applied.forget(invocation.inventory.cluster, invocation.run)
         error = error.extended("; what had been written was put back on all nodes")
     for trouble in troubles:
         error = error.extended(f"\n{trouble}")
@@ -330,6 +333,7 @@ def _final_report(
     written: Written,
     step_rows: tuple[ChangeRow, ...],
 ) -> Report:
+    """Return the report of a run that wrote; `step_rows` has what became of the steps."""
     surveyed = written.surveyed
     trial = written.trial
     findings_code = _findings_code(invocation, surveyed.findings)
@@ -358,8 +362,8 @@ def _remember(invocation: Invocation, report: Report) -> Report:
 
     Returns the report with what could not be noted.
     """
-    given = invocation.given
+    applied = invocation.applied
     cluster = invocation.inventory.cluster
-    given.note(cluster, report)
-    given.keep(cluster, report)
-    return dataclasses.replace(report, notices=(*report.notices, *given.troubles))
+    applied.record_outcomes(cluster, report)
+    applied.record_environment(cluster, report)
+    return dataclasses.replace(report, notices=(*report.notices, *applied.troubles))

@@ -33,7 +33,7 @@ def recall(invocation: Invocation, run_name: str) -> tuple[Report, Environment]:
 
     Raises InputError if that apply is not remembered.
     """
-    environment, notices = recalled_environment(invocation.given, invocation.inventory, run_name)
+    environment, notices = recalled_environment(invocation.applied, invocation.inventory, run_name)
     report = new_report(
         "env",
         exit_codes.OK,

@@ -34,7 +34,7 @@ _DEEP = (
     "stored are shown instead (docs/prolog.md)."
 )
 # Who may learn a fact, by Needs.who and Needs.partly.
-_POWERS = {
+_RIGHTS = {
     ("job_user", False): (
         "The job's user and root: {why}. To others it is denied; --become takes root's rights."
     ),
@@ -83,6 +83,7 @@ def page(topic: str) -> str:
 
 
 def _nearest_topic(topic: str) -> str:
+    """Return the hint for an unknown topic."""
     if topic.upper() in variables():
         return f"did you mean {topic.upper()}?"
     lower = topic.lower()
@@ -104,7 +105,7 @@ def _check_page(check: Check | TrialCheckPage) -> str:
     parts.append(_paragraph("How it is measured", check.how))
     parts.append(f"Remedy\n  {check.remedy}")
     if isinstance(check, Check):
-        parts.append(_paragraph("Who may know it", powers(check)))
+        parts.append(_paragraph("Who may know it", needed_rights(check)))
     parts.append(severity_sentence(check))
     if isinstance(check, Check) and is_deep(check, registry.facts()):
         parts.append(_DEEP)
@@ -123,12 +124,12 @@ def severity_sentence(check: Check | TrialCheckPage) -> str:
     return sentence
 
 
-def powers(check: Check) -> str:
+def needed_rights(check: Check) -> str:
     """Return in sentences what rights the facts of a check need on a node."""
     sentences: dict[str, None] = {}
     for name in (*check.facts, *check.uses):
         needs = registry.facts()[name].needs
-        template = _POWERS.get((needs.who, needs.partly))
+        template = _RIGHTS.get((needs.who, needs.partly))
         if template is not None:
             sentence = template.format(why=needs.why)
             sentences[sentence] = None

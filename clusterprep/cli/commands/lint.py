@@ -20,7 +20,6 @@ from clusterprep.nccl.lint.together import hints
 LARGEST = 1 << 20  # bytes; an environment is a page, and what is larger is something else
 MOST = 500  # findings shown; a reader takes in no more
 MOST_LINES = 10  # line numbers listed in a message
-VERDICTS = {0: "pass", 1: "fail"}  # by exit code; all others: unknown
 CHECKS = ("env.nccl_conf", "env.nccl_unknown", "env.deprecated", "env.no_effect", "env.nccl_debug")
 
 # A name with what sets it in some language: =, :, a comma of a call, `name:` of YAML, ENV of a
@@ -50,7 +49,11 @@ def lint(
     torch: str | None,
     strict: bool,
 ) -> Report:
-    """Judge the content of one file. Raises InputError for wrong versions and what is no text."""
+    """Return the report about the content of one file.
+
+    `nccl` and `torch` are the versions that will read it, such as 2.21.5. Raises InputError for
+    wrong versions, for an unknown dialect and for what is no text.
+    """
     nccl_version = _version(nccl, "--nccl")
     torch_version = _version(torch, "--torch")
     versions = Versions(nccl_version, torch_version)

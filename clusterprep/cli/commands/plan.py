@@ -14,7 +14,7 @@ from clusterprep.nccl.launch_paths import FACT as PATHS
 
 
 def run(invocation: Invocation) -> Report:
-    """Survey, judge, render the environment and compare. Nothing is written."""
+    """Return the report of what apply would change. Nothing is written."""
     steps = invocation.steps
     query_plan = plan_survey(invocation, facts=(*ENV_FACTS, PATHS), steps=steps)
     with invocation.fanout() as fanout:
@@ -33,6 +33,7 @@ def run(invocation: Invocation) -> Report:
 
 
 def _code(invocation: Invocation, surveyed: Survey, change_plan: ChangePlan) -> int:
+    """Return the exit code; 5 for pending changes only with --detailed-exitcode."""
     settings = invocation.settings
     findings_code = exit_codes.findings_code(surveyed.findings, settings.strict)
     gaps_code = exit_codes.gaps_code(change_plan.gaps)

@@ -113,6 +113,7 @@ def _invocation_report(invocation: Invocation, code: int, **sections: Any) -> Re
 
 
 def _error_details(error: ClusterprepError) -> dict[str, Json]:
+    """Return the section `error` of the report, as its schema has it, without a place."""
     return {
         "code": error.code,
         "message": error.message,

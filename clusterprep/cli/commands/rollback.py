@@ -80,7 +80,7 @@ def roll_back_changes(invocation: Invocation, fanout: Fanout, query_plan: QueryP
     surveyed = finalize(invocation, query_plan, transaction, surveyed)
     target_run = outcome.target.run
     if target_run is not None and outcome.succeeded:
-        invocation.given.forget(invocation.inventory.cluster, target_run)
+        invocation.applied.forget(invocation.inventory.cluster, target_run)
     _add_notices(invocation, transaction, outcome)
     return _final_report(invocation, surveyed, outcome)
 
@@ -124,6 +124,10 @@ def _roll_back(
 def _choose_target(
     invocation: Invocation, remembered: RememberedRuns, recovery: Recovery
 ) -> Target:
+    """Return the run that --run names, else the last one, and the files that undo it.
+
+    An interrupted run that this rollback has finished was the last one, so no other is taken.
+    """
     settings = invocation.settings
     was_interrupted = _was_finished_by(remembered, invocation.run)
     target_run = None
@@ -136,7 +140,7 @@ def _choose_target(
 
 
 def _was_finished_by(remembered: RememberedRuns, rollback_name: str) -> bool:
-    """Whether this rollback has rolled back an interrupted run, which is then the last one."""
+    """Return True if this rollback rolled back an interrupted run, which is then the last one."""
     for runs in remembered.values():
         for old in runs:
             if old.by == rollback_name:
@@ -158,6 +162,7 @@ def _add_notices(invocation: Invocation, transaction: Transaction, outcome: Outc
 
 
 def _summary(outcome: Outcome) -> str:
+    """Return a sentence that says whether the run is undone."""
     target = outcome.target
     if not target.files and not outcome.steps.nodes:
         return NOTHING_MORE if target.was_interrupted else NOTHING
@@ -182,6 +187,7 @@ def _final_report(invocation: Invocation, surveyed: Survey, outcome: Outcome) ->
 
 
 def _rows(outcome: Outcome) -> tuple[ChangeRow, ...]:
+    """Return what became of each step and file; a file that was rolled back is `undone`."""
     files = outcome.target.files
     outcomes: dict[str, StepOutcome] = {}
     if outcome.files_written:

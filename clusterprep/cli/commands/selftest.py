@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from clusterprep.checks import Check, Proof
@@ -31,6 +32,7 @@ from clusterprep.survey.queries import plan_queries
 # Position of the node whose fact is turned bad: not the rendezvous host, and one of a majority.
 VICTIM = 1
 WANTED = "this check fires on that node, and no other check"
+FORKS = 64  # nodes at once; a recorded fleet is smaller
 HOUR = 3600.0  # seconds
 
 Verdicts = dict[tuple[str, str], set[str]]  # by check and node
@@ -77,7 +79,10 @@ def selftest(checks: Mapping[str, Check] | None = None) -> Report:
 
 
 def recorded_fleet(name: str, checks: Sequence[Check]) -> Fleet:
-    """Return a recorded fleet. A transport that plays the recording is asked as real nodes are."""
+    """Return a recorded fleet with the facts that these checks need.
+
+    A transport that plays the recording is asked as real nodes are.
+    """
     plan = plan_queries(checks, registry.facts())
     with _recording(name) as (inventory_file, recording):
         inventory = load_inventory(inventory_file)
@@ -85,9 +90,9 @@ def recorded_fleet(name: str, checks: Sequence[Check]) -> Fleet:
     with Fanout(
         inventory,
         transports,
-        64,
-        lambda node: None,
-        _NoProgress(),
+        forks=FORKS,
+        password=lambda node: None,
+        watch=_NoProgress(),
     ) as fanout:
         fleet = fanout.survey(plan)
         if "pairs" in plan.stages:
@@ -110,8 +115,8 @@ def with_past(fleet: Fleet) -> Fleet:
 
 
 @contextlib.contextmanager
-def _recording(name: str) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Give the inventory file of a recorded fleet and the recording of every node."""
+def _recording(name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the inventory file of a recorded fleet, and node → its recorded answers."""
     folder = resources.files("clusterprep").joinpath("data/fleets")
     compressed = folder.joinpath(f"{name}.json.gz").read_bytes()
     recording = unpacked(json.loads(gzip.decompress(compressed)))
@@ -253,6 +258,7 @@ def turned_bad(fleet: Fleet, victim: str, proof: Proof) -> Fleet | Absent:
 
 
 def _verdicts(fleet: Fleet, checks: Sequence[Check]) -> Verdicts:
+    """Return the verdicts of all checks; several of one check on one node are possible."""
     verdicts: Verdicts = {}
     today = datetime.now(timezone.utc).date()
     for finding in judge(fleet, checks, today):

@@ -8,7 +8,7 @@ from dataclasses import field
 from datetime import datetime, timezone
 
 from clusterprep.changes.playbook.steps import Step
-from clusterprep.history.given import AppliedEnvironments
+from clusterprep.history.applied import AppliedEnvironments
 from clusterprep.history.runs import Runs
 from clusterprep.model import ChangeRow, Inventory
 from clusterprep.remote.transports import Transport
@@ -32,7 +32,7 @@ class Invocation:
     watch: Watch
     deadline: Deadline
     confirm: Callable[[Sequence[ChangeRow]], bool]
-    given: AppliedEnvironments
+    applied: AppliedEnvironments
     runs: Runs
     run: str
     started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
@@ -42,7 +42,7 @@ class Invocation:
 
     @property
     def runs_all_reduce(self) -> bool:
-        """Whether this command ends with the all-reduce, if no finding blocks it."""
+        """True if this command ends with the all-reduce, unless a finding blocks it."""
         if self.settings.command == "verify":
             return True
         return self.settings.command == "apply" and self.settings.verify

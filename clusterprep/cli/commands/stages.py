@@ -86,7 +86,7 @@ def plan_survey(
     known_facts = registry.facts()
     selection = Selection(only=only) if only else settings.selection
     required = _required_checks(invocation)
-    checks = select_checks(registry.checks(), selection, settings.catalogue, required)
+    checks = select_checks(registry.checks(), selection, settings.not_built, required)
     checks, cached = split_deep(checks, known_facts, settings)
     names = list(facts)
     if cached:
@@ -155,13 +155,14 @@ def _rendezvous(invocation: Invocation, fleet: Fleet) -> str:
 
 
 def _judge(invocation: Invocation, query_plan: QueryPlan, fleet: Fleet) -> tuple[Finding, ...]:
+    """Return the findings of the checks that were asked for, and those that the nodes stored."""
     today = invocation.started.date()
-    catalogue = invocation.settings.catalogue
-    planned = [name for name in catalogue if name not in PAGES]
+    not_built = invocation.settings.not_built
+    planned = [name for name in not_built if name not in PAGES]
     # Checks of the trial are skipped with a reason, unless this command runs it.
     trial_checks = () if invocation.runs_all_reduce else PAGES
-    announced = cached_findings(fleet, query_plan.kept)
-    cached = apply_silences(announced, fleet.inventory, today)
+    stored = cached_findings(fleet, query_plan.kept)
+    cached = apply_silences(stored, fleet.inventory, today)
     judged = judge(
         fleet,
         query_plan.checks,
@@ -195,7 +196,7 @@ def run_trial(
         fanout,
         fleet,
         environment,
-        invocation.given,
+        invocation.applied,
         invocation.run,
         incident_sizes=settings.incident_sizes,
         workarounds=settings.workarounds,

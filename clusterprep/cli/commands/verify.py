@@ -35,7 +35,7 @@ def run(invocation: Invocation) -> Report:
     findings_code = exit_codes.findings_code(surveyed.findings, strict)
     trial_code = exit_codes.trial_code(trial.result, trial.findings)
     code = exit_codes.worst(findings_code, trial_code)
-    invocation.notices.extend(invocation.given.troubles)
+    invocation.notices.extend(invocation.applied.troubles)
     return survey_report(
         invocation,
         code,

@@ -37,7 +37,7 @@ def finish_earlier_runs(
         invocation.notices.append(str(finished))
     for finished in recovery.runs:
         if not finished.finalized:
-            invocation.given.forget(invocation.inventory.cluster, finished.run)
+            invocation.applied.forget(invocation.inventory.cluster, finished.run)
     return recovery
 
 

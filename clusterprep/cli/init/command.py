@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import sys
@@ -17,7 +18,7 @@ from clusterprep.errors import Refused
 
 if TYPE_CHECKING:
     from clusterprep.cli.init.draft import Draft
-    from clusterprep.cli.init.sources import Source
+    from clusterprep.cli.init.sources import LoginOptions, Source
     from clusterprep.model import Fleet, Node
 
 DEFAULT = "inventory.yaml"
@@ -87,7 +88,10 @@ def init(**params: Any) -> None:
 
 
 def _source(params: dict[str, Any]) -> Source:
-    """Return the hosts with the login options. Raises UsageError unless one source is given."""
+    """Return the hosts with the login options. Raises UsageError unless one source is given.
+
+    Only a source that is the only one is read.
+    """
     from clusterprep.cli.init import sources
 
     collect: dict[str, Callable[[], Source]] = {}
@@ -107,9 +111,17 @@ def _source(params: dict[str, Any]) -> Source:
         seen = f"; seen {' and '.join(collect)}" if collect else ""
         raise click.UsageError(f"give HOST… or one of {choices}{seen}")
     (collect_hosts,) = collect.values()
-    names = sources.LoginOptions.__dataclass_fields__
-    login = sources.LoginOptions(**{name: params[name] for name in names})
-    return login.over(collect_hosts())
+    return _login_options(params).over(collect_hosts())
+
+
+def _login_options(params: dict[str, Any]) -> LoginOptions:
+    """Return the options of click that LoginOptions has a field for."""
+    from clusterprep.cli.init.sources import LoginOptions
+
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(LoginOptions):
+        values[field.name] = params[field.name]
+    return LoginOptions(**values)
 
 
 def _look(params: dict[str, Any], source: Source) -> Fleet:

@@ -23,6 +23,7 @@ FACTS = (
     "net.interfaces", "ssh.peer", "rdma.devices", "pci.tree", "torch.build", "gpu.nvml", "gpu.pci",
     "nv.driver", "kernel.release", "host.machine_id",
 )  # fmt: skip
+# Names that `--limit` takes as they are: a comma or a bracket is syntax of a node set.
 _GROUP_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*", re.ASCII)
 EMPTY_LINE = Note(("",))
@@ -277,16 +278,20 @@ def _differing_process_counts(kinds: Mapping[str, MachineKind]) -> list[Part]:
 
 
 def _groups(source: Source, kinds: Mapping[str, MachineKind]) -> list[Part]:
-    """Return the groups of the source, and one for each kind of machine if there are several."""
+    """Return the groups of the source, and one for each kind of machine if there are several.
+
+    A group of the source is left out if no node of it was reached, or its name does not fit.
+    """
     groups: list[Part] = []
+    every_kind = kinds.values()
     for name, kind, members in kind_groups(kinds, source.groups):
         settings: list[Part] = [YamlEntry("nodes", fold(members))]
-        settings += _kind_settings(kind, kinds.values())
+        settings += _kind_settings(kind, every_kind)
         groups.append(YamlEntry(name, YamlBlock(tuple(settings))))
     for name, members in source.groups.items():
-        remaining = [node for node in members if node in kinds]
-        if remaining and _GROUP_NAME.fullmatch(name):
-            groups.append(YamlEntry(name, {"nodes": fold(remaining)}))
+        reached = [node for node in members if node in kinds]
+        if reached and _GROUP_NAME.fullmatch(name):
+            groups.append(YamlEntry(name, {"nodes": fold(reached)}))
     if not groups:
         return []
     block = YamlBlock(tuple(groups))
@@ -371,6 +376,7 @@ def _about_unknown(key: str, unknown: Mapping[str, Absent]) -> Note:
 def _about_differing(
     key: str, by_value: Mapping[str, Sequence[str]], lacking: Sequence[str]
 ) -> Note:
+    """Return the comment `torch: 2.6.0 on n[1-2]; 2.5.1 on n3; none on n4`."""
     parts = [f"{value} on {fold(names)}" for value, names in by_value.items()]
     if lacking:
         parts.append(f"none on {fold(lacking)}")
@@ -388,6 +394,7 @@ def _can_be_required(version: str) -> bool:
 
 
 def _kernel(fleet: Fleet, node: str) -> Version:
+    """Return `6.8.0` for the release `6.8.0-45-generic`."""
     release: Version = fleet.fact(node, "kernel.release")
     if not isinstance(release, str):
         return release
@@ -401,6 +408,8 @@ def _driver(fleet: Fleet, node: str) -> Version:
 
 
 def _version_of_torch(attribute: str) -> Callable[[Fleet, str], Version]:
+    """Return a function that reads a field of Torch from a node's facts."""
+
     def version_on(fleet: Fleet, node: str) -> Version:
         build: Any = fleet.fact(node, "torch.build")
         version: Version = getattr(build, attribute) if isinstance(build, Torch) else build

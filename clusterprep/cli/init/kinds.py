@@ -37,20 +37,16 @@ class MachineKind:
     def gpus_written(self) -> object:
         """The value of `gpus` in an inventory."""
         count, model = self.gpus or (0, None)
-        return (
-            count
-            if model is None
-            else {
-                "count": count,
-                "model": model,
-            }
-        )
+        if model is None:
+            return count
+        return {"count": count, "model": model}
 
 
 KindGroup = tuple[str, MachineKind, tuple[str, ...]]  # name, kind, nodes
 
 
 def kind_of(fleet: Fleet, node: Node) -> MachineKind:
+    """Return what a node's facts say of its hardware."""
     unknown: list[str] = []
     gpus, gpus_why = _gpus(fleet, node, unknown)
     nccl, nccl_why = _nccl_interface(fleet, node, unknown)
@@ -108,6 +104,7 @@ def _gpus(fleet: Fleet, node: Node, unknown: list[str]) -> tuple[GpuCount | None
 
 
 def _gpus_of_nvml(nvml: Nvml, unknown: list[str]) -> tuple[GpuCount, str]:
+    """Return the GPUs that NVML lists and a remark; adds to `unknown` those that do not answer."""
     if nvml.lost:
         lost = "; ".join(nvml.lost)
         unknown.append(f"a GPU does not answer and is counted all the same: {lost}")
@@ -123,6 +120,7 @@ def _gpus_of_nvml(nvml: Nvml, unknown: list[str]) -> tuple[GpuCount, str]:
 
 
 def _by_model(indices: Mapping[str, Sequence[str]]) -> str:
+    """Return `A100 are 0,1; H100 are 2,3`."""
     parts: list[str] = []
     for model, numbers in indices.items():
         joined = ",".join(numbers)

@@ -106,6 +106,7 @@ def _ranges(parts: Sequence[_NumberedText]) -> list[str]:
 
 
 def _fold(texts: Sequence[str]) -> str:
+    """Return `n[1-3,7]` for n1, n2, n3 and n7, which differ in their last number alone."""
     parts = _split_all(texts)
     if len(texts) == 1 or len(parts) < len(texts):
         return texts[0]

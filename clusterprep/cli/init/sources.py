@@ -63,12 +63,12 @@ class LoginOptions:
         return replace(source, nodes=tuple(self._apply(node) for node in source.nodes))
 
     def _apply(self, node: Node) -> Node:
-        given: dict[str, Any] = {}
+        changed: dict[str, Any] = {}
         for name in _SSH_FIELDS:
             value = getattr(self, name)
             if value is not None:
-                given[name] = value
-        ssh = replace(node.ssh, **given)
+                changed[name] = value
+        ssh = replace(node.ssh, **changed)
         python = self.python or node.python
         # The user that logs in is the default, so it is not declared, and follows --user.
         declared = None if node.job_user == node.ssh.user else node.job_user
@@ -81,12 +81,12 @@ class LoginOptions:
 
 def from_hosts(arguments: Sequence[str]) -> Source:
     """Return the hosts of NAME, a range of names, or NAME=ADDRESS with ranges on both sides."""
-    rows: list[tuple[str, str]] = []
+    hosts: list[tuple[str, str]] = []
     for argument in arguments:
-        rows.extend(_rows(argument))
-    _refuse_repeated([name for name, _ in rows])
+        hosts.extend(_expand_argument(argument))
+    _refuse_repeated([name for name, _ in hosts])
     nodes: list[Node] = []
-    for index, (name, address) in enumerate(rows):
+    for index, (name, address) in enumerate(hosts):
         nodes.append(Node(name, address, index))
     return Source(tuple(nodes))
 
@@ -98,7 +98,7 @@ def _refuse_repeated(names: Sequence[str]) -> None:
         raise InputError.of(f"'{fold(repeated)}' is there twice", key="HOST")
 
 
-def _rows(argument: str) -> list[tuple[str, str]]:
+def _expand_argument(argument: str) -> list[tuple[str, str]]:
     """Return (name, address) of each host that an argument names."""
     names_text, _, addresses_text = argument.partition("=")
     try:

@@ -102,6 +102,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _escaped(letter: str) -> str:
+    """Return a character as it is written between double quotes."""
     if letter in _ESCAPES:
         return _ESCAPES[letter]
     if letter.isprintable():
@@ -159,6 +160,7 @@ def _comment_lines(texts: Sequence[str], indent: str) -> Iterator[str]:
 
 
 def _block_lines(parts: Iterable[Part], depth: int) -> Iterator[str]:
+    """Yield the lines of comments and entries, indented by two columns for each level of depth."""
     indent = "  " * depth
     for part in parts:
         if isinstance(part, Note):
@@ -169,6 +171,7 @@ def _block_lines(parts: Iterable[Part], depth: int) -> Iterator[str]:
 
 
 def _entry_lines(entry: YamlEntry, depth: int) -> Iterator[str]:
+    """Yield the lines of a key and its value; `depth` is the number of keys above it."""
     indent = "  " * depth
     beside = ""
     if entry.beside:

@@ -82,20 +82,23 @@ def _node_of_rank(nodes: Sequence[Node]) -> Sequence[str]:
 def _with_node(
     culprit: str | None, node_of_rank: Sequence[str], node_of_address: Mapping[str, str]
 ) -> str | None:
+    """Return a culprit such as «ranks 2 and 3» or «peer 10.0.0.2» with its nodes, if known."""
     if culprit is None:
         return None
     if ranks := _RANKS.match(culprit):
         return _ranks_with_nodes(culprit, ranks[1], node_of_rank)
-    place = _HOST_OR_PEER.match(culprit)
-    if place is None:
+    match = _HOST_OR_PEER.match(culprit)
+    if match is None:
         return culprit
-    node = node_of_address.get(place[1])
-    if not node or node == place[1]:
+    address = match[1]
+    node = node_of_address.get(address)
+    if not node or node == address:
         return culprit
     return f"{culprit} ({node})"
 
 
 def _ranks_with_nodes(culprit: str, ranks: str, node_of_rank: Sequence[str]) -> str:
+    """Return the culprit with the nodes of its ranks; `ranks` is the list of them in its text."""
     nodes: dict[str, None] = {}  # each once, in order
     for digits in re.findall(r"\d+", ranks):
         rank = int(digits)

@@ -59,7 +59,10 @@ def failed_workers(log: LogFile) -> list[FailedWorker]:
 
 
 def _from_agent(log: LogFile) -> Iterator[FailedWorker]:
-    """Read the line of the agent that saw a worker fail. It names the first one alone."""
+    """Yield the worker in each line that torchrun's elastic agent writes when one fails.
+
+    The agent of a node names only the worker that failed first.
+    """
     for line in log.lines_with("failed (exitcode"):
         match = _SHORT.search(line.message)
         if match is None:
@@ -76,7 +79,7 @@ def _from_agent(log: LogFile) -> Iterator[FailedWorker]:
 
 
 def _from_summaries(log: LogFile) -> Iterator[FailedWorker]:
-    """Read torchrun's summaries.
+    """Yield every worker in torchrun's summaries.
 
     Rank and exit code are on lines of their own; the root cause comes last.
     """

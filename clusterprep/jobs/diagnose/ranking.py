@@ -121,6 +121,10 @@ def _signs_by_needle() -> dict[str, list[_CauseAndSign]]:
 
 
 def _by_signs(log: LogFile) -> Iterator[Evidence]:
+    """Yield evidence of every line with a sign of a cause.
+
+    Needles are looked for in forms, of which there are few; patterns only in what remains.
+    """
     signs_by_needle = _signs_by_needle()
     for form, lines in log.forms.items():
         candidates: list[_CauseAndSign] = []
@@ -166,26 +170,31 @@ def _by_detectors(log: LogFile) -> Iterator[Evidence]:
 
 
 def _weighed_causes(evidence: Iterable[Evidence], log: LogFile) -> list[_Weighed]:
+    """Return every cause that has evidence, in the order in which the evidence came."""
     evidence_of: dict[str, list[Evidence]] = {}
-    for e in evidence:
-        evidence_of.setdefault(e.cause, []).append(e)
+    for piece in evidence:
+        evidence_of.setdefault(piece.cause, []).append(piece)
     weighed: list[_Weighed] = []
-    for name, rows in evidence_of.items():
-        rows.sort(key=lambda e: e.line.order)
-        weighed.append(_weigh(causes()[name], rows, log))
+    for name, pieces in evidence_of.items():
+        pieces.sort(key=lambda piece: piece.line.order)
+        weighed.append(_weigh(causes()[name], pieces, log))
     return weighed
 
 
 def _weigh(cause: Cause, evidence: list[Evidence], log: LogFile) -> _Weighed:
-    weight = max(e.weight for e in evidence)
-    main = [e for e in evidence if e.weight == weight]
-    severities = [e.severity or cause.severity for e in evidence]
+    """Return a cause with what its evidence says together.
+
+    The weightiest evidence gives the message and the confidence, the gravest one the severity.
+    """
+    weight = max(piece.weight for piece in evidence)
+    weightiest = [piece for piece in evidence if piece.weight == weight]
+    severities = [piece.severity or cause.severity for piece in evidence]
     severity = min(severities, key=_GRADES.index)
     culprit = None
     if severity != "benign":
         culprit = worded(cause, evidence, log)
-    message = _message(cause, main)
-    shown, more = _shown(main, evidence)
+    message = _message(cause, weightiest)
+    shown, more = _shown(weightiest, evidence)
     confidence = _CONFIDENCE[weight]
     found = DiagnosedCause(
         cause,
@@ -199,9 +208,9 @@ def _weigh(cause: Cause, evidence: list[Evidence], log: LogFile) -> _Weighed:
     return _Weighed(found, weight)
 
 
-def _message(cause: Cause, main: Sequence[Evidence]) -> str:
+def _message(cause: Cause, weightiest: Sequence[Evidence]) -> str:
     """Return the message of the cause with the first two notes of its evidence."""
-    notes = dict.fromkeys(e.note for e in main if e.note)
+    notes = dict.fromkeys(piece.note for piece in weightiest if piece.note)
     sentences = [cause.message]
     for note in list(notes)[:2]:
         start = "" if note[0].isupper() else "Here "
@@ -210,16 +219,15 @@ def _message(cause: Cause, main: Sequence[Evidence]) -> str:
 
 
 def _shown(
-    main: Sequence[Evidence], evidence: Sequence[Evidence]
+    weightiest: Sequence[Evidence], evidence: Sequence[Evidence]
 ) -> tuple[tuple[LogLine, ...], int]:
     """Return a few lines of different forms, and how many others there are.
 
     The weightiest are chosen, and shown in their order.
     """
     by_place: dict[Place, LogLine] = {}
-    for e in (*main, *evidence):
-        line = e.line
-        by_place[line.place] = line
+    for piece in (*weightiest, *evidence):
+        by_place[piece.line.place] = piece.line
     by_form: dict[str, LogLine] = {}
     for line in by_place.values():
         by_form.setdefault(_form(line), line)
@@ -301,7 +309,7 @@ def _unexplained(
 
     Echoes are among them only if no cause is known.
     """
-    explained = {e.line.order for e in evidence}
+    explained = {piece.line.order for piece in evidence}
     rows: dict[str, tuple[int, int, LogLine]] = {}  # by form: (grade, order, line)
     for line in log.lines:
         if line.order in explained or not _ERROR.search(line.message):
@@ -317,7 +325,7 @@ def _unexplained(
 
 
 def _grade(line: LogLine, *, is_echo: bool) -> int:
-    """0 for exceptions that Python prints, 1 for other errors, 2 for echoes."""
+    """Return 0 for exceptions that Python prints, 1 for other errors, 2 for echoes."""
     if is_echo:
         return 2
     return 0 if _RAISED.match(line.message) else 1

@@ -119,6 +119,10 @@ class Redactor:
         return match[0].replace(match["value"], user)
 
     def _path(self, match: re.Match[str]) -> str:
+        """Return a path with its private parts replaced.
+
+        Paths of the system, what is below site-packages and names of source files stay.
+        """
         path = match[0]
         if path.startswith(_SYSTEM) and "/home/" not in path:
             return path
@@ -149,6 +153,7 @@ def redacted(diagnosis: Diagnosis, hosts: Iterable[str]) -> Diagnosis:
 
 
 def _redacted_cause(found: DiagnosedCause, change: Callable[[str], str]) -> DiagnosedCause:
+    """Return a cause with `change` done to each of its texts that comes from the log."""
     culprit = None if found.culprit is None else change(found.culprit)
     message = change(found.message)
     lines = tuple(_redacted_line(line, change) for line in found.lines)

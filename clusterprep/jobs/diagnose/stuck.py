@@ -72,7 +72,7 @@ class StuckRank:
 
     @property
     def is_barrier(self) -> bool:
-        """torch's NCCL barrier is an all-reduce of one element."""
+        """Whether it is a barrier: torch's NCCL barrier is an all-reduce of one element."""
         if self.op == "ALLREDUCE":
             return self.numel == 1
         return self.op in _BARRIERS
@@ -109,6 +109,7 @@ def _broken_off_lines(log: LogFile) -> dict[Place, LogLine]:
 
 
 def _stuck_rank(line: LogLine, head: LogLine, work: re.Match[str]) -> StuckRank:
+    """Return the collective that `line` names; rank and process group are those of `head`."""
     seq = _number(work["seq"])
     op = work["op"].upper()
     numel = _number(work["numel"])
@@ -220,7 +221,10 @@ def _group(log: LogFile, members: list[StuckRank]) -> Iterator[Evidence]:
 
 
 def _different_sizes(members: list[StuckRank]) -> Iterator[Evidence]:
-    """One collective with different tensors. A flag and a model's tensor are two collectives."""
+    """Yield evidence that the ranks are in one collective with tensors of different sizes.
+
+    A flag beside data of the model shows that the ranks ran different lines of the program.
+    """
     sizes = [member.numel for member in members if member.numel is not None]
     has_flag = min(sizes) <= _SMALL_TENSOR
     has_data = max(sizes) > _LARGE_TENSOR
@@ -571,7 +575,10 @@ _INCONSISTENT = re.compile(
 
 
 def _inconsistent(log: LogFile) -> Iterator[Evidence]:
-    """torch 1.10 to 1.12 names no pair: each rank says what it runs itself."""
+    """Yield what ranks run that are in different collectives, as torch 1.10 to 1.12 says it.
+
+    These versions name no pair: each rank says what it runs itself.
+    """
     lines: list[LogLine] = []
     parts: list[str] = []
     ranks: dict[str, None] = {}  # each once, in order
@@ -606,7 +613,7 @@ def _inconsistent(log: LogFile) -> Iterator[Evidence]:
 
 
 def _fingerprints(log: LogFile) -> Iterator[Evidence]:
-    """torch names two ranks that differ.
+    """Yield the two ranks that torch says are in different collectives.
 
     It may name several pairs; the rank that is in all of them is the one that differs.
     """
@@ -640,15 +647,17 @@ def _fingerprints(log: LogFile) -> Iterator[Evidence]:
 
 
 def _in_all_pairs(pairs: list[re.Match[str]]) -> str | None:
-    """Return the one rank that is in all pairs; None for a single pair."""
+    """Return the only rank that is in all pairs `a` and `b`; None for a single pair, or if none is.
+
+    One pair does not tell which of its two ranks differs.
+    """
     if len(pairs) < 2:
         return None
     counts: Counter[str] = Counter()
     for pair in pairs:
         counts.update({pair["a"], pair["b"]})
-    wanted = len(pairs)
-    ranks = [rank for rank, times in counts.items() if times == wanted]
-    return ranks[0] if len(ranks) == 1 else None
+    in_all = [rank for rank, count in counts.items() if count == len(pairs)]
+    return in_all[0] if len(in_all) == 1 else None
 
 
 def _are_same_call(one: re.Match[str] | None, other: re.Match[str] | None) -> bool:

@@ -18,8 +18,10 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 _PYTHON = re.compile(r"(pypy|python)\d*(\.\d+)?")
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
-# Options of torchrun that take no value; all others do.
-_FLAGS = frozenset({"-m", "--module", "--no-python", "--run-path", "--standalone"})
+# Options of torchrun that take no value; all others do. The first three say what is run, and the
+# plan says that again; torch.distributed.launch alone takes --use-env, which torchrun always does.
+_REPLACED_FLAGS = frozenset({"-m", "--module", "--no-python", "--use-env"})
+_PASSED_FLAGS = frozenset({"--virtual-local-rank"})
 # Options that launch sets: with a second value nodes or ranks would meet elsewhere, or not at all.
 _ASSIGNED = frozenset(
     [
@@ -63,9 +65,9 @@ class Program:
 
 
 def program_of(words: Sequence[str]) -> Program:
-    """Parse a command.
+    """Return the program that a command starts.
 
-    Raises InputError if it is empty, or sets an option that launch itself assigns.
+    Raises InputError if it is empty, or has an option that launch itself assigns or cannot use.
     """
     if not words:
         raise InputError.of(
@@ -107,6 +109,10 @@ def _parse_python(command: list[str]) -> Program:
 
 
 def _parse_torchrun(arguments: Sequence[str]) -> Program:
+    """Parse what follows `torchrun`: its own options, then the program and its arguments.
+
+    Raises InputError for an option that launch assigns or cannot use, and if no program follows.
+    """
     remaining = list(arguments)
     options: list[str] = []
     flags: set[str] = set()
@@ -114,12 +120,12 @@ def _parse_torchrun(arguments: Sequence[str]) -> Program:
         argument = remaining.pop(0)
         name, equals, _ = argument.partition("=")
         name = name.replace("_", "-")  # torchrun takes --nproc_per_node too
-        _refuse_assigned(name)
-        if name in _FLAGS:
+        _refuse_option(name)
+        if name in _REPLACED_FLAGS:
             flags.add(name)
             continue
         options.append(argument)
-        value_follows = not equals
+        value_follows = not equals and name not in _PASSED_FLAGS
         if value_follows and remaining:
             options.append(remaining.pop(0))
     if not remaining:
@@ -127,7 +133,14 @@ def _parse_torchrun(arguments: Sequence[str]) -> Program:
     return Program(_kind_of(flags), tuple(remaining), tuple(options))
 
 
-def _refuse_assigned(option: str) -> None:
+def _refuse_option(option: str) -> None:
+    """Raise InputError for an option of torchrun with which launch cannot start the ranks."""
+    if option == "--run-path":
+        # It takes precedence over --no-python, with which launch has torchrun start each rank.
+        raise InputError.of(
+            "with --run-path launch could not follow the ranks",
+            hint="leave it out: each rank then runs the script in a new interpreter",
+        )
     if option in _ASSIGNED:
         raise InputError.of(
             f"{option} is what launch assigns; leave it out",

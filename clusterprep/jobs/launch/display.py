@@ -5,8 +5,7 @@ Each line stands behind the name of its rank. Equal lines of several ranks can b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from clusterprep.model.nodeset import fold
 
@@ -22,10 +21,18 @@ def label(source: Source) -> str:
     return f"[{node} rank {rank}]"
 
 
-@dataclass
+@dataclass(eq=False)
 class _WaitingLine:
-    since: float
-    sources: list[Source]
+    text: str
+    since: float  # when it was first printed, in seconds of `now`
+    sources: set[Source] = field(default_factory=set)
+    rank_count: int = 0  # of the sources, how many are ranks
+
+    def add(self, source: Source) -> None:
+        self.sources.add(source)
+        _, rank = source
+        if rank is not None:
+            self.rank_count += 1
 
 
 class Prefixed:
@@ -41,61 +48,105 @@ class Prefixed:
 class Folded:
     """Holds lines for a moment until the same lines of other ranks arrive, and shows them once.
 
-    Lines of one rank keep their order.
+    Lines of one source keep their order.
     """
 
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
-        # By text, and by how many equal lines of the same source were waiting before this one.
-        self._waiting: dict[tuple[str, int], _WaitingLine] = {}
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._waiting: list[_WaitingLine] = []
+        self._by_text: dict[str, list[_WaitingLine]] = {}
+        self._last_by_source: dict[Source, _WaitingLine] = {}
 
     def add(self, source: Source, text: str, now: float) -> list[str]:
-        key = (text, self._count_waiting(source, text))
-        if key not in self._waiting:
-            self._waiting[key] = _WaitingLine(now, [])
-        self._waiting[key].sources.append(source)
+        line = self._line_to_join(source, text)
+        if line is None:
+            line = _WaitingLine(text, now)
+            self._waiting.append(line)
+            self._by_text.setdefault(text, []).append(line)
+        line.add(source)
+        self._last_by_source[source] = line
         return self.due(now)
 
-    def _count_waiting(self, source: Source, text: str) -> int:
-        count = 0
-        for (waiting_text, _), waiting in self._waiting.items():
-            if waiting_text == text and source in waiting.sources:
-                count += 1
-        return count
-
     def due(self, now: float, *, flush: bool = False) -> list[str]:
-        """Return the lines to show now, in the order in which they first came.
+        """Return the lines to show now. `flush` shows all of them.
 
-        No line overtakes one that still waits. `flush` shows all of them.
+        No line overtakes one that still waits before it.
         """
-        shown: list[str] = []
-        for key, waiting in list(self._waiting.items()):
-            is_complete = len(waiting.sources) >= self._ranks
-            is_old = now - waiting.since >= WAIT
+        count = 0
+        for line in self._waiting:
+            is_complete = line.rank_count == self._world_size
+            is_old = now - line.since >= WAIT
             if not (flush or is_complete or is_old):
                 break
-            del self._waiting[key]
-            text, _ = key
-            labels = _common_label(waiting.sources, self._ranks)
-            shown.append(f"{labels} {text}")
+            count += 1
+        due = self._waiting[:count]
+        del self._waiting[:count]
+        shown: list[str] = []
+        for line in due:
+            self._forget(line)
+            shown.append(f"{_common_label(line, self._world_size)} {line.text}")
         return shown
 
+    def _line_to_join(self, source: Source, text: str) -> _WaitingLine | None:
+        """Return the first equal line that can be shown behind the source's own last line.
 
-def _common_label(sources: Sequence[Source], world_size: int) -> str:
-    if len(sources) == 1:
-        return label(sources[0])
-    ranks: list[int] = []
-    torchrun_nodes: list[str] = []
-    for node, rank in sources:
-        if rank is None:
-            torchrun_nodes.append(node)
-        else:
-            ranks.append(rank)
+        It is moved there if it waits before it.
+        """
+        last = self._last_by_source.get(source)
+        for line in self._by_text.get(text, ()):
+            if source in line.sources:
+                continue
+            if last is None or self._put_behind(last, line):
+                return line
+        return None
+
+    def _put_behind(self, last: _WaitingLine, line: _WaitingLine) -> bool:
+        """Move `line` behind `last`, and with it all lines that its sources printed after it.
+
+        Return False if `last` is one of these.
+        """
+        begin = self._waiting.index(line)
+        end = self._waiting.index(last) + 1
+        if end <= begin:
+            return True
+        staying: list[_WaitingLine] = []
+        moving: list[_WaitingLine] = []
+        moving_sources = set(line.sources)
+        for other in self._waiting[begin:end]:
+            if moving_sources.isdisjoint(other.sources):
+                staying.append(other)
+            else:
+                moving.append(other)
+                moving_sources.update(other.sources)
+        if moving[-1] is last:
+            return False
+        self._waiting[begin:end] = staying + moving
+        return True
+
+    def _forget(self, line: _WaitingLine) -> None:
+        """Remove a line that is no longer waiting from what is known by text and by source."""
+        equal_lines = self._by_text[line.text]
+        equal_lines.remove(line)
+        if not equal_lines:
+            del self._by_text[line.text]
+        for source in line.sources:
+            if self._last_by_source[source] is line:
+                del self._last_by_source[source]
+
+
+def _common_label(line: _WaitingLine, world_size: int) -> str:
+    """Return `[all ranks]`, `[ranks 0-2,5]` or `[rank 1, n1 torchrun]`."""
+    if len(line.sources) == 1:
+        (source,) = line.sources
+        return label(source)
+    ranks = sorted(rank for _, rank in line.sources if rank is not None)
+    torchrun_nodes = [node for node, rank in line.sources if rank is None]
     parts: list[str] = []
-    if len(ranks) == world_size:
+    if line.rank_count == world_size:
         parts.append("all ranks")
     elif ranks:
-        parts.append(f"ranks {spans(sorted(ranks))}")
+        noun = "rank" if line.rank_count == 1 else "ranks"
+        parts.append(f"{noun} {spans(ranks)}")
     if torchrun_nodes:
         parts.append(f"{fold(torchrun_nodes)} torchrun")
     joined = ", ".join(parts)

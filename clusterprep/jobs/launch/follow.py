@@ -200,8 +200,9 @@ class _Launch:
                 return
 
     def _note(self, event: Event) -> None:
+        """Keep an event for the record, or have its lines heard; note the first failure."""
         if event.what == "lines":
-            self._pass_lines(event)
+            self._hear_lines(event)
             return
         self._events.append(event)
         is_failure = event.what in ("lost", "refused")
@@ -212,7 +213,11 @@ class _Launch:
         if is_failure and self._failed_at is None:
             self._failed_at = self._now()
 
-    def _pass_lines(self, event: Event) -> None:
+    def _hear_lines(self, event: Event) -> None:
+        """Keep the last lines of a stream, and pass all to `hear`.
+
+        A notice comes before them if lines were dropped since the last one, here or by the agent.
+        """
         source: Source = (event.node, event.rank)
         lines = list(event.data["lines"])
         dropped_by_agent = int(event.data.get("left_out", 0))
@@ -233,6 +238,7 @@ class _Launch:
     # ------------------------------------------------------------ passing on: one thread per node
 
     def _serve_node(self, share: Share) -> None:
+        """Start the processes of a node, pass on what its agent says, and end them."""
         link = self._links[share.node.name]
         try:
             if self._start(link, share):
@@ -273,9 +279,10 @@ class _Launch:
         states = answer.get("states")
         if not isinstance(states, dict):
             states = {}
-        rank_of = {str(rank): rank for rank in self._ranks[link.node.name]}
-        for name, state in states.items():
-            rank = rank_of.get(name)
+        # Keys of JSON are text. What a node says of ranks that it does not run is not believed.
+        rank_by_key = {str(rank): rank for rank in self._ranks[link.node.name]}
+        for key, state in states.items():
+            rank = rank_by_key.get(key)
             if rank is not None:
                 self._states[rank] = str(state)
         until = self._now() + DUMP
@@ -295,6 +302,10 @@ class _Launch:
                 self._pass_on_one(link, frame, now)
 
     def _pass_on_one(self, link: Link, frame: dict[str, Any], now: float) -> None:
+        """Queue what a frame says for the main thread. Lines are dropped if too many wait.
+
+        Raises LinkLost for a frame that our agent would not send, and for too many other events.
+        """
         name = link.node.name
         try:
             what, rank, data = parse_frame(frame, self._ranks[name])
@@ -319,6 +330,7 @@ class _Launch:
         )
 
     def _put(self, link: Link, what: str, data: dict[str, Any]) -> None:
+        """Queue an event of a whole node for the main thread."""
         self._queue.put(
             Event(
                 link.node.name,

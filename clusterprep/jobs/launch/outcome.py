@@ -23,19 +23,22 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 TOGETHER = 1.0  # seconds; an end so shortly after the first one may be its consequence
 QUOTED = 5  # last lines of a culprit that are quoted
+LONGEST_PATH = 4096  # characters; PATH_MAX of Linux
+LONGEST_REASON = 2000  # characters of why a node was lost or refused
 # States of a process (proc_pid_stat(5)) that explain why a rank hangs.
 STATES = {
     "T": "it is stopped (state T), for example by SIGSTOP",
     "t": "a debugger holds it (state t)",
     "D": "it is stuck in the kernel (state D): a driver or a file system does not answer",
 }
-_ENDED_STATES = "XZ"
+_ENDED_STATES = "XZ"  # dead, and zombie
 _NOISE = "Extension modules: "  # the last line of the fault handler
 # Signals that tell a process to end. torchrun sends them to the other ranks when one has failed.
 _SENT = frozenset({1, 2, 15})
 _SIGABRT = 6
 _PRIORITY_SENT = 3
 Ending = Literal["done", "failed", "timeout"]
+Ended = Literal["finished", "failed", "killed", "with-others"]  # as LaunchedRank.ended
 
 
 @dataclass(frozen=True)
@@ -81,14 +84,8 @@ class RankExit:
             return 1
         return 0
 
-    @property
-    def description(self) -> str:
-        if self.returncode < 0:
-            return f"was killed by {signal_name(-self.returncode)}"
-        return f"ended with exit code {self.returncode}"
 
-
-RankExits = Mapping[int, RankExit]
+RankExits = Mapping[int, RankExit]  # by rank
 
 
 def judge(plan: LaunchPlan, record: LaunchRecord) -> LaunchResult:
@@ -124,12 +121,12 @@ def judge(plan: LaunchPlan, record: LaunchRecord) -> LaunchResult:
 
 
 def _folders(record: LaunchRecord) -> dict[str, str]:
-    """Return the folder in which the processes of each node ran."""
+    """Return the folder in which the processes of each node ran, by node."""
     folders: dict[str, str] = {}
     for event in record.events:
         if event.what == "begun":
             folder = event.data.get("folder", "")
-            folders[event.node] = shortened(folder, 4096)
+            folders[event.node] = shortened(folder, LONGEST_PATH)
     return folders
 
 
@@ -173,52 +170,47 @@ def _rank_exits(plan: LaunchPlan, record: LaunchRecord) -> dict[int, RankExit]:
 
 
 def _returncode(event: Event) -> int:
+    """Return the exit code of an exit event; the negative number of the signal if there was one."""
     if "signal" in event.data:
         return -int(event.data["signal"])
     return int(event.data.get("code", 0))
 
 
+def _end_words(returncode: int) -> str:
+    if returncode < 0:
+        return f"was killed by {signal_name(-returncode)}"
+    return f"ended with exit code {returncode}"
+
+
 def _ended_rank(
     plan: LaunchPlan, record: LaunchRecord, exits: RankExits, rank: int
 ) -> LaunchedRank:
+    """Return how a rank in `exits` ended: by an exit code, a signal, or because others failed."""
     share = plan.homes[rank]
     node = share.node.name
     local_rank = rank - share.first
     rank_exit = exits[rank]
     returncode = rank_exit.returncode
+    ended: Ended = "killed"
+    code: int | None = None
+    signal: str | None = None
     if returncode == 0:
-        return LaunchedRank(
-            rank,
-            local_rank,
-            node,
-            "finished",
-            returncode,
-        )
-    if returncode > 0:
-        return LaunchedRank(
-            rank,
-            local_rank,
-            node,
-            "failed",
-            returncode,
-        )
-    signal = signal_name(-returncode)
-    was_told_to_end = rank_exit.priority == _PRIORITY_SENT and record.ending == "failed"
-    if was_told_to_end and _has_other_cause(rank, exits):
-        return LaunchedRank(
-            rank,
-            local_rank,
-            node,
-            "with-others",
-            None,
-            signal,
-        )
+        ended = "finished"
+        code = 0
+    elif returncode > 0:
+        ended = "failed"
+        code = returncode
+    else:
+        signal = signal_name(-returncode)
+        was_told_to_end = rank_exit.priority == _PRIORITY_SENT and record.ending == "failed"
+        if was_told_to_end and _has_other_cause(rank, exits):
+            ended = "with-others"
     return LaunchedRank(
         rank,
         local_rank,
         node,
-        "killed",
-        None,
+        ended,
+        code,
         signal,
     )
 
@@ -252,6 +244,11 @@ def _rank_without_exit(
 
 
 def _find_culprits(plan: LaunchPlan, record: LaunchRecord, exits: RankExits) -> tuple[Culprit, ...]:
+    """Return what ended the launch; empty if nothing stands out.
+
+    That is the rank that failed first, else the lost nodes, else a torchrun that failed without its
+    ranks, else the ranks that hang.
+    """
     lost = _lost_events(record)
     failures = _failures_before(lost, exits)
     if failures:
@@ -297,47 +294,48 @@ def _rank_culprit(plan: LaunchPlan, record: LaunchRecord, rank_exit: RankExit) -
     node = plan.homes[rank].node.name
     confidence = 0.8
     if rank_exit.priority == 0:
-        confidence = 0.95
-    cause = f"rank {rank} on {node} {rank_exit.description}"
+        confidence = 0.95  # its way to end is not one that follows from another rank's
+    cause = f"rank {rank} on {node} {_end_words(rank_exit.returncode)}"
     evidence = _evidence(record, node, rank)
     return Culprit(
-        "rank",
-        (node,),
-        confidence,
-        cause,
-        evidence,
-        rank,
+        kind="rank",
+        nodes=(node,),
+        confidence=confidence,
+        cause=cause,
+        evidence=evidence,
+        rank=rank,
     )
 
 
 def _node_culprit(event: Event, record: LaunchRecord) -> Culprit:
+    """Return the node of an event "lost" or "refused" as the culprit, with the reason."""
     if event.what == "refused":
         failure = "did not start its processes"
     else:
         failure = "was lost while the job ran"
     data = event.data
     reason = data.get("why") or data.get("detail") or data.get("reason") or "no answer"
-    cause = f"{event.node} {failure}: {shortened(reason, 2000)}"
+    cause = f"{event.node} {failure}: {shortened(reason, LONGEST_REASON)}"
     evidence = _evidence(record, event.node, None)
     return Culprit(
-        "node",
-        (event.node,),
-        0.95,
-        cause,
-        evidence,
+        kind="node",
+        nodes=(event.node,),
+        confidence=0.95,
+        cause=cause,
+        evidence=evidence,
     )
 
 
 def _torchrun_culprit(event: Event, record: LaunchRecord) -> Culprit:
-    description = RankExit(0, _returncode(event), event.at).description
-    cause = f"torchrun on {event.node} {description}, before or beside its ranks"
+    end = _end_words(_returncode(event))
+    cause = f"torchrun on {event.node} {end}, before or beside its ranks"
     evidence = _evidence(record, event.node, None)
     return Culprit(
-        "node",
-        (event.node,),
-        0.9,
-        cause,
-        evidence,
+        kind="node",
+        nodes=(event.node,),
+        confidence=0.9,
+        cause=cause,
+        evidence=evidence,
     )
 
 
@@ -378,7 +376,7 @@ def _awaited_rank(plan: LaunchPlan, stacks: Mapping[int, Stack], rank: int) -> C
 
 
 def _stacks(plan: LaunchPlan, record: LaunchRecord) -> dict[int, Stack]:
-    """Return the stack of each rank that still ran."""
+    """Return the stack of each rank that still ran when its node was asked for states."""
     stacks: dict[int, Stack] = {}
     for rank, share in plan.homes.items():
         if record.states.get(rank, "X") in _ENDED_STATES:
@@ -398,16 +396,17 @@ def _hanging_rank(plan: LaunchPlan, rank: int, reason: str, evidence: tuple[str,
     node = plan.homes[rank].node.name
     cause = f"rank {rank} on {node} hangs: {reason}"
     return Culprit(
-        "rank",
-        (node,),
-        0.85,
-        cause,
-        evidence,
-        rank,
+        kind="rank",
+        nodes=(node,),
+        confidence=0.85,
+        cause=cause,
+        evidence=evidence,
+        rank=rank,
     )
 
 
 def _message(plan: LaunchPlan, record: LaunchRecord, culprits: Sequence[Culprit]) -> str:
+    """Return what launch itself did at the end; empty if all processes ended by themselves."""
     if record.ending == "done":
         return ""
     if record.ending == "failed":

@@ -134,6 +134,11 @@ class LaunchPlan:
         }
 
     def _torchrun_process(self, share: Share) -> dict[str, Any]:
+        """Return the torchrun of a node as the agent takes it: rank (None), argv, env.
+
+        It starts each rank by `BEFORE`, which connects the rank's streams to the agent and then
+        becomes the program that `BEGIN` and argv name.
+        """
         python = share.node.python
         program = self.wanted.program
         argv = [python, "-m", "torch.distributed.run"]
@@ -156,6 +161,7 @@ class LaunchPlan:
         }
 
     def _rank_processes(self, share: Share) -> list[dict[str, Any]]:
+        """Return the ranks of a node as the agent takes them, without torchrun: rank, argv, env."""
         argv = list(self.wanted.program.argv(share.node.python))
         processes: list[dict[str, Any]] = []
         for rank in share.ranks:

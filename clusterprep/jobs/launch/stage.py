@@ -262,6 +262,7 @@ def _nodes_by_count(plan: LaunchPlan) -> list[tuple[int, list[str]]]:
 
 
 def _nothing_started(plan: LaunchPlan, culprits: tuple[Culprit, ...], message: str) -> LaunchResult:
+    """Return the result of a launch without a process; it has failed only if culprits are known."""
     return LaunchResult(
         verdict="fail" if culprits else "unknown",
         mode=plan.wanted.mode,

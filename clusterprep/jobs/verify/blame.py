@@ -91,6 +91,7 @@ def _is_too_slow(timeline: Timeline) -> bool:
 
 
 def _message(timeline: Timeline, stages: Sequence[Stage], faults: Sequence[Culprit]) -> str:
+    """Return the outcome in words, with processes that remain and nodes lost after the end."""
     sentences = [_outcome(timeline, stages, faults)]
     for event in timeline.of("left_over"):
         processes = shortened(event.data.get("left"))
@@ -126,7 +127,7 @@ def _outcome_of_finished(timeline: Timeline) -> str:
 
 
 def _shared_gpus(timeline: Timeline) -> str:
-    """Return what was different from a job, if nodes share a GPU."""
+    """Return a sentence on how the trial differed from a job if nodes share a GPU, else ""."""
     plan = timeline.plan
     if plan.most_sharing < 2:
         return ""
@@ -261,6 +262,7 @@ def _speed(timeline: Timeline, yard: Yardsticks | None) -> Iterable[Finding]:
 
 
 def _not_reached(check: str, nodes: tuple[str, ...], reason: str) -> Finding:
+    """Return the finding of a check for which the trial did not come far enough."""
     message = f"not known: {reason}"
     wanted = WANTED[check]
     return Finding(

@@ -158,7 +158,7 @@ class _Trial:
             if self._pace.stalls(self._running()):
                 self._stalled.set()
             if decision is Decision.GO:
-                self._pace.went(self._running())
+                self._pace.note_go(self._running())
                 self._add_own_event("go")
                 self._go.set()
         self._done = decision is Decision.DONE

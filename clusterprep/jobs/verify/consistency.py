@@ -148,6 +148,7 @@ def _is_compared(name: str) -> bool:
 def _failures(
     timeline: Timeline, complete: Mapping[int, Parts], severity: Severity
 ) -> Iterable[Finding]:
+    """Yield a failure for each part and each set of nodes that differ in it."""
     for part in PARTS:
         items = {rank: parts[part] for rank, parts in complete.items()}
         groups: dict[frozenset[str], list[Difference]] = {}
@@ -162,6 +163,7 @@ def _failures(
 def _failure(
     part: str, nodes: tuple[str, ...], same: Sequence[Difference], severity: Severity
 ) -> Finding:
+    """Return the failure for differences in one part (see PARTS) that the same nodes have."""
     shown = same[:SHOWN]
     seen = "; ".join(map(_values_words, shown))
     names = ", ".join(difference.name for difference in shown)
@@ -214,8 +216,14 @@ def _ranks_by_value(name: str, groups: Grouped) -> dict[str, list[int]] | None:
 def _difference(
     timeline: Timeline, name: str, ranks: Mapping[str, list[int]], world: int
 ) -> Difference:
-    # The usual value first; of two that are as frequent, the one that the lower rank has.
-    order = sorted(ranks, key=lambda value: (-len(ranks[value]), ranks[value][0]))
+    """Return the difference in one name. `ranks` has the ranks of each value, in order."""
+
+    def order_of_value(value: str) -> tuple[int, int]:
+        """The usual value first; of two that are as frequent, the one that the lower rank has."""
+        with_value = ranks[value]
+        return -len(with_value), with_value[0]
+
+    order = sorted(ranks, key=order_of_value)
     unusual = order
     usual = ranks[order[0]]
     if 2 * len(usual) > world:

@@ -41,47 +41,62 @@ def _steps_of(timeline: Timeline, check: str) -> dict[int, ScheduledTest]:
 def _finding(
     timeline: Timeline, check: str, steps: Mapping[int, ScheduledTest], faults: Sequence[Fault]
 ) -> Finding:
+    """Return the finding of a check that judges these steps of the plan."""
     wrong = wrong_ranks(timeline, check)
     if wrong:
         return _wrong(timeline, check, sorted(wrong), faults)
-    plan = timeline.plan
-    nodes = timeline.node_names()
     refused = refusals(timeline)
     tried = {number: step for number, step in steps.items() if step not in refused}
     if not tried:
-        text = next(iter(refused.values()))
-        reason = f"{plan.backend} refused it: {text}"
-        message = left_out_words(timeline)
-        return Finding(
-            check=check,
-            verdict="skip",
-            severity="error",
-            nodes=nodes,
-            message=message,
-            wanted=EXACT,
-            reason=reason,
-        )
+        refusal = next(iter(refused.values()))
+        return _all_refused(timeline, check, refusal)
     for number in tried:
         left = nth_events(timeline, "left", number)
-        if len(left) < plan.world_size:
-            reason = "not all collectives finished"
-            message = f"not known: {reason}"
-            return Finding(
-                check=check,
-                verdict="unknown",
-                severity="error",
-                nodes=nodes,
-                message=message,
-                wanted=EXACT,
-                reason=reason,
-            )
+        if len(left) < timeline.plan.world_size:
+            return _not_finished(timeline, check)
+    tried_steps = list(tried.values())
+    return _exact(timeline, check, tried_steps, len(steps))
+
+
+def _all_refused(timeline: Timeline, check: str, refusal: str) -> Finding:
+    nodes = timeline.node_names()
+    message = left_out_words(timeline)
+    reason = f"{timeline.plan.backend} refused it: {refusal}"
+    return Finding(
+        check=check,
+        verdict="skip",
+        severity="error",
+        nodes=nodes,
+        message=message,
+        wanted=EXACT,
+        reason=reason,
+    )
+
+
+def _not_finished(timeline: Timeline, check: str) -> Finding:
+    nodes = timeline.node_names()
+    reason = "not all collectives finished"
+    message = f"not known: {reason}"
+    return Finding(
+        check=check,
+        verdict="unknown",
+        severity="error",
+        nodes=nodes,
+        message=message,
+        wanted=EXACT,
+        reason=reason,
+    )
+
+
+def _exact(timeline: Timeline, check: str, tried: Sequence[ScheduledTest], wanted: int) -> Finding:
+    """Pass a check, and name what was left out if fewer steps were tried than `wanted`."""
     subject = f"{len(tried)} collectives are"
     if len(tried) == 1:
-        (only,) = tried.values()
-        subject = f"{step_name(only)} is"
-    message = f"{subject} exact on {plan.world_size} ranks"
-    if len(tried) < len(steps):
+        subject = f"{step_name(tried[0])} is"
+    message = f"{subject} exact on {timeline.plan.world_size} ranks"
+    if len(tried) < wanted:
         message += f"; {left_out_words(timeline)}"
+    nodes = timeline.node_names()
     return Finding(
         check=check,
         verdict="pass",

@@ -55,24 +55,29 @@ FAULTY_DATA = (
 CASCADE = 1.0  # seconds; a crash that follows another within it may be its consequence
 ORPHANED_EXIT = 5  # exit code of a rank whose agent is gone (remote/trial.py, EXIT_FORSAKEN)
 
-# How certain a rule is that its culprit is the cause: the more other causes show in the same way,
-# the less.
-REFUSED = 0.99
-NO_TORCH = 0.99
-PORT_TAKEN = 0.98
-KILLED = 0.97
-STOPPED = 0.97
-FAILED_EARLY = 0.95
-LOST = 0.95
-FAULTY_RANK = 0.9
-CRASHED_ALONE = 0.85
-UNANSWERED = 0.85
-LATE_START = 0.8
-NO_STORE = 0.8
-STUCK = 0.75
-NO_STORE_LINK = 0.7  # of two nodes, either may be the end at fault
-WRONG_RESULTS = 0.7
-CRASHED_AMONG_OTHERS = 0.6
+
+class Confidence:
+    """How certain a rule is that its culprit is the cause, from 0 to 1.
+
+    The more other causes show in the same way, the less certain it is.
+    """
+
+    REFUSED = 0.99
+    NO_TORCH = 0.99
+    PORT_TAKEN = 0.98
+    KILLED = 0.97
+    STOPPED = 0.97
+    FAILED_EARLY = 0.95
+    LOST = 0.95
+    FAULTY_RANK = 0.9
+    CRASHED_ALONE = 0.85
+    UNANSWERED = 0.85
+    LATE_START = 0.8
+    NO_STORE = 0.8
+    STUCK = 0.75
+    NO_STORE_LINK = 0.7  # of two nodes, either may be the end at fault
+    WRONG_RESULTS = 0.7
+    CRASHED_AMONG_OTHERS = 0.6
 
 
 @dataclass(frozen=True)
@@ -118,9 +123,10 @@ def _time(fault: Fault) -> float:
     return fault.at
 
 
-def _node(
+def _node_fault(
     name: str, confidence: float, cause: str, evidence: tuple[str, ...], **fields: Any
 ) -> Fault:
+    """Return a fault of a node. What was seen is the cause itself, unless `fields` has it."""
     fields.setdefault("seen", cause)
     return Fault(
         "node",
@@ -132,13 +138,14 @@ def _node(
     )
 
 
-def _link(
+def _link_fault(
     ends: tuple[str, ...],
     confidence: float,
     cause: str,
     evidence: tuple[str, ...],
     **fields: Any,
 ) -> Fault:
+    """Return a fault of the link between two nodes, as `_node_fault` does for one."""
     fields.setdefault("seen", cause)
     return Fault(
         "link",
@@ -150,7 +157,7 @@ def _link(
     )
 
 
-def _rank(
+def _rank_fault(
     timeline: Timeline,
     rank: int,
     confidence: float,
@@ -158,6 +165,7 @@ def _rank(
     evidence: tuple[str, ...],
     **fields: Any,
 ) -> Fault:
+    """Return a fault of a rank and the node that runs it, as `_node_fault` does for a node."""
     node = timeline.rank(rank).node
     fields.setdefault("seen", cause)
     return Fault(
@@ -181,9 +189,9 @@ def refused_starts(timeline: Timeline) -> Iterable[Fault]:
         why = str(event.data.get("why", ""))
         cause = f"no rank can be started: {why}"
         evidence = (f"{event.node} answered {answer}: {quote(why)}",)
-        yield _node(
+        yield _node_fault(
             event.node,
-            REFUSED,
+            Confidence.REFUSED,
             cause,
             evidence,
             at=event.at,
@@ -210,9 +218,9 @@ def _without_torch(node: str, python: str, events: Sequence[Event]) -> Fault:
         evidence.append(f"rank {event.rank}: {text}")
     remedy = f"install the job's torch for {python}, or correct python in the inventory"
     check = "torch.version"
-    return _node(
+    return _node_fault(
         node,
-        NO_TORCH,
+        Confidence.NO_TORCH,
         cause,
         tuple(evidence),
         check=check,
@@ -235,9 +243,9 @@ def port_taken(timeline: Timeline) -> Iterable[Fault]:
     cause = f"port {port} is already in use"
     evidence = (f"rank 0: {quote(text)}",)
     check = "net.ports"
-    yield _node(
+    yield _node_fault(
         event.node,
-        PORT_TAKEN,
+        Confidence.PORT_TAKEN,
         cause,
         evidence,
         check=check,
@@ -256,10 +264,10 @@ def failed_before_rendezvous(timeline: Timeline) -> Iterable[Fault]:
         cause = f"{event.data.get('type')} while {doing}"
         text = quote(event.data.get("text"))
         evidence = (f"rank {rank}: {text}",)
-        yield _rank(
+        yield _rank_fault(
             timeline,
             rank,
-            FAILED_EARLY,
+            Confidence.FAILED_EARLY,
             cause,
             evidence,
             at=event.at,
@@ -278,10 +286,10 @@ def killed_ranks(timeline: Timeline) -> Iterable[Fault]:
             remedy = "see dmesg -T for the kernel's out-of-memory killer"
         cause = f"the process was killed by {name}"
         evidence = end_words(timeline, rank, event)
-        yield _rank(
+        yield _rank_fault(
             timeline,
             rank,
-            KILLED,
+            Confidence.KILLED,
             cause,
             evidence,
             at=event.at,
@@ -297,9 +305,9 @@ def lost_nodes(timeline: Timeline) -> Iterable[Fault]:
         detail = quote(event.data.get("detail"))
         times = f"last sign of life {time_words(heard)}, given up {time_words(event.at)}"
         evidence = (f"{times}: {detail}",)
-        yield _node(
+        yield _node_fault(
             event.node,
-            LOST,
+            Confidence.LOST,
             cause,
             evidence,
             at=heard,
@@ -317,10 +325,10 @@ def stopped_ranks(timeline: Timeline) -> Iterable[Fault]:
         since = _since(event)
         last = last_words(timeline, rank)
         evidence = (f"rank {rank} is {state} {since}, {last}",)
-        yield _rank(
+        yield _rank_fault(
             timeline,
             rank,
-            STOPPED,
+            Confidence.STOPPED,
             cause,
             evidence,
             at=event.at,
@@ -356,14 +364,14 @@ def first_crash(timeline: Timeline) -> Iterable[Fault]:
     if not crashes:
         return
     rank, first = crashes[0]
-    confidence = CRASHED_ALONE
+    confidence = Confidence.CRASHED_ALONE
     for _, later in crashes[1:]:
         if later.at - first.at <= CASCADE:
-            confidence = CRASHED_AMONG_OTHERS
+            confidence = Confidence.CRASHED_AMONG_OTHERS
     cause = f"the process ended with {exit_words(first)}"
     evidence = end_words(timeline, rank, first)
     remedy = "read the last lines that it printed"
-    yield _rank(
+    yield _rank_fault(
         timeline,
         rank,
         confidence,
@@ -397,10 +405,10 @@ def stuck_ranks(timeline: Timeline) -> Iterable[Fault]:
         since = _since(event)
         last = last_words(timeline, rank)
         evidence = (f"rank {rank} waits in {where} {since}, {last}",)
-        yield _rank(
+        yield _rank_fault(
             timeline,
             rank,
-            STUCK,
+            Confidence.STUCK,
             cause,
             evidence,
             at=event.at,
@@ -420,10 +428,10 @@ def late_start(timeline: Timeline) -> Iterable[Fault]:
         if rank.rank in ready:
             continue
         evidence = rank_words(timeline, [rank.rank])
-        yield _rank(
+        yield _rank_fault(
             timeline,
             rank.rank,
-            LATE_START,
+            Confidence.LATE_START,
             cause,
             evidence,
             at=overdue.at,
@@ -439,18 +447,18 @@ def unanswered_connections(timeline: Timeline) -> Iterable[Fault]:
     for cut in cuts(timeline):
         if len(cut.nodes) == 1:
             (name,) = cut.nodes
-            yield _node(
+            yield _node_fault(
                 name,
-                UNANSWERED,
+                Confidence.UNANSWERED,
                 cut.cause,
                 cut.evidence,
                 at=at,
                 remedy=remedy,
             )
             continue
-        yield _link(
+        yield _link_fault(
             cut.nodes,
-            UNANSWERED,
+            Confidence.UNANSWERED,
             cut.cause,
             cut.evidence,
             source=cut.source,
@@ -484,9 +492,9 @@ def _store_not_opened(timeline: Timeline, host: str) -> Fault:
     remedy = f"check that {plan.address} is an address of {host} and resolves there"
     cause = f"the store at {plan.rendezvous} could not be opened"
     evidence = rank_words(timeline, [0])
-    return _node(
+    return _node_fault(
         host,
-        NO_STORE,
+        Confidence.NO_STORE,
         cause,
         evidence,
         at=end_time(timeline),
@@ -507,9 +515,9 @@ def _store_unreachable(timeline: Timeline, host: str, missing: Mapping[str, list
     is_its_address = f"check that {plan.address} is its address"
     remedy = f"open port {plan.port} on {host}, and {is_its_address}"
     if len(missing) > 1:
-        return _node(
+        return _node_fault(
             host,
-            NO_STORE,
+            Confidence.NO_STORE,
             cause,
             evidence,
             at=at,
@@ -517,8 +525,15 @@ def _store_unreachable(timeline: Timeline, host: str, missing: Mapping[str, list
         )
     (other,) = missing
     ends = (other, host)
-    return _link(
-        ends, NO_STORE_LINK, cause, evidence, source=other, target=host, at=at, remedy=remedy
+    return _link_fault(
+        ends,
+        Confidence.NO_STORE_LINK,
+        cause,
+        evidence,
+        source=other,
+        target=host,
+        at=at,
+        remedy=remedy,
     )
 
 
@@ -532,9 +547,9 @@ def _store_not_reached_by_some(
     for node, ranks in missing.items():
         if len(ranks) == len(timeline.plan.ranks_by_node[node]):
             evidence = rank_words(timeline, ranks)
-            yield _node(
+            yield _node_fault(
                 node,
-                NO_STORE,
+                Confidence.NO_STORE,
                 cause,
                 evidence,
                 at=at,
@@ -543,10 +558,10 @@ def _store_not_reached_by_some(
             continue
         for rank in ranks:
             evidence = rank_words(timeline, [rank])
-            yield _rank(
+            yield _rank_fault(
                 timeline,
                 rank,
-                NO_STORE,
+                Confidence.NO_STORE,
                 cause,
                 evidence,
                 at=at,
@@ -622,8 +637,15 @@ def _spoiler(
     cause = f"{FAULTY_SHARE[share]} in {step_name(step)}"
     check = check_of(step.op)
     at = min(event.at for event in left.values())
-    return _rank(
-        timeline, rank, FAULTY_RANK, cause, evidence, check=check, at=at, remedy=FAULTY_DATA
+    return _rank_fault(
+        timeline,
+        rank,
+        Confidence.FAULTY_RANK,
+        cause,
+        evidence,
+        check=check,
+        at=at,
+        remedy=FAULTY_DATA,
     )
 
 
@@ -681,13 +703,20 @@ def _place_of_wrong_results(timeline: Timeline) -> Iterable[Fault]:
     cause = "results are wrong here and right elsewhere"
     evidence = tuple(map(_wrong_words, wrong.values()))
     if len(wrong) == 1:
-        yield _rank(
-            timeline, rank, WRONG_RESULTS, cause, evidence, check=check, at=at, remedy=FAULTY_DATA
+        yield _rank_fault(
+            timeline,
+            rank,
+            Confidence.WRONG_RESULTS,
+            cause,
+            evidence,
+            check=check,
+            at=at,
+            remedy=FAULTY_DATA,
         )
         return
-    yield _node(
+    yield _node_fault(
         first.node,
-        WRONG_RESULTS,
+        Confidence.WRONG_RESULTS,
         cause,
         evidence,
         check=check,

@@ -192,16 +192,20 @@ def _measure(
 def _dial_again(
     fanout: Fanout, endpoints: Endpoints, first: MeasuredLinks, pairs: Sequence[Pair]
 ) -> tuple[MeasuredPair, ...]:
-    """Connect all these pairs at once, and measure blocked pairs again that do connect."""
+    """Connect all these pairs at once, and measure those again that were blocked and do connect.
+
+    Returns the pairs that do not connect, and those that were measured. A pair in the direction
+    that was not tried in `first` is only connected: what it measures was measured in the other.
+    """
     outcomes = _dial(fanout, endpoints, pairs)
-    before = {measured.pair for measured in first.pairs}
+    measured_before = {measured.pair for measured in first.pairs}
     failed: list[MeasuredPair] = []
     connected: list[Pair] = []
     for pair, outcome in outcomes.items():
         dialer, listener = pair
         if outcome != "ok":
             failed.append(MeasuredPair(dialer, listener, outcome, "connecting"))
-        elif pair in before:
+        elif pair in measured_before:
             connected.append(pair)
     schedule = disjoint(connected)
     measured = _measure(
@@ -244,6 +248,7 @@ def _dial(fanout: Fanout, endpoints: Endpoints, pairs: Sequence[Pair]) -> dict[P
 def _measure_round(
     fanout: Fanout, endpoints: Endpoints, pairs: Sequence[Pair], pings: int, size: int
 ) -> list[MeasuredPair]:
+    """Measure disjoint pairs at the same time: `pings` small messages, `size` bytes each way."""
     bodies: dict[str, dict[str, Any]] = {}
     for dialer, listener in pairs:
         arguments = [*endpoints[listener], pings, size]
@@ -278,6 +283,7 @@ def _parse_answer(dialer: str, listener: str, answer: Any) -> MeasuredPair:
 
 
 def _parse_measured(dialer: str, listener: str, answer: Any) -> MeasuredPair:
+    """Return what the agent measured. Raises TypeError, ValueError or LookupError if it is none."""
     connect = require_number(answer["connect"])
     rtt = require_number(answer["rtt"])
     worst = require_number(answer["worst"])

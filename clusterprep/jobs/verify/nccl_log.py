@@ -114,7 +114,10 @@ Place = tuple[str, str]  # interface, address
 
 
 class _ParsedLog:
-    """What was parsed so far."""
+    """What was parsed so far, as in `Wiring`.
+
+    `bootstrap`, `oob` and `socket` are the interface as each of three lines names it.
+    """
 
     def __init__(self) -> None:
         self.bootstrap: Place | None = None
@@ -131,6 +134,7 @@ class _ParsedLog:
 
 
 def _parse_line(log: _ParsedLog, line: str) -> None:
+    """Add what a line says to `log`; a line of any other kind is ignored."""
     if match := _HOP.fullmatch(line):
         hop = _hop(int(match["source"]), int(match["target"]), match["way"])
         if hop is not None:
@@ -173,11 +177,11 @@ def _hop(source: int, target: int, way: str) -> Hop | None:
     return None
 
 
-def _bootstrap(log: _ParsedLog, rest: str) -> None:
+def _note_bootstrap(log: _ParsedLog, rest: str) -> None:
     log.bootstrap = _place(rest)
 
 
-def _socket(log: _ParsedLog, rest: str) -> None:
+def _note_socket(log: _ParsedLog, rest: str) -> None:
     log.socket = _place(rest)
 
 
@@ -207,34 +211,38 @@ def _interface(text: str) -> Place | None:
     return None
 
 
-def _devices(log: _ParsedLog, rest: str) -> None:
-    """Parse "[0]mlx5_0:1/IB [1]={[1] mlx5_1:1/IB, [2] mlx5_2:1/IB} [RO]; OOB eth0:10.0.0.1<0>"."""
-    listed, mark, oob = rest.partition("; OOB ")
+def _note_devices(log: _ParsedLog, rest: str) -> None:
+    """Parse "[0]mlx5_0:1/IB [1]={[1] mlx5_1:1/IB, [2] mlx5_2:1/IB} [RO]; OOB eth0:10.0.0.1<0>".
+
+    Behind "OOB" is the interface for out-of-band data. It ends the line: one
+    without it was cut, and with it the list.
+    """
+    listed, separator, oob = rest.partition("; OOB ")
     devices: list[TransportDevice] = []
     for match in _DEVICE.finditer(listed):
         name = match["name"].removesuffix("_dma")
         devices.append(TransportDevice(name, match["port"], match["link"]))
     log.devices = tuple(devices)
-    log.whole = bool(mark)
-    if mark:
+    log.whole = bool(separator)
+    if separator:
         log.oob = _place(oob)
 
 
-def _no_device(log: _ParsedLog, rest: str) -> None:
+def _note_no_device(log: _ParsedLog, rest: str) -> None:
     log.devices = ()
     if not log.why:
         log.why = "NET/IB : No device found."
 
 
-def _network(log: _ParsedLog, rest: str) -> None:
+def _note_network(log: _ParsedLog, rest: str) -> None:
     log.network = rest
 
 
 _PREFIXES: dict[str, Callable[[_ParsedLog, str], None]] = {
-    "Bootstrap : Using ": _bootstrap,
-    "Bootstrap: Using ": _bootstrap,
-    "NET/Socket : Using ": _socket,
-    "NET/IB : Using ": _devices,
-    "NET/IB : No device found": _no_device,
-    "Using network ": _network,
+    "Bootstrap : Using ": _note_bootstrap,
+    "Bootstrap: Using ": _note_bootstrap,
+    "NET/Socket : Using ": _note_socket,
+    "NET/IB : Using ": _note_devices,
+    "NET/IB : No device found": _note_no_device,
+    "Using network ": _note_network,
 }

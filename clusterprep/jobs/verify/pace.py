@@ -30,20 +30,23 @@ class Decision(Enum):
 
 
 class Pace:
-    """Follows a trial that began at time `began`; `note` what happens, then ask `decide`."""
+    """Follows a trial that began at time `began`; `note` what happens, then ask `decide`.
+
+    All times are seconds of one monotonic clock, that of the caller.
+    """
 
     def __init__(self, plan: TrialPlan, began: float) -> None:
         self._plan = plan
         self._began = began
-        self._went: float | None = None
-        self._steps = dict.fromkeys(range(plan.world_size), 0)
+        self._go_at: float | None = None  # when the rendezvous began
+        self._steps = dict.fromkeys(range(plan.world_size), 0)  # milestones that a rank reached
         self._least_steps = 0  # of the rank that came least far
-        self._advanced = began  # when that rank took its last step
+        self._advanced_at = began  # when that rank took its last step
         self._ready: set[int] = set()
         self._failed: set[int] = set()
         self._finished: set[int] = set()
-        self._stopped: dict[int, float] = {}
-        self._trouble: float | None = None
+        self._stopped: dict[int, float] = {}  # rank → since when its process is stopped
+        self._first_fault_at: float | None = None
 
     def note(self, event: Event, now: float) -> None:
         if event.what in ("lost", "refused"):
@@ -72,8 +75,8 @@ class Pace:
 
     def _fail(self, now: float, rank: int) -> None:
         self._failed.add(rank)
-        if self._trouble is None:
-            self._trouble = now
+        if self._first_fault_at is None:
+            self._first_fault_at = now
 
     def decide(self, now: float, quiet: float = 0.0) -> Decision:
         """Return what to do at `now`.
@@ -83,20 +86,20 @@ class Pace:
         for rank, since in self._stopped.items():
             if now - since >= STOPPED:
                 self._fail(now - SETTLE, rank)  # has settled already
-        if self._went is None:
+        if self._go_at is None:
             return self._before_go(now)
-        return self._after_go(now, self._went, quiet)
+        return self._after_go(now, self._go_at, quiet)
 
-    def went(self, now: float) -> None:
+    def note_go(self, now: float) -> None:
         """Note that the ranks were told to begin the rendezvous."""
-        self._went = now
-        self._advanced = now
+        self._go_at = now
+        self._advanced_at = now
 
     def stalls(self, now: float) -> bool:
         """Return whether the ranks have waited so long that a look at their sockets is due."""
-        if self._went is None:
+        if self._go_at is None:
             return False
-        waited = now - max(self._advanced, self._went)
+        waited = now - max(self._advanced_at, self._go_at)
         return waited > STALLED * self._plan.timeout
 
     def _before_go(self, now: float) -> Decision:
@@ -105,30 +108,35 @@ class Pace:
         A fault delays no other rank by then, so that their answers are waited for.
         """
         waiting = set(self._steps) - self._ready - self._failed
-        if self._trouble is None and not waiting:
+        if self._first_fault_at is None and not waiting:
             return Decision.GO
-        if self._trouble is not None:
-            is_overdue = now - self._trouble > self._plan.timeout
+        if self._first_fault_at is not None:
+            is_overdue = now - self._first_fault_at > self._plan.timeout
             if not waiting or is_overdue:
                 return Decision.SEEN_ENOUGH
         if now - self._began > START_LIMIT:
             return Decision.OVERDUE
         return Decision.WAIT
 
-    def _after_go(self, now: float, went: float, quiet: float) -> Decision:
+    def _after_go(self, now: float, go_at: float, quiet: float) -> Decision:
+        """Decide after the rendezvous began at `go_at`.
+
+        A fault ends the trial once its consequences had time to show; without one the time limit
+        does, counted from the last step of the slowest rank.
+        """
         least = min(self._steps.values(), default=0)
         if least > self._least_steps:
             self._least_steps = least
-            self._advanced = now
+            self._advanced_at = now
         if len(self._finished) == len(self._steps):
             return Decision.DONE
-        enough = max(self._advanced, went) + self._plan.timeout + GRACE
-        if self._trouble is not None:
-            enough = min(enough, self._trouble + SETTLE)
+        enough = max(self._advanced_at, go_at) + self._plan.timeout + GRACE
+        if self._first_fault_at is not None:
+            enough = min(enough, self._first_fault_at + SETTLE)
         if now < enough:
             return Decision.WAIT
         if quiet > QUIET and now < enough + QUIET_LIMIT:
             return Decision.WAIT
-        if self._trouble is None:
+        if self._first_fault_at is None:
             return Decision.OVERDUE
         return Decision.SEEN_ENOUGH

@@ -87,16 +87,17 @@ def _starts(sample: Sequence[float], slow: float) -> list[float]:
 def _settled_level(
     sample: Sequence[float], level: float, slow: float, noise: float
 ) -> tuple[float, float]:
-    """Return the level after two steps of expectation and maximisation.
+    """Return (level, log-likelihood) after two steps of expectation and maximisation.
 
-    And the log-likelihood before the last of them.
+    The likelihood is that of the level before the last step.
     """
     likelihood = 0.0
     for _ in range(2):
         weights = total = likelihood = 0.0
         for value in sample:
-            healthy_part = HEALTHY * _bell((value / level - 1.0) / noise)
-            slow_part = (1.0 - HEALTHY) * _bell((value / level - slow) / noise)
+            relative = value / level
+            healthy_part = HEALTHY * _bell((relative - 1.0) / noise)
+            slow_part = (1.0 - HEALTHY) * _bell((relative - slow) / noise)
             # What fits neither, such as a value near zero, decides nothing.
             both = healthy_part + slow_part + 1e-9
             weights += (healthy_part + slow_part * slow * slow) / both

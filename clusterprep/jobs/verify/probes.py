@@ -131,6 +131,7 @@ class ProbeEvidence:
         self._add_to_sums(fresh, normal)
 
     def _add_to_sums(self, samples: Iterable[Sample], normal: float) -> None:
+        """Add to each probe's sum how much likelier a sample is if it is slow, as a logarithm."""
         slow = self.settings.slow
         noise = self.settings.noise
         clip = self.settings.clip

@@ -60,12 +60,12 @@ def cuts(timeline: Timeline) -> tuple[Cut, ...]:
     """Return nodes that several bad pairs have in common, the worst first, then other pairs."""
     remaining = list(edges(timeline))
     found: list[Cut] = []
-    name = _common_node(remaining)
+    name = _common_node(timeline, remaining)
     while name is not None:
         at_node, remaining = _split_at(name, remaining)
         cause = _node_words(name, at_node)
         found.append(Cut((name,), cause, _quoted(at_node)))
-        name = _common_node(remaining)
+        name = _common_node(timeline, remaining)
     pairs: dict[Ends, list[Edge]] = {}
     for edge in remaining:
         pairs.setdefault(edge.ends, []).append(edge)
@@ -105,14 +105,16 @@ def edges(timeline: Timeline) -> Iterable[Edge]:
             target = node_by_address.get(peer)
             if rank is None or target is None:
                 continue
-            if last_progress.get(rank, 0.0) > event.at:
+            was_only_stalled = last_progress.get(rank, 0.0) > event.at
+            if was_only_stalled:
                 continue
             listener = (peer, peer_port)
             dialer = (address, port)
             arrived = state == SYN_SENT and (listener, dialer) in half_open
             waits_for = _waits_for(state, again, arrived)
             ends = f"rank {rank} on {event.node} to {peer}:{peer_port} on {target}"
-            edge = Edge(event.node, target, f"{ends}: {waits_for}", arrived)
+            description = f"{ends}: {waits_for}"
+            edge = Edge(event.node, target, description, arrived)
             found[rank, peer, peer_port] = edge
     return found.values()
 
@@ -187,14 +189,19 @@ def _rows(data: Mapping[str, Any]) -> Iterable[Row]:
             yield tuple(row)
 
 
-def _common_node(bad: Sequence[Edge]) -> str | None:
-    """Return the node with the most bad pairs, if it has two, or one that does not reach itself."""
+def _common_node(timeline: Timeline, bad: Sequence[Edge]) -> str | None:
+    """Return the node with the most bad pairs, if it has two, or one that does not reach itself.
+
+    Among equals it is the first one of the inventory.
+    """
     counts: Counter[str] = Counter()
     for ends in {edge.ends for edge in bad}:
         counts.update(ends)
         if len(ends) == 1:
             counts.update(ends)
-    worst = max(counts, key=counts.__getitem__, default=None)
+    # `counts` itself is in the order of sets, which differs from one interpreter to the next.
+    nodes = timeline.sorted_nodes(counts)
+    worst = max(nodes, key=counts.__getitem__, default=None)
     if worst is None or counts[worst] < 2:
         return None
     return worst

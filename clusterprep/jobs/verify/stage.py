@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterprep.history.given import AppliedEnvironments
+from clusterprep.history.applied import AppliedEnvironments
 from clusterprep.jobs.verify.workaround_trials import with_workarounds
 from clusterprep.model import Absent, Culprit, Finding, Fleet, Node, Verdict, VerifyResult
 from clusterprep.model.nodeset import fold
@@ -29,7 +29,7 @@ def run_trial(
     fanout: Fanout,
     fleet: Fleet,
     environment: Environment,
-    given: AppliedEnvironments,
+    applied: AppliedEnvironments,
     run: str,
     *,
     incident_sizes: bool = False,
@@ -62,7 +62,7 @@ def run_trial(
         plan,
         trial,
         measured,
-        given,
+        applied,
     )
     findings = blame.findings(trial, yardsticks)
     if _shows_normal_speed(trial, findings):
@@ -70,7 +70,7 @@ def run_trial(
             fleet,
             plan,
             trial,
-            given,
+            applied,
             run,
         )
     result = with_reach(trial, fleet)
@@ -98,7 +98,7 @@ def _yardsticks(
     plan: TrialPlan,
     trial: VerifyResult,
     measured: MeasuredLinks | None,
-    given: AppliedEnvironments,
+    applied: AppliedEnvironments,
 ) -> Yardsticks:
     from clusterprep.jobs.verify.link_verdicts import best_speeds
     from clusterprep.jobs.verify.speed import Yardsticks
@@ -109,7 +109,7 @@ def _yardsticks(
     earlier: tuple[float, ...] = ()
     key = comparable(plan, trial)
     if key is not None:
-        earlier = given.speeds(fleet.inventory.cluster, key)
+        earlier = applied.speeds(fleet.inventory.cluster, key)
     peers: dict[str, float] = {}
     if measured is not None:
         peers = best_speeds(measured.pairs)
@@ -151,7 +151,7 @@ def _shows_normal_speed(trial: VerifyResult, findings: Iterable[Finding]) -> boo
 
 
 def _remember_speed(
-    fleet: Fleet, plan: TrialPlan, trial: VerifyResult, given: AppliedEnvironments, run: str
+    fleet: Fleet, plan: TrialPlan, trial: VerifyResult, applied: AppliedEnvironments, run: str
 ) -> None:
     """Store the speed of this run; three stored runs tell what is normal (speed.RUNS)."""
     from clusterprep.jobs.verify.speed import largest
@@ -159,7 +159,7 @@ def _remember_speed(
     row = largest(trial.collectives)
     key = comparable(plan, trial)
     if row is not None and key is not None:
-        given.note_speed(fleet.inventory.cluster, key, run, row.busbw_gbs)
+        applied.record_speed(fleet.inventory.cluster, key, run, row.busbw_gbs)
 
 
 def _limited_by_findings(result: VerifyResult, findings: Sequence[Finding]) -> VerifyResult:

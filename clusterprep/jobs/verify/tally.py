@@ -133,6 +133,7 @@ def bandwidth_sweep(timeline: Timeline) -> tuple[CollectiveResult, ...]:
 
 
 def _collective(step: ScheduledTest, left: Sequence[Event], world: int) -> CollectiveResult:
+    """Return the speed of a step that all ranks left; bandwidths are in GB/s as in nccl-tests."""
     size = int(left[0].data["bytes"])
     seconds = max(float(event.data["seconds"]) for event in left)
     wrong = sum(int(event.data["wrong"]) for event in left)

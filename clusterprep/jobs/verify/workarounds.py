@@ -69,25 +69,40 @@ def available_settings(plan: TrialPlan, networks: Sequence[Mapping[str, str]]) -
 
     `networks` has the interface of every node in each network.
     """
-    candidates: list[Setting] = []
-    if plan.backend == "nccl":
-        for name, value in SWITCHES.items():
-            values = tuple((node.name, value) for node in plan.nodes)
-            candidates.append(Setting(name, values))
-    variable = INTERFACES.get(plan.backend)
-    if variable is not None:
-        # A = in front makes NCCL take a name as a whole, which is all that gloo does.
-        mark = "=" if plan.backend == "gloo" else ""
-        for network in networks:
-            interfaces: list[tuple[str, str]] = []
-            for node in plan.nodes:
-                interface = network[node.name].removeprefix(mark)
-                interfaces.append((node.name, interface))
-            candidates.append(Setting(variable, tuple(interfaces)))
+    candidates = _switch_settings(plan)
+    candidates += _interface_settings(plan, networks)
     return tuple(setting for setting in candidates if _changes(plan, setting))
 
 
+def _switch_settings(plan: TrialPlan) -> list[Setting]:
+    """Return each of SWITCHES as set on all nodes; nothing for backends other than NCCL."""
+    settings: list[Setting] = []
+    if plan.backend == "nccl":
+        for name, value in SWITCHES.items():
+            values = tuple((node.name, value) for node in plan.nodes)
+            settings.append(Setting(name, values))
+    return settings
+
+
+def _interface_settings(plan: TrialPlan, networks: Sequence[Mapping[str, str]]) -> list[Setting]:
+    """Return what moves the trial to each of these networks."""
+    variable = INTERFACES.get(plan.backend)
+    if variable is None:
+        return []
+    # A = in front makes NCCL take a name as a whole, which is all that gloo does.
+    mark = "=" if plan.backend == "gloo" else ""
+    settings: list[Setting] = []
+    for network in networks:
+        interfaces: list[tuple[str, str]] = []
+        for node in plan.nodes:
+            interface = network[node.name].removeprefix(mark)
+            interfaces.append((node.name, interface))
+        settings.append(Setting(variable, tuple(interfaces)))
+    return settings
+
+
 def _changes(plan: TrialPlan, setting: Setting) -> bool:
+    """Return whether a setting gives a rank another value than it has."""
     values = dict(setting.values)
     for rank in plan.ranks:
         before = rank.env.get(setting.variable, "")

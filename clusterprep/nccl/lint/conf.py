@@ -135,6 +135,7 @@ def judge(text: Text, versions: Versions) -> Iterator[Remark]:
 
 
 def _encoding(text: Text, versions: Versions) -> Iterator[Remark]:
+    """Yield remarks about a byte-order mark, and about carriage returns."""
     if text.mark and text.lines:
         message = "NCCL takes the mark for a part of the first line, which is lost"
         seen = "a byte-order mark (UTF-8) at the head of the file"
@@ -194,6 +195,7 @@ def ignores_text_behind_numbers(name: str) -> bool:
 
 
 def _length(number: int, line: str, setting: ConfSetting) -> Iterator[Remark]:
+    """Yield a remark about a name or value that is longer than NCCL reads."""
     size = max(len(setting.written.encode()), len(setting.name.encode()))
     if size > LONGEST or len(line.encode()) > LONGEST_LINE:
         message = "NCCL cuts it off without a word"
@@ -208,6 +210,7 @@ def _length(number: int, line: str, setting: ConfSetting) -> Iterator[Remark]:
 
 
 def _skipped(number: int, line: str) -> Iterator[Remark]:
+    """Yield a remark about a line that looks like a setting and has no =."""
     match = _LIKE_A_SETTING.match(line)
     if match:
         name = match[1]

@@ -32,6 +32,7 @@ def judge(text: Text, versions: Versions) -> Iterator[Remark]:
 
 
 def _settings(text: Text) -> Iterator[Remark]:
+    """Yield remarks about lines with an =."""
     for entry in text.entries:
         line = text.lines[entry.line - 1]
         if _NAMES.fullmatch(entry.name):
@@ -52,6 +53,7 @@ def _settings(text: Text) -> Iterator[Remark]:
 
 
 def _flawed_value(text: Text, entry: LintEntry, line: str) -> Iterator[Remark]:
+    """Yield a remark about a value that a reader takes otherwise than it was meant."""
     if text.dialect == "env-file":
         flaw = _env_file_flaw(line, entry.written)
     else:
@@ -174,6 +176,7 @@ def _returns(text: Text) -> Iterator[Remark]:
 
 
 def _blanks(text: Text) -> Iterator[Remark]:
+    """Yield a remark for each line of a shell with a blank beside its =."""
     message = (
         "a blank beside the =: the shell takes the parts for words of their own, and nothing is set"
     )
@@ -191,6 +194,7 @@ def _blanks(text: Text) -> Iterator[Remark]:
 
 
 def _split_lists(text: Text) -> Iterator[Remark]:
+    """Yield a remark for each list that a blank behind a comma cuts off."""
     message = "the list ends in a comma: a blank behind it ends the value, and the rest is lost"
     for entry in text.entries:
         if not entry.known or not entry.value.endswith(","):

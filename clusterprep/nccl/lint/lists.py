@@ -73,6 +73,7 @@ def _list_flaw(name: str, value: str) -> Flaw | None:
 
 
 def _wrong_characters(value: str) -> Flaw | None:
+    """Return the flaw of a list with a character that no name has, or None."""
     if re.search(r"\s", value):
         message = "a blank is taken for a part of the name, which matches nothing"
         return message, "no blanks", _without_blanks(value)
@@ -105,6 +106,7 @@ def _is_address(text: str) -> bool:
 
 
 def _wrong_separators(value: str) -> Flaw | None:
+    """Return the flaw of a list that is parted by something else than commas, or None."""
     if not value.isascii():
         message = "a character that no name has, as word processors put in"
         return message, "letters, digits and marks of ASCII", ""
@@ -118,6 +120,7 @@ def _wrong_separators(value: str) -> Flaw | None:
 
 
 def _interfaces_flaw(listed: NameList) -> Flaw | None:
+    """Return the flaw of a list of interfaces whose characters are right, or None."""
     if listed.negated and listed.takes("lo"):
         message = (
             "a ^ list replaces what NCCL leaves out by itself, "
@@ -135,6 +138,7 @@ def _interfaces_flaw(listed: NameList) -> Flaw | None:
 
 
 def _exact_flaw(value: str, *, many: bool) -> Flaw | None:
+    """Return the flaw of a variable that takes one whole name, or with `many` several."""
     reader = "gloo" if many else "TensorPipe"
     if value[0] in "^=":
         message = f"{reader} knows neither ^ nor =, only whole names"

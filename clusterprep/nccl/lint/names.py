@@ -63,6 +63,7 @@ def judge(text: Text, versions: Versions) -> Iterator[Remark]:
 def _about_known(
     entry: LintEntry, variable: Variable, text: Text, versions: Versions
 ) -> Remark | None:
+    """Return the first remark about a variable of the registry, or None."""
     if entry.name == _LABEL:
         return _label(entry)
     remark = _of_version(entry, variable, versions)
@@ -150,6 +151,7 @@ def nearest_name(name: str, likeness: float = 0.8) -> str | None:
 
 
 def _label(entry: LintEntry) -> Remark:
+    """Return the remark about NCCL_VERSION, which only looks like a setting."""
     message = (
         "NCCL does not read it: container images carry it as a label, "
         "and the library that is loaded decides"
@@ -192,6 +194,7 @@ def _of_version(entry: LintEntry, variable: Variable, versions: Versions) -> Rem
 
 
 def _removed(entry: LintEntry, variable: Variable, reader: _Reader) -> Remark | None:
+    """Return a remark if the reader does not read the variable any more, or may not."""
     removed = _numbers(variable["removed_in"])
     if not removed:
         return None
@@ -209,6 +212,7 @@ def _removed(entry: LintEntry, variable: Variable, reader: _Reader) -> Remark | 
 
 
 def _too_new(entry: LintEntry, variable: Variable, reader: _Reader) -> Remark | None:
+    """Return a remark if the reader's version does not have the variable yet."""
     since = _numbers(variable["since"])
     if not since or not reader.version or reader.version >= since:
         return None
@@ -226,6 +230,7 @@ def _too_new(entry: LintEntry, variable: Variable, reader: _Reader) -> Remark | 
 
 
 def _deprecated(entry: LintEntry, variable: Variable, reader: _Reader) -> Remark | None:
+    """Return a remark if the reader's version, or a version that is not known, deprecates it."""
     deprecated = _numbers(variable["deprecated_in"])
     if not deprecated:
         return None
@@ -244,6 +249,7 @@ def _deprecated(entry: LintEntry, variable: Variable, reader: _Reader) -> Remark
 def _outdated(
     entry: LintEntry, variable: Variable, message: str, severity: Severity = "warning"
 ) -> Remark:
+    """Return the remark that recommends the new name, or to drop the line if there is none."""
     new_name = variable["replaced_by"]
     wanted, remedy = "no such line", "drop the line"
     if new_name:

@@ -69,6 +69,7 @@ def _nccl(entry: LintEntry, variable: Variable) -> Remark | None:
 
 
 def _nccl_number(entry: LintEntry, variable: Variable, number: Number) -> Remark | None:
+    """Return a remark about a number that NCCL takes otherwise than it was meant, or None."""
     allowed = variable["allowed_values"]
     if not number.digits:
         if entry.value.strip().lower() in _OFF:
@@ -184,6 +185,7 @@ def _python(entry: LintEntry, variable: Variable) -> Remark | None:
 
 
 def _plug_in(entry: LintEntry, variable: Variable) -> Remark | None:
+    """Return a remark about a value with which aws-ofi-nccl does not start, or None."""
     consequence = "from 1.17 aws-ofi-nccl does not start with it, and NCCL falls back to TCP"
     allowed = variable["allowed_values"].split(";")[0]
     if not entry.value:

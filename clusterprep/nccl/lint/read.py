@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from clusterprep.nccl.lint import LintEntry, Text
 from clusterprep.nccl.lint.conf import COMMENT, DOLLAR, is_quoted, parse_setting
-from clusterprep.nccl.lint.shell import ASSIGNED, joined, read_shell, words_of
+from clusterprep.nccl.lint.shell import ASSIGNED, join_continued, read_shell, words_of
 
 MARK = "\ufeff"
 
@@ -128,7 +128,7 @@ def _unit(lines: list[str]) -> Iterator[LintEntry]:
     Quotes group words, and several settings fit one line.
     """
     entries: list[LintEntry] = []
-    for number, line in joined(lines):
+    for number, line in join_continued(lines):
         if line.lstrip().startswith(("#", ";")):
             continue
         key, _, settings = line.partition("=")

@@ -60,7 +60,7 @@ def read_shell(lines: Iterable[str]) -> Iterator[LintEntry]:
     entries: list[LintEntry] = []
     exported: set[str] = set()
     exports_all = False
-    for command in _commands(joined(_outside_here_documents(lines))):
+    for command in _commands(join_continued(_outside_here_documents(lines))):
         words = command.words
         exports_all = _exports_all(words, exports_all)
         unset = _unset(words)
@@ -79,6 +79,7 @@ def read_shell(lines: Iterable[str]) -> Iterator[LintEntry]:
 
 
 def _entry(assignment: _Assignment, command: _Command, exports_all: bool) -> LintEntry:
+    """Return the setting of an assignment as its command makes it."""
     scope = assignment.scope
     if scope == "file" and not command.sure:
         scope = "branch"
@@ -157,7 +158,7 @@ def _assignments(words: Sequence[str]) -> Iterator[_Assignment]:
     elif first == "set":
         yield from _of_fish(words)
     elif first in _PRINTING:
-        yield from _printed(words)
+        yield from _of_prolog(words)
     elif first in _DECLARING:
         bare = not _exports(words)
         for name, value in _pairs(words[1:]):
@@ -189,7 +190,7 @@ def _of_fish(words: Sequence[str]) -> Iterator[_Assignment]:
         yield _Assignment(operands[0], " ".join(operands[1:]))
 
 
-def _printed(words: Sequence[str]) -> Iterator[_Assignment]:
+def _of_prolog(words: Sequence[str]) -> Iterator[_Assignment]:
     """Yield `echo "export NAME=value"` and `echo export NAME=value`."""
     for word in words[1:]:
         if not word.startswith("export "):
@@ -252,7 +253,7 @@ def _commands(rows: Iterable[tuple[int, str]]) -> Iterator[_Command]:
     for number, line in rows:
         words: list[str] = []
         is_conditional = False
-        line_words = words_of(_code(line), operators=True) or []
+        line_words = words_of(_without_comment(line), operators=True) or []
         for word in [*line_words, ";"]:
             if _is_operator(word):
                 if words:
@@ -284,10 +285,13 @@ def _depth_after(word: str, depth: int) -> int:
     return depth
 
 
-def _code(line: str) -> str:
-    """Return a line without its comment, which starts with a word and outside of quotes."""
-    quote = ""
-    before = ""
+def _without_comment(line: str) -> str:
+    """Return a line without its comment.
+
+    A comment starts at a # that begins a word and is outside of quotes.
+    """
+    quote = ""  # the one that is open
+    before = ""  # the character before this one
     for place, character in enumerate(line):
         if character in "\"'" and before != "\\":
             if not quote:
@@ -325,7 +329,7 @@ def _outside_here_documents(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
         if not end:
             yield line
-            start = _HERE.search(_code(line))
+            start = _HERE.search(_without_comment(line))
             if start:
                 end = start[3]
                 strips_tabs = bool(start[1])
@@ -340,10 +344,10 @@ def _outside_here_documents(lines: Iterable[str]) -> Iterator[str]:
             yield ""
 
 
-def joined(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+def join_continued(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     r"""Yield lines with their numbers, joined if a backslash at the end continues them.
 
-    >>> list(joined(["A=1 \\", "B=2", "C=3"]))
+    >>> list(join_continued(["A=1 \\", "B=2", "C=3"]))
     [(1, 'A=1 B=2'), (3, 'C=3')]
     """
     start = 0

@@ -102,6 +102,7 @@ def _doubles(text: Text) -> Iterator[Remark]:
 
 
 def _sockets(held: Held) -> Iterator[Remark]:
+    """Yield a remark if threads and sockets per thread make more sockets than NCCL opens."""
     threads = _integer(held, "NCCL_SOCKET_NTHREADS")
     sockets = _integer(held, "NCCL_NSOCKS_PERTHREAD")
     if not threads or not sockets:
@@ -135,6 +136,7 @@ def _later(first: LintEntry, second: LintEntry) -> LintEntry:
 
 
 def _contradictions(held: Held) -> Iterator[Remark]:
+    """Yield a remark for each two settings that cannot both hold."""
     for low_name, high_name in _PAIRS:
         low, high = _integer(held, low_name), _integer(held, high_name)
         if low is None or high is None:
@@ -157,6 +159,7 @@ def _contradictions(held: Held) -> Iterator[Remark]:
 
 
 def _useless(held: Held) -> Iterator[Remark]:
+    """Yield a remark for each setting of something that another one switches off."""
     switch = _rdma_switch(held)
     if switch:
         message = f"{switch} switches RDMA off, so this line has no effect"
@@ -187,6 +190,7 @@ def _rdma_switch(held: Held) -> str:
 
 
 def _gid_index(held: Held, versions: Versions) -> Iterator[Remark]:
+    """Yield a remark about a fixed index for an NCCL that finds it by itself."""
     entry = held.get("NCCL_IB_GID_INDEX")
     if entry is None or versions.nccl is None or versions.nccl < _FINDS_GID:
         return

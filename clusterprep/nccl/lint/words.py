@@ -42,6 +42,7 @@ def _debug(entry: LintEntry) -> Remark | None:
 
 
 def _distance(entry: LintEntry) -> Remark | None:
+    """Return a remark about a word or number that is no distance between GPUs, or None."""
     if entry.value in _DISTANCES:
         return None
     if entry.value[0].isdigit():
@@ -86,6 +87,7 @@ def _choice(entry: LintEntry) -> Remark | None:
 
 
 def _subsystems(entry: LintEntry) -> Remark | None:
+    """Return a remark about the first word of a list that is no subsystem of NCCL's log."""
     problem = "a blank in the list" if " " in entry.value else ""
     allowed = registry()["NCCL_DEBUG_SUBSYS"]["allowed_values"].removeprefix("[^]")
     known = set(allowed.split(","))

@@ -52,6 +52,7 @@ def refusal(target: str, name: str, value: str) -> str | None:
 
 
 def _too_long(target: str, name: str, value: str) -> str | None:
+    """Return why a value is longer than a reader takes, or None. Lengths are in bytes."""
     setting = len(f"{name}={value}".encode())
     if setting > KERNEL_MOST:
         size = f"{setting} bytes with the name"
@@ -71,6 +72,7 @@ def _too_long(target: str, name: str, value: str) -> str | None:
 
 
 def _reserved_name(target: str, name: str) -> str | None:
+    """Return why a variable cannot be set by this target, or None."""
     if target in ("profile.d", "env-file") and name in SHELLS_OWN:
         why = f"shells keep '{name}' for themselves"
         return f"{why}, and do not take it from {target}; leave it out"

@@ -23,7 +23,7 @@ def derive(basis: Basis) -> Iterable[Derived]:
     yield from _error_handling(basis.fleet)
     why = "device numbers then mean the same to CUDA, nvidia-smi and NVML"
     yield Derived("CUDA_DEVICE_ORDER", "PCI_BUS_ID", names, why)
-    yield from _declared(basis)
+    yield from _declared_devices(basis)
 
 
 def _error_handling(fleet: Fleet) -> Iterable[Derived]:
@@ -78,7 +78,8 @@ def _reads_old(build: Torch | Absent) -> bool | str | None:
     return version[:2] < RENAMED
 
 
-def _declared(basis: Basis) -> Iterable[Derived]:
+def _declared_devices(basis: Basis) -> Iterable[Derived]:
+    """Yield how many ranks a node starts and which GPUs they use, where that is declared."""
     nproc: dict[str, ValueAndReason] = {}
     devices: dict[str, ValueAndReason] = {}
     for node in basis.fleet.reached:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from clusterprep.facts.gpu import Nvml, Readings
-from clusterprep.facts.nvlink import NvLinks, joined
+from clusterprep.facts.nvlink import NvLinks, pair_statuses
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.nccl.variables import Basis, Derived, ValueAndReason, grouped
 
@@ -26,7 +26,7 @@ def derive(basis: Basis) -> Iterable[Derived]:
     """
     values: dict[str, ValueAndReason] = {}
     for node in basis.fleet.reached:
-        pairs = broken(basis.fleet, node)
+        pairs = broken_pairs(basis.fleet, node)
         if pairs:
             names = ", ".join(f"{first} and {second}" for first, second in pairs)
             why = (
@@ -37,7 +37,7 @@ def derive(basis: Basis) -> Iterable[Derived]:
     yield from grouped("NCCL_P2P_DISABLE", values)
 
 
-def broken(fleet: Fleet, node: Node) -> list[Pair]:
+def broken_pairs(fleet: Fleet, node: Node) -> list[Pair]:
     """Return the pairs of the job's GPUs that NVLink joins and that cannot reach each other.
 
     A pair whose state is not known does not count as broken.
@@ -50,18 +50,18 @@ def broken(fleet: Fleet, node: Node) -> list[Pair]:
     use = None
     if node.gpus is not None:
         use = node.gpus.use
-    partitioned = _partitioned(fleet.fact(node.name, "gpu.mig"))
+    partitioned = _partitioned_gpus(fleet.fact(node.name, "gpu.mig"))
     pairs = []
-    for pair, status in joined(statuses).items():
+    for pair, status in pair_statuses(statuses).items():
         if status in (None, FINE, UNKNOWN):
             continue
         is_used = use is None or set(pair) <= set(use)
-        if is_used and partitioned.isdisjoint(pair) and _linked(links, nvml, pair):
+        if is_used and partitioned.isdisjoint(pair) and _are_linked(links, nvml, pair):
             pairs.append(pair)
     return pairs
 
 
-def _partitioned(mig: Readings | Absent) -> set[int]:
+def _partitioned_gpus(mig: Readings | Absent) -> set[int]:
     """Return the GPUs that are cut into instances, which have no peers by design."""
     if isinstance(mig, Absent):
         return set()
@@ -72,7 +72,7 @@ def _partitioned(mig: Readings | Absent) -> set[int]:
     return indices
 
 
-def _linked(links: Mapping[int, NvLinks | Absent], nvml: Nvml, pair: Pair) -> bool:
+def _are_linked(links: Mapping[int, NvLinks | Absent], nvml: Nvml, pair: Pair) -> bool:
     """Return whether both GPUs have NVLinks up, to one switch or to each other."""
     first, second = (links.get(index) for index in pair)
     if not isinstance(first, NvLinks) or not isinstance(second, NvLinks):
@@ -81,14 +81,14 @@ def _linked(links: Mapping[int, NvLinks | Absent], nvml: Nvml, pair: Pair) -> bo
         return False
     if first.switched and second.switched:
         return True
-    peers = {_normalized(peer) for peer in first.peers}
+    peers = {_normalized_address(peer) for peer in first.peers}
     for gpu in nvml.gpus:
         if gpu.index == pair[1]:
-            return _normalized(gpu.pci) in peers
+            return _normalized_address(gpu.pci) in peers
     return False
 
 
-def _normalized(address: str) -> str:
+def _normalized_address(address: str) -> str:
     """Return a PCI address in one form.
 
     NVML writes the domain with eight digits, or four, and letters of either case.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, Fleet, Node
-from clusterprep.nccl.rails import TrainingSet, switched_off, training_sets
+from clusterprep.nccl.rails import TrainingSet, is_rdma_switched_off, training_sets
 from clusterprep.nccl.variables import Basis, Derived, ValueAndReason, grouped, not_known
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -35,7 +35,7 @@ def derive(basis: Basis) -> Iterable[Derived]:
     both are decided once: what the inventory says of them on one node is an answer for all.
     """
     # A list of devices would have no reader.
-    if all(switched_off(node) for node in basis.fleet.reached):
+    if all(is_rdma_switched_off(node) for node in basis.fleet.reached):
         return
     ports_by_node: dict[str, Ports] = {}
     gaps: dict[str, ValueAndReason] = {}
@@ -49,8 +49,8 @@ def derive(basis: Basis) -> Iterable[Derived]:
         yield from grouped("NCCL_IB_HCA", gaps)
     elif all(ports.names for ports in ports_by_node.values()):
         yield from _device_lists(ports_by_node)
-    elif not _any_rdma(ports_by_node) and not _wanted(basis.fleet):
-        yield _disabled(basis)
+    elif not _any_rdma(ports_by_node) and not _is_declared_on(basis.fleet):
+        yield _ib_disable(basis)
 
 
 def _device_lists(ports_by_node: Mapping[str, Ports]) -> Iterable[Derived]:
@@ -64,16 +64,18 @@ def _any_rdma(ports_by_node: Mapping[str, Ports]) -> bool:
     return any(ports.names or ports.foreign for ports in ports_by_node.values())
 
 
-def _disabled(basis: Basis) -> Derived:
+def _ib_disable(basis: Basis) -> Derived:
     why = "no node has a usable RDMA port; without this NCCL may try a dead device and wait"
     if all(node.interfaces.rdma is not None for node in basis.fleet.reached):
         why = "declared as interfaces.rdma: none"
     return Derived("NCCL_IB_DISABLE", "1", basis.names, why)
 
 
-def _wanted(fleet: Fleet) -> bool:
+def _is_declared_on(fleet: Fleet) -> bool:
     """Return whether a node says NCCL_IB_DISABLE=0: the others cannot be told the opposite."""
-    return any("NCCL_IB_DISABLE" in node.env and not switched_off(node) for node in fleet.reached)
+    return any(
+        "NCCL_IB_DISABLE" in node.env and not is_rdma_switched_off(node) for node in fleet.reached
+    )
 
 
 def ports_of(fleet: Fleet, node: Node) -> Ports | Absent:
@@ -87,7 +89,7 @@ def ports_of(fleet: Fleet, node: Node) -> Ports | Absent:
         return Ports((setting.value,), setting.value, f"declared under {setting.layer}")
     declared = node.interfaces.rdma
     if declared is not None:
-        value = _value(declared, None if isinstance(devices, Absent) else devices)
+        value = _hca_list(declared, None if isinstance(devices, Absent) else devices)
         return Ports(declared, value, "declared as interfaces.rdma")
     if isinstance(devices, Absent):
         return devices
@@ -98,10 +100,10 @@ def ports_of(fleet: Fleet, node: Node) -> Ports | Absent:
         return training
     names = tuple(rail.name for rail in training.rails if rail.port.link_layer in LAYERS)
     foreign = bool(training.rails) and not names
-    return Ports(names, _value(names, devices), _why(training), foreign)
+    return Ports(names, _hca_list(names, devices), _reasons(training), foreign)
 
 
-def _value(names: tuple[str, ...], devices: tuple[RdmaDevice, ...] | None) -> str:
+def _hca_list(names: tuple[str, ...], devices: tuple[RdmaDevice, ...] | None) -> str:
     """Return the list for NCCL_IB_HCA, with a leading = if it must be read as whole names.
 
     NCCL matches devices by prefix: mlx5_1 would take mlx5_10 too. Without knowledge of the devices
@@ -131,7 +133,8 @@ def _prefix_takes_more(names: tuple[str, ...], devices: tuple[RdmaDevice, ...]) 
     return by_prefix != by_name
 
 
-def _why(training: TrainingSet) -> str:
+def _reasons(training: TrainingSet) -> str:
+    """Return why these ports are the training set, and why others are left out."""
     names_by_reason: dict[str, list[str]] = {}
     for name, reason in training.left_out.items():
         names_by_reason.setdefault(reason, []).append(name)

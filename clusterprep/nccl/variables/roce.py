@@ -8,7 +8,7 @@ from clusterprep.facts.torch import Torch
 from clusterprep.model import Absent
 from clusterprep.model.versions import leading_numbers
 from clusterprep.nccl.gids import DYNAMIC, addresses_of, roce_rails, usable_gid
-from clusterprep.nccl.rails import RdmaRail, switched_off, training_sets
+from clusterprep.nccl.rails import RdmaRail, is_rdma_switched_off, training_sets
 from clusterprep.nccl.variables import Basis, Derived, ValueAndReason, grouped, not_known
 
 NAME = "NCCL_IB_GID_INDEX"
@@ -24,7 +24,7 @@ def derive(basis: Basis) -> Iterable[Derived]:
     for node in basis.fleet.reached:
         training = training_sets(basis.fleet)[node.name]
         # An absent set is a gap of NCCL_IB_HCA. With RDMA off the index would have no reader.
-        if isinstance(training, Absent) or switched_off(node):
+        if isinstance(training, Absent) or is_rdma_switched_off(node):
             continue
         rails = roce_rails(training)
         if not rails:
@@ -58,6 +58,7 @@ def _index(basis: Basis, node: str, rails: list[RdmaRail]) -> ValueAndReason | N
 def _common_index(
     rails: list[RdmaRail], addresses: dict[str, set[str]], build: Torch
 ) -> ValueAndReason | None:
+    """Return the GID index that is right for all ports; None if no single one is."""
     indices = set()
     for rail in rails:
         entry = usable_gid(rail.port, addresses)

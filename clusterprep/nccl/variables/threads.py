@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Node
-from clusterprep.nccl.rails import switched_off
+from clusterprep.nccl.rails import is_rdma_switched_off
 from clusterprep.nccl.variables import Basis, Derived
 from clusterprep.nccl.variables.rdma import ports_of
 
@@ -73,7 +73,7 @@ def _speed_of(name: str, interfaces: Iterable[Interface]) -> int | None:
 
 def _sockets_only(basis: Basis, node: Node) -> bool:
     """Return whether sockets, and not RDMA, carry the training on a node."""
-    if switched_off(node):
+    if is_rdma_switched_off(node):
         return True
     if "NCCL_IB_DISABLE" in node.env:  # RDMA is declared on, whatever devices there are
         return False

@@ -1,6 +1,6 @@
 """The registry of variables: who reads a name, its values, and whether nccl.conf may set it.
 
->>> nccl_reads("NCCL_DEBUG")
+>>> is_read_by_nccl_or_plugin("NCCL_DEBUG")
 True
 """
 
@@ -19,7 +19,11 @@ _DATA = Path(__file__).parent.parent.parent / "data"
 
 @functools.cache
 def registry() -> Mapping[str, Mapping[str, Any]]:
-    """Return every known variable by name, as data/nccl_variables.json describes it."""
+    """Return every known variable by name, as data/nccl_variables.json describes it.
+
+    The keys of an entry are owner (nccl, torch, ofi, …), kind (bool, int, size, …), since,
+    removed_in, on_invalid (how a value is read) and others. Texts are None where nothing is known.
+    """
     text = (_DATA / "nccl_variables.json").read_text(encoding="utf-8")
     entries = json.loads(text)["variables"]
     return {entry["name"]: entry for entry in entries}

@@ -478,6 +478,7 @@ def is_replaced(folder, manifest, entry):
 
 
 def refuse_edited(folder, entries):
+    """Raise Stop for the first file that is neither what the run wrote nor what was before it."""
     for entry in entries:
         data, _ = current_state(entry)
         after = read_stored(folder, entry["after"])
@@ -504,6 +505,7 @@ def restore(folder, manifest, entries, by=None):
 
 
 def put_back(folder, entry):
+    """Give a file or kernel value of the manifest its old bytes, owner and mode."""
     old = read_stored(folder, entry["backup"])
     data, access = current_state(entry)
     same_access = not entry["access"] or access == entry["was"]
@@ -530,6 +532,7 @@ def runs(agent, request):
 
 
 def described(folder, manifest):
+    """Return a run as it is reported, with its files as they were, were written and are now."""
     files = []
     for entry in manifest["files"]:
         files.append(described_file(folder, entry))
@@ -542,6 +545,7 @@ def described(folder, manifest):
 
 
 def described_file(folder, entry):
+    """Return the row of one file: `strange` says why it cannot be read as a file now."""
     row = {
         "path": entry["path"],
         "mode": access_before(entry)[0],

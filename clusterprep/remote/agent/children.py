@@ -31,10 +31,13 @@ STOPPED = {"T": "stopped", "t": "traced"}  # by the state letter in /proc/PID/st
 
 
 class Child(object):
-    """One started process: whether it runs, and how it ended. `number` is its rank, or None."""
+    """One started process: whether it runs, and how it ended.
 
-    def __init__(self, company, number, process):
-        self.company, self.number, self.process = company, number, process
+    `group` is the ProcessGroup that it belongs to, `number` its rank, or None.
+    """
+
+    def __init__(self, group, number, process):
+        self.group, self.number, self.process = group, number, process
         # That of the rank itself, also where the job's python is a wrapper that forks.
         self.pid = process.pid
         self.state, self._in_wait = "", 0
@@ -50,10 +53,11 @@ class Child(object):
         if code is not None:
             self._end(code, now)
             return
-        if not self.company.stopping:
+        if not self.group.stopping:
             self._look_at_state()
 
     def _end(self, code, now):
+        """Report the end of the process. `code` is Popen's: below 0 the number of a signal."""
         self.ended = True
         self.hear_the_rest()
         number = -code
@@ -66,13 +70,14 @@ class Child(object):
             }
         else:
             body = {"code": code}
-        body.update(self.last_words(), asked=self.company.stopping)
+        body.update(self.last_words(), asked=self.group.stopping)
         moment = self.silent_since or now
         if now - moment >= 1.0:
             moment = now
-        self.company.tell("exit", self.number, moment, fields=body)
+        self.group.tell("exit", self.number, moment, fields=body)
 
     def _look_at_state(self):
+        """Report a change between running, stopped, traced and stuck."""
         letter, _ = process_stat(self.pid)
         self._in_wait = self._in_wait + 1 if letter == "D" else 0
         state = STOPPED.get(letter, "")
@@ -88,7 +93,7 @@ class Child(object):
             "state": state,
             "where": where.decode("ascii"),
         }
-        self.company.tell("state", self.number, fields=body)
+        self.group.tell("state", self.number, fields=body)
 
     # What ranks and processes of a launch do differently.
 
@@ -148,6 +153,7 @@ class ProcessGroup(object):
             self._go_on_stopping(now)
 
     def _is_any_ending(self):
+        """Return whether the output of a child has closed while its end was not seen yet."""
         for child in self.children:
             if child.silent_since is not None and not child.ended:
                 return True
@@ -163,6 +169,7 @@ class ProcessGroup(object):
                 child.ask_to_end()
 
     def _go_on_stopping(self, now):
+        """Kill what has not ended in its grace; answer when nothing is left, or after PATIENCE."""
         all_ended = all(child.ended for child in self.children)
         if now < self._kill_at and not all_ended:
             return
@@ -204,6 +211,7 @@ class ProcessGroup(object):
             time.sleep(0.02)
 
     def close(self):
+        """Report and close what is left of all children, and leave the agent's loop."""
         for child in self.children:
             child.look(time.monotonic())
             child.close()
@@ -295,6 +303,7 @@ def popen(account, argv, env, **streams):
 
 
 def prepare_as(account):
+    """Return what a child runs before its program: it becomes the user, and dies with the agent."""
     import ctypes
 
     prctl, agent = ctypes.CDLL(None).prctl, os.getpid()

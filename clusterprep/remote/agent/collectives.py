@@ -6,7 +6,7 @@ all_to_all fill from all ranks, and reduce_scatter reads.
 
 import time
 
-from clusterprep.remote.agent.sums import PRIME, Numbers, explain
+from clusterprep.remote.agent.sums import PRIME, Numbers, ceil_divide, explain
 
 MAX_REPETITIONS = 5
 BUDGET = 2.0  # seconds that the timed repetitions of one size may take together
@@ -18,7 +18,7 @@ PROBE_SHARE = 0.02
 TIME_SHARE, MEMORY_SHARE = 0.25, 0.5  # of the time limit and of the memory that is free
 # Ranks. In a larger world too many rounds would be needed to locate a rank that spoils a sum.
 MAX_LOCATED = 64
-LOCATING = 10.0  # seconds that these rounds may take together
+LOCATING_LIMIT = 10.0  # seconds that these rounds may take together
 # Ranks that one rank blames: a report is a line of 16 KiB, and a longer list proves nothing.
 MAX_BLAMED = 16
 TEXT = 300  # characters of a refusal that are reported
@@ -38,8 +38,11 @@ class RankContext(object):
     """What all collectives of one rank share: torch, its device, and the data."""
 
     def __init__(self, torch, device, rank, world):
-        self.torch, self.dist, self.device = torch, torch.distributed, device
-        self.rank, self.world = rank, world
+        self.torch = torch
+        self.dist = torch.distributed
+        self.device = device
+        self.rank = rank
+        self.world = world
         self._numbers = {}
 
     def numbers(self, dtype, added):
@@ -67,6 +70,7 @@ class RankContext(object):
         return float(cell[0])
 
     def reduce_to_greatest(self, tensor, limit):
+        """Put into each element of the tensor its greatest value of all ranks."""
         greatest = self.dist.ReduceOp.MAX
 
         def run(async_op):
@@ -78,17 +82,31 @@ class RankContext(object):
 class Collective(object):
     """One collective of one type and size.
 
-    `parts` yields the pieces of the result, each with what is expected in it: (buffer, share, its
-    first row, the rank that it came from; None if all ranks are added up).
+    A subclass says what is sent and what should come out:
+
+    * `ways()`: into how many pieces the buffer is divided, one for each rank or one in all.
+    * `buffers()`: how many bytes of memory each byte of the size takes.
+    * `reserve()` allocates the buffers, with `self.share` elements in a piece.
+    * `give(turn)` fills what this rank sends.
+    * `run(turn, async_op)` calls torch, and returns its handle.
+    * `parts(turn)` yields the pieces of the result, each with what is expected in it: (buffer,
+      share, its first row, the rank that it came from; None if all ranks are added up).
+
+    `turn` is the number of the repetition, 0 for the warm-up.
     """
 
     added = False  # whether ranks are added up
 
     def __init__(self, context, dtype):
-        self.context, self.dtype = context, dtype
+        self.context = context
+        self.dtype = dtype
         self.numbers = context.numbers(dtype, self.added)
-        self.wrong, self.first, self.blame = 0, None, []
-        self.own = float("inf")
+        # Of the repetition with most wrong elements: their number, the report of the first, and the
+        # ranks that this one blames, as (rank, "missing", "doubled" or "wrong").
+        self.wrong = 0
+        self.first = None
+        self.blame = []
+        self.own = float("inf")  # seconds; see `once`
 
     def prepare(self, size):
         """Allocate buffers of at least `size` bytes, equal pieces of whole elements for all ranks.
@@ -96,11 +114,13 @@ class Collective(object):
         Returns the size that they have.
         """
         pieces = self.ways()
-        width = self.empty(1).element_size()
-        self.share = max(1, -(-size // (width * pieces)))  # elements of one rank's piece
-        self.rows = -(-self.share // PRIME)
+        element = self.empty(1)
+        width = element.element_size()  # bytes
+        step = width * pieces  # bytes that one more element in each piece takes
+        self.share = max(1, ceil_divide(size, step))  # elements of one rank's piece
+        self.rows = ceil_divide(self.share, PRIME)  # of one piece
         self.reserve()
-        return self.share * pieces * width
+        return self.share * step
 
     def buffers(self):
         """Return how many bytes of memory each byte of the size takes."""
@@ -135,7 +155,11 @@ class Collective(object):
         return seconds
 
     def check(self, turn):
-        wrong, first, blame, start = 0, None, [], 0
+        """Compare the result with what is expected. Of all repetitions the worst is kept."""
+        wrong = 0
+        first = None
+        blame = []
+        start = 0  # elements of the pieces before
         for buffer, share, row, source in self.parts(turn):
             count, samples = self.numbers.compare(buffer, share, row, turn)
             if count:
@@ -148,9 +172,16 @@ class Collective(object):
             wrong += count
             start += buffer.numel()
         if wrong > self.wrong:
-            self.wrong, self.first, self.blame = wrong, first, blame
+            self.wrong = wrong
+            self.first = first
+            self.blame = blame
 
     def result(self):
+        """Return what is reported of all repetitions.
+
+        The number of wrong elements, the first of them, [(rank, why)] of those blamed, and the
+        least seconds of this rank's own work.
+        """
         blame = self.blame[:MAX_BLAMED]
         return {
             "wrong": self.wrong,
@@ -162,14 +193,13 @@ class Collective(object):
     def describe(self, start, sample, turn, source):
         """Return the report of the first wrong element. `turn` is the repetition, 0 the warm-up."""
         offset, _, _, seen, wanted = sample
-        row = {
+        return {
             "index": start + offset,
-            "seen": repr(seen),
+            "seen": repr(seen),  # text, as JSON has no NaN
             "wanted": wanted,
+            "turn": turn,
+            "source": source,
         }
-        row["turn"] = turn
-        row["source"] = source
-        return row
 
     def own_share(self):
         """Return what this rank gives."""
@@ -210,6 +240,7 @@ class Broadcast(Collective):
     """
 
     def root(self, turn):
+        """Return the rank that sends."""
         step = self.context.world // 2 + 1
         return turn * step % self.context.world
 
@@ -337,25 +368,38 @@ def fitting(context, step, limit):
     would be, and the caller handles that. A rank's own work counts, for the others wait for it.
     """
     wanted = step["bytes"]
-    collective = collective_of(context, step)
-    collective.prepare(min(PROBED[0], wanted))
-    collective.once(0, limit)  # connects
+    predicted = predicted_seconds(context, step, limit)
+    in_time = limit * TIME_SHARE / max(predicted, 1e-9)
+    processes = step.get("among", 1)  # that share this memory
+    room = context.device.room() / processes
+    needed = wanted * collective_of(context, step).buffers()
+    in_memory = room * MEMORY_SHARE / needed
+    share = min(1.0, in_time, in_memory)
+    share = -context.spread(-share, limit)  # the least of all ranks
+    if share >= 1.0:
+        return wanted, ""
+    # All ranks take part in this, so it comes after a decision that is the same on all of them.
+    is_time = context.spread(float(in_memory > in_time), limit)
+    reason = "time" if is_time else "memory"
+    fitting_bytes = int(wanted * share)
+    return max(1, fitting_bytes), reason
+
+
+def predicted_seconds(context, step, limit):
+    """Return how long one repetition of a step will take, from one of the sizes in PROBED."""
+    wanted = step["bytes"]
+    first = collective_of(context, step)
+    first.prepare(min(PROBED[0], wanted))
+    first.once(0, limit)  # connects
     for size in PROBED:
         collective = collective_of(context, step)
         probed = collective.prepare(min(size, wanted))
         seconds = collective.once(1, limit)
         seconds = context.spread(seconds + collective.own, limit)
-        if seconds * PROBED[-1] / probed > limit * PROBE_SHARE:
+        for_largest_probe = seconds * PROBED[-1] / probed
+        if for_largest_probe > limit * PROBE_SHARE:
             break
-    predicted = seconds * wanted / probed
-    in_time = limit * TIME_SHARE / max(predicted, 1e-9)
-    room = context.device.room() / step.get("among", 1)
-    in_memory = room * MEMORY_SHARE / (wanted * collective.buffers())
-    share = -context.spread(-min(1.0, in_time, in_memory), limit)  # the least of all ranks
-    if share >= 1.0:
-        return wanted, ""
-    is_time = context.spread(float(in_memory > in_time), limit)
-    return max(1, int(wanted * share)), "time" if is_time else "memory"
+    return seconds * wanted / probed
 
 
 def measure(context, channel, step, limit):
@@ -369,9 +413,10 @@ def measure(context, channel, step, limit):
         "dtype": step["dtype"],
     }
     collective = collective_of(context, step)
-    entered, size = False, step["bytes"]
+    size = step["bytes"]
+    report["bytes"] = size
+    entered = False
     try:
-        report["bytes"] = size
         if step["fit"]:
             size, report["scaled"] = fitting(context, step, limit)
         report["bytes"] = collective.prepare(size)
@@ -397,10 +442,13 @@ def measure(context, channel, step, limit):
     for turn in range(1, count + 1):
         times.append(collective.once(turn, limit))
     times.sort()
-    if collective.added and context.spread(float(collective.wrong > 0), limit):
-        locate(context, collective, slowest, limit)
+    if collective.added:
+        is_wrong = float(collective.wrong > 0)
+        if context.spread(is_wrong, limit):
+            locate(context, collective, slowest, limit)
     report.update(collective.result())
-    channel.tell("left", seconds=times[len(times) // 2], best=times[0], **report)
+    median = times[len(times) // 2]
+    channel.tell("left", seconds=median, best=times[0], **report)
 
 
 def refused(error):
@@ -415,27 +463,31 @@ def refused(error):
 
 
 def locate(context, collective, slowest, limit):
-    """Find the ranks that spoil a sum: each rank in turn gives its share alone.
+    """Blame the ranks that spoil a sum: each rank in turn gives its share alone.
 
     It goes through the same way of adding. The greatest is taken, and what the others give is
     below every share, so that the result is that rank's alone: a rank that adds something to what
     it gives spoils its own round. Where many rounds are spoiled, the others give zeros, which a
     rank that flips signs or multiplies leaves as they are. If many are spoiled again, no rank is
-    blamed.
+    blamed. `slowest` is how many seconds the collective took the slowest rank.
     """
     world = context.world
-    if world > MAX_LOCATED or slowest * world > LOCATING or world < 2:
+    takes_too_long = world > MAX_LOCATED or slowest * world > LOCATING_LIMIT
+    if takes_too_long or world < 2:
         return
-    few = max(1, world // 4)
-    for idle in (-2 * collective.numbers.greatest, 0):
+    most_spoiled = max(1, world // 4)  # more at once say nothing about single ranks
+    below_every_share = -2 * collective.numbers.greatest
+    for idle in (below_every_share, 0):
         bad = spoiled_alone(context, collective, idle, limit)
-        proves_nothing = not 0 < len(bad) <= few
+        proves_nothing = not 0 < len(bad) <= most_spoiled
+        # All ranks have to go on alike, so it counts only where it proves something to all.
         if not context.spread(float(proves_nothing), limit):
             add_blame(collective, bad)
             return
 
 
 def add_blame(collective, ranks):
+    """Add to the blame of a collective the ranks that it does not blame yet."""
     known = [rank for rank, _ in collective.blame]
     added = []
     for rank in ranks:
@@ -446,8 +498,10 @@ def add_blame(collective, ranks):
 
 def spoiled_alone(context, collective, idle, limit):
     """Return the ranks whose share arrives wrong here, given alone while the others give `idle`."""
-    numbers, bad = collective.numbers, []
-    buffer = collective.empty(collective.share * collective.ways())
+    numbers = collective.numbers
+    bad = []
+    length = collective.share * collective.ways()
+    buffer = collective.empty(length)
     for source in range(context.world):
         share = numbers.single(source)
         buffer.fill_(idle)

@@ -117,6 +117,7 @@ def environment(given, mark):
 
 
 def end_with_parent():
+    """Return what a child runs before its program: from then on it dies with the agent."""
     import ctypes
 
     prctl, agent = ctypes.CDLL(None).prctl, os.getpid()
@@ -176,6 +177,7 @@ class Task(object):
             self.go_on()
 
     def go_on(self):
+        """Start the next command of the operation, or answer the request if there is none."""
         try:
             operation = self.steps.send(self.command)
             self.command = None

@@ -106,6 +106,7 @@ def _bridge(address):
 
 
 def _function(address, kind, vendor):
+    """Return the row of one PCI function: `kind` is its class, `above` the bridges on the way."""
     folder = PCI + address
     row = read_all_small(folder, LINK)
     row.update(at=address, vendor=vendor, above=[], root=None)
@@ -146,6 +147,7 @@ def _acs(path):
 
 
 def _acs_control(fd):
+    """Return the ACS control register of a function, None if it has no ACS, or "denied"."""
     offset = EXTENDED
     for _ in range(MAX_CAPABILITIES):
         data = os.pread(fd, 4, offset)
@@ -253,6 +255,7 @@ def read_verbs(user):
 
 
 def _ids(user):
+    """Return the user id and the group ids of a user, by default of this process."""
     if user is None:
         groups = set(os.getgroups())
         groups.add(os.getegid())
@@ -416,16 +419,17 @@ def _route(destination, address, index=None):
         sock.close()
 
 
-def _attributes(data):
-    end, kind = struct.unpack_from("=IH", data)
-    if kind != RTM_NEWROUTE:  # an error: no route
+def _attributes(answer):
+    """Return the attributes of the kernel's answer by their numbers, None if it is no route."""
+    end, kind = struct.unpack_from("=IH", answer)
+    if kind != RTM_NEWROUTE:
         return None
     attributes, offset = {}, 28  # behind struct nlmsghdr and struct rtmsg
     while offset + 4 <= end:
-        length, kind = struct.unpack_from("=HH", data, offset)
-        attributes[kind] = data[offset + 4 : offset + length]
+        length, kind = struct.unpack_from("=HH", answer, offset)
+        attributes[kind] = answer[offset + 4 : offset + length]
         aligned = (length + 3) & ~3
-        offset += max(aligned, 4)
+        offset += max(aligned, 4)  # a length of 0 would not end the loop
     return attributes
 
 

@@ -68,7 +68,10 @@ _holding = []  # type: list[tuple[object, list[int]]]
 
 
 def accept(now):
-    """Accept all waiting connections, and close the oldest where they become many."""
+    """Accept all waiting connections, and close the oldest where they become many.
+
+    The agent's loop calls it in every turn, with a time that is not used.
+    """
     for sock, connections in _holding:
         try:
             while True:
@@ -158,6 +161,7 @@ class Dialing(object):
                 self._call(address, port, size)
 
     def _call(self, address, port, size):
+        """Begin to connect, or note at once why that is impossible."""
         index = len(self.rows)
         self.rows.append(None)
         try:
@@ -166,6 +170,7 @@ class Dialing(object):
             self.rows[index] = [_outcome(error.errno or 0)]
 
     def begin(self):
+        """Have the agent's loop look at all connections until each has an outcome."""
         self.agent.polls.append(self.poll)
         # Neighbours answer within a millisecond: waiting here for a moment saves turns of the loop.
         for _ in range(SWIFT):
@@ -177,6 +182,7 @@ class Dialing(object):
             self.poll(time.monotonic())
 
     def poll(self, now):
+        """Note the outcomes that have come, and answer the request with the last of them."""
         for index, call in list(self.calls.items()):
             row = call.step(now > self.end)
             if row is not None:

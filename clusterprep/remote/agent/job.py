@@ -64,11 +64,11 @@ BEFORE = (
 class Process(Child):
     """One process that the agent started: a rank, or the node's torchrun."""
 
-    def __init__(self, company, number, process, pipes):
-        Child.__init__(self, company, number, process)
+    def __init__(self, group, number, process, pipes):
+        Child.__init__(self, group, number, process)
         self._pipes = pipes  # file descriptor -> stream
         for pipe, stream in pipes.items():
-            company.agent.watch(pipe, stream.hear)
+            group.agent.watch(pipe, stream.hear)
 
     def feed(self):
         closed = [stream.closed_at for stream in self._pipes.values()]
@@ -90,7 +90,7 @@ class Process(Child):
     def close(self):
         for pipe, stream in self._pipes.items():
             stream.end()
-            self.company.agent.unwatch(pipe)
+            self.group.agent.unwatch(pipe)
             os.close(pipe)
 
 

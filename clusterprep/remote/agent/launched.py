@@ -41,7 +41,7 @@ def _is_secret(name):
     return any(secret in upper for secret in SECRETS)
 
 
-def named(line):
+def variable_names(line):
     """Return the names before each `=` of a line, also those of `setenv NAME value`.
 
     csh and fish write them that way.
@@ -62,7 +62,7 @@ def named(line):
 
 def line_without_secrets(line):
     """Return a line without values that may be secrets; None if it sets nothing that matters."""
-    names = named(line)
+    names = variable_names(line)
     if not any(wanted(name) for name in names):
         return None
     if any(_is_secret(name) for name in names):
@@ -77,7 +77,7 @@ def _cut_secrets(line):
     """
     words, hidden = [], False
     for word in line.split(" "):
-        names = named(word) or [word]
+        names = variable_names(word) or [word]
         if any(_is_secret(name) for name in names):
             hidden = True
         elif wanted(names[0]):
@@ -172,12 +172,13 @@ def _for_jobs(lines):
 
 
 def _environment_line(line, value, only_for_jobs):
-    """Return an Environment= line without secrets, None if it does not matter.
+    """Return an Environment= line without secrets, None if it sets nothing that matters.
 
-    An empty one matters: it clears the earlier ones.
+    `value` is what the line has behind the first `=`. An empty one matters: it clears the earlier
+    ones. With `only_for_jobs` nothing but variables of jobs matters.
     """
     shown = line_without_secrets(line) if value.strip() else line
-    if only_for_jobs and not any(name.startswith(JOBS) for name in named(line)):
+    if only_for_jobs and not any(name.startswith(JOBS) for name in variable_names(line)):
         return None
     return shown
 

@@ -249,7 +249,7 @@ def end_all(lanes):
 
 
 def instant(kind, args, limit):
-    """Whether a read cannot wait for anything, so that it needs no child."""
+    """Return whether a read cannot wait for anything, so that it needs no child."""
     return kind in INSTANT and INSTANT[kind](*args)
 
 

@@ -119,6 +119,7 @@ class Agent(object):
             callback(data)
 
     def _receive(self, data):
+        """Take bytes of the controller, and serve the requests that they complete."""
         if not data or len(self._incoming) > MAX_REQUEST:
             self._open = False
             return
@@ -131,6 +132,7 @@ class Agent(object):
                 self._serve(request)
 
     def _serve(self, request):
+        """Do one request, and send its answer unless the operation answers later."""
         op = request.get("op")
         if op == "pulse":
             return
@@ -149,6 +151,7 @@ class Agent(object):
             self._send()
 
     def _send(self):
+        """Write what waits, as far as it is taken now."""
         while self._outgoing:
             try:
                 sent = os.write(self._out, self._outgoing[:CHUNK])
@@ -168,7 +171,7 @@ class Agent(object):
 
 
 def ping(agent, request):
-    """Return two of the four time stamps of a clock comparison, seconds since the epoch."""
+    """Operation ping: two of the four times of a clock comparison, in seconds since the epoch."""
     received = time.time()
     return {
         "seen": received,

@@ -72,6 +72,7 @@ class Output(object):
         return _before_nccl(line, b"")
 
     def _note(self, message):
+        """Keep a message that tells of a connection, once for all channels, while there is room."""
         if not TELLING.search(message):
             return
         key = CHANNEL.sub(b"", message)

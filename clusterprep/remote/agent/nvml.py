@@ -390,7 +390,7 @@ def reason_of(code):
 
 
 def refused(value):
-    """Whether a field is a reason."""
+    """Return whether a field is a reason."""
     return isinstance(value, list) and value[0] == "no"
 
 

@@ -115,7 +115,7 @@ def _shared(folder, last):
 
 
 def _has_acl(folder):
-    """Whether an access control list applies: then the bits of the group are its mask."""
+    """Return whether an access control list applies: then the bits of the group are its mask."""
     try:
         return "system.posix_acl_access" in os.listxattr(folder)
     except OSError:  # a file system without any
@@ -163,6 +163,7 @@ def opened(path):
 
 
 def _not_a_file(path, state):
+    """Return why a path is no file of its own, None if it is one. `state` is that of lstat."""
     if stat.S_ISLNK(state.st_mode):
         return "%s is a symbolic link; it is not followed" % path
     if not stat.S_ISREG(state.st_mode):

@@ -12,10 +12,13 @@ AT_ONCE = 256  # lines in one event
 
 
 class OutputStream(object):
-    """One stream of one process: stdout or stderr of a rank, or both of torchrun itself."""
+    """One stream of one process: stdout or stderr of a rank, or both of torchrun itself.
 
-    def __init__(self, company, rank, name):
-        self.company = company
+    `group` is the ProcessGroup of the launch, `name` what the stream is called in events.
+    """
+
+    def __init__(self, group, rank, name):
+        self.group = group
         self.rank = rank
         self.name = name
         self.closed_at = None
@@ -45,20 +48,22 @@ class OutputStream(object):
             self._report(())
 
     def _pass_on(self, lines):
-        if self.company.agent.backlog() > BACKLOG:
+        """Send lines to the controller, or count them as left out if too much waits for it."""
+        if self.group.agent.backlog() > BACKLOG:
             self._left_out += len(lines)
             return
         for start in range(0, len(lines), AT_ONCE):
             self._report(lines[start : start + AT_ONCE])
 
     def _report(self, lines):
+        """Send lines as one event, with the number of those left out before them."""
         texts = [line.decode("utf-8", "replace") for line in lines]
         report = {
             "stream": self.name,
             "lines": texts,
             "left_out": self._left_out,
         }
-        self.company.tell("lines", self.rank, fields=report)
+        self.group.tell("lines", self.rank, fields=report)
         self._left_out = 0
 
 

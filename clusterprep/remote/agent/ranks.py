@@ -72,6 +72,7 @@ class RankProcess(Child):
             self._pass_on(line)
 
     def _pass_on(self, line):
+        """Send one report of the rank as an event. What no rank of ours writes is dropped."""
         self._report_count += 1
         try:
             report = json.loads(line[:MAX_LINE].decode("ascii"))
@@ -83,7 +84,7 @@ class RankProcess(Child):
             return
         if what == "started":
             self._take_pid(report)
-        self.company.tell(what, self.number, moment, fields=report)
+        self.group.tell(what, self.number, moment, fields=report)
 
     def _take_pid(self, report):
         """Use the reported pid if that process is in our child's session, forked by a wrapper."""
@@ -125,12 +126,12 @@ class RankProcess(Child):
                 "lines": self.printed.lines,
                 "cut": self.printed.cut,
             }
-            self.company.tell("nccl", self.number, fields=report)
+            self.group.tell("nccl", self.number, fields=report)
 
     def close(self):
         if not self.ended:
             self.tell_of_nccl()
-        agent = self.company.agent
+        agent = self.group.agent
         agent.unwatch(self.output)
         agent.unwatch(self.reports.fileno())
         os.close(self.output)
@@ -141,13 +142,12 @@ class Trial(ProcessGroup):
     """All ranks of this node, from `start` to `stop`."""
 
     def add(self, number, process, reports, output):
-        rank = RankProcess(
-            self,
-            number,
-            process,
-            reports,
-            output,
-        )
+        """Watch a started rank and report that it runs. Returns its RankProcess.
+
+        `reports` is our end of the socket of its reports, `output` that of the pipe of its stdout
+        and stderr.
+        """
+        rank = RankProcess(self, number, process, reports, output)
         self.children.append(rank)
         self.agent.watch(output, rank.printed.hear)
         self.agent.watch(reports.fileno(), rank.hear_report)

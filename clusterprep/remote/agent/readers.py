@@ -238,6 +238,7 @@ def _aligned(length):
 
 
 def _add_address(body, by_index):
+    """Add the address of an RTM_NEWADDR message, if it is one of IP."""
     family, prefix, _, scope, index = struct.unpack_from("=BBBBI", body)
     attributes = _attributes(body)
     raw = attributes.get(IFA_LOCAL) or attributes.get(IFA_ADDRESS)
@@ -250,6 +251,7 @@ def _add_address(body, by_index):
 
 
 def _attributes(body):
+    """Return the attributes of an RTM_NEWADDR message by their numbers."""
     attributes = {}
     start = IFADDRMSG_BYTES
     while start + 4 <= len(body):
@@ -265,7 +267,7 @@ def _attributes(body):
 
 
 def is_own(user):
-    """Whether this process runs as `user` already; also true for None."""
+    """Return whether this process runs as `user` already; also true for None."""
     import pwd
 
     return user in (None, pwd.getpwuid(os.geteuid()).pw_name)
@@ -282,7 +284,8 @@ LIMITS = {  # names as in /proc/self/limits: shells differ in the letters of uli
 def read_limits(user):
     """Return the soft limits of this session, or of a new session of `user` if that is another.
 
-    In bytes, and in numbers of open files and processes; None means unlimited.
+    By the names of LIMITS: in bytes, and in numbers of open files and processes; None means
+    unlimited. `by` says whose session it was.
     """
     if is_own(user):
         return _own_limits()
@@ -338,7 +341,7 @@ def read_job_python(python, user, script):
 
 
 def has_library(name):
-    """Whether the loader would find a library; `name` is bytes. Does not load it."""
+    """Return whether the loader would find a library; `name` is bytes. Does not load it."""
     try:
         with open("/etc/ld.so.cache", "rb") as cache:
             if name in cache.read():

@@ -240,6 +240,7 @@ class Relay(object):
             dismiss(child)
 
     def _receive(self):
+        """Take what came on stdin, and do what its complete envelopes say."""
         try:
             data = os.read(self._in, PIECE)
         except BlockingIOError:
@@ -279,7 +280,7 @@ class Relay(object):
                 self._leave()
             return False
         tasks, channel, op, length = self._incoming[:end].decode("ascii").split()
-        self._body = (named(self.task, tasks), int(channel), op, int(length))
+        self._body = (is_among(self.task, tasks), int(channel), op, int(length))
         del self._incoming[: end + 1]
         return True
 
@@ -346,6 +347,7 @@ class Relay(object):
             self._forget(child)
 
     def _forget(self, child):
+        """Reap a child that has ended, and report its last output and its end."""
         os.waitpid(child.pid, os.WNOHANG)
         child.close_stdin()
         for fd in child.streams():
@@ -365,6 +367,7 @@ class Relay(object):
             self.emit(kind, child.channel, data)
 
     def _send(self):
+        """Write what waits, as far as it is taken now."""
         while self._outgoing:
             try:
                 sent = os.write(self._out, self._outgoing[:PIECE])
@@ -392,8 +395,8 @@ def dismiss(child):
             child.close_stdin()
 
 
-def named(task, tasks):
-    """Whether an envelope is for this task: `*`, or numbers and ranges such as `0-3,7`."""
+def is_among(task, tasks):
+    """Return whether a task is among those of an envelope: `*`, or ranges such as `0-3,7`."""
     if tasks == "*":
         return True
     for part in tasks.split(","):

@@ -35,6 +35,7 @@ def read_results(path):
 
 
 def _open(path):
+    """Return a descriptor of a file. Raises NoAnswer for a link, a pipe or a device."""
     try:
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

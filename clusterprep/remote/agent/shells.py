@@ -8,7 +8,7 @@ import os
 import select
 import time
 
-from clusterprep.remote.agent.launched import kept, named, text_of, wanted
+from clusterprep.remote.agent.launched import kept, text_of, variable_names, wanted
 from clusterprep.remote.agent.light import dumps, loads, signal
 from clusterprep.remote.agent.readers import NoAnswer, become, matching_paths
 
@@ -74,6 +74,7 @@ def as_user(entry, look):
 
 
 def _write_answer(look, sink):
+    """Write the raw answer of `look()`, a value or the reason for none, to a descriptor."""
     try:
         answer = ["ok", look()]
     except NoAnswer as no:
@@ -123,6 +124,7 @@ def start_up(entry):
 
 
 def _start_up_paths(shell, home):
+    """Return the files that a login shell of this name reads, in its order."""
     if shell == "zsh":
         return [
             "/etc/zshenv",
@@ -268,7 +270,7 @@ def _names(text):
     relevant = []
     for line in text.splitlines():
         if "=" in line or "env" in line:
-            relevant += [name for name in named(line) if wanted(name)]
+            relevant += [name for name in variable_names(line) if wanted(name)]
     return relevant
 
 

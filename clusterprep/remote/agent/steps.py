@@ -5,6 +5,11 @@ and for every operation its state: `begun` before anything of it is done, `done`
 rollback `undone`, `again` where its commands are to be run once more, or `kept` where nothing takes
 it back. The journal is on disk before the next thing happens, so that after a crash it says what to
 undo.
+
+An operation is what `wire` of clusterprep/model/operations.py makes. Before it is done,
+`prepare_undo` adds to one that writes: `place`, its path with the root; `running`, whether it is a
+kernel value; `was`, mode, user and group of the file that is there; `uid` and `gid`, those of a new
+file; `folders`, those that are made for it.
 """
 
 import os
@@ -96,6 +101,7 @@ def perform(request):
 
 
 def _perform_operation(root, operation, folder, step_actions):
+    """Do one operation, noted in the journal before. Yields a command. Raises Stop if it fails."""
     if operation["do"] in ("run", "reboot"):
         write_journal(folder, step_actions)
         command = yield operation
@@ -210,6 +216,7 @@ def _with_failure(failure, index, answer):
 
 
 def _note_undone(answer, index, operations):
+    """Add a step action to `undone` or `kept` of an answer, once no operation is left to undo."""
     states = [operation["state"] for operation in operations]
     if not states or "begun" in states or "done" in states:
         return
@@ -234,7 +241,7 @@ def undo_operation(operation, force):
 
 
 def is_whole(step_action):
-    """Whether every operation of a step action was done, or needs no undo any more."""
+    """Return whether every operation of a step action was done, or needs no undo any more."""
     return all(operation.get("state") in SETTLED for operation in step_action["operations"])
 
 
@@ -246,7 +253,7 @@ def undo_commands(operation):
 
 
 def cannot_be_undone(operation):
-    """Whether nothing takes an operation back."""
+    """Return whether nothing takes an operation back."""
     if operation["do"] in ("write", "value"):
         return False
     if operation["do"] == "reboot":
@@ -264,22 +271,19 @@ def state_after_undo(operation):
 
 
 def put_back(operation, force):
-    """Write the old bytes; raise Stop if the file was changed after the run, unless `force`."""
+    """Undo a write: give the file or kernel value its old bytes, owner and mode.
+
+    Raises Stop if it was changed after the run, unless `force`.
+    """
     if "place" not in operation:
         return  # it stopped before anything was written
-    path, place = operation["path"], operation["place"]
+    place = operation["place"]
     old = before_of(operation)
     new = decoded(operation["after"])
     seen, access = current_state(operation)
     if seen not in (old, new) and not force:
         when = "after it was written"
-        raise changed_error(
-            path,
-            place,
-            seen,
-            when,
-            after=operation["after"],
-        )
+        raise changed_error(operation["path"], place, seen, when, after=operation["after"])
     if operation["running"]:
         set_value(place, old)
         return
@@ -290,13 +294,7 @@ def put_back(operation, force):
         remove_empty_folders(operation)
     elif seen != old or access != operation["was"]:
         mode, uid, gid = operation["was"]
-        replace_file(
-            place,
-            old,
-            mode,
-            uid,
-            gid,
-        )
+        replace_file(place, old, mode, uid, gid)
 
 
 def run_again(folder, step_actions):

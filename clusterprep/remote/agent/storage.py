@@ -101,7 +101,7 @@ def _lines(source, end, last, children):
 
 
 def _wants_processor(pid):
-    """Whether a process waits for nothing but a processor."""
+    """Return whether a process waits for nothing but a processor."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as source:
             return source.read().rpartition(b")")[2].split()[0] == b"R"
@@ -110,6 +110,7 @@ def _wants_processor(pid):
 
 
 def _kill(pid):
+    """Kill a child, and reap it if it has ended."""
     try:
         os.kill(pid, signal.SIGKILL)
         # A child that the kernel holds is not reaped; it ends with its mount.
@@ -119,6 +120,7 @@ def _kill(pid):
 
 
 def _state(target):
+    """Return the raw answer about the file system of a path, or of the home of «~user»."""
     try:
         path = _home(target[1:]) if target[0] == "~" else target
         state = os.statvfs(path)
@@ -274,7 +276,7 @@ def _opened(name):
 
 
 def _has_no_segment():
-    """Whether there is no segment at all, so that no process has to be looked at."""
+    """Return whether there is no segment at all, so that no process has to be looked at."""
     return not any(name.startswith(PREFIX) for name in names_in(SHM))
 
 

@@ -30,12 +30,17 @@ def span(exact, world):
 
     With them the sum of `world` ranks is at most `exact`.
     """
-    groups = -(-world * LEAST // exact)
-    ranks_in_row = -(-world // groups)
+    groups = ceil_divide(world * LEAST, exact)
+    ranks_in_row = ceil_divide(world, groups)
     share = min(exact // ranks_in_row, 2 * PRIME)
     height = share // 3
     greatest = min(PRIME, share - height)
     return greatest, height, groups
+
+
+def ceil_divide(number, divisor):
+    """Return the quotient of two whole numbers, rounded up."""
+    return -(-number // divisor)
 
 
 def pattern(rank, greatest=PRIME):
@@ -46,7 +51,11 @@ def pattern(rank, greatest=PRIME):
     """
     square = rank + 1
     line = rank // PRIME + 1
-    return [1 + (square * x * x + line * x) % PRIME % greatest for x in range(1, PRIME + 1)]
+    values = []
+    for x in range(1, PRIME + 1):
+        quadratic = (square * x * x + line * x) % PRIME
+        values.append(1 + quadratic % greatest)
+    return values
 
 
 def height(row, greatest):
@@ -54,6 +63,7 @@ def height(row, greatest):
 
     Takes a number, or a tensor of numbers (int64).
     """
+    # Multiplication by a large odd number and a shift mix the bits of neighbouring rows.
     mixed = row * 2654435761 % 2**32
     mixed = (mixed ^ (mixed >> 15)) * 2246822519 % 2**32
     return (mixed >> 13) % (greatest + 1)
@@ -62,8 +72,8 @@ def height(row, greatest):
 class ReducedShare(object):
     """The sum of what one rank or some ranks contribute.
 
-    `table` has a row of patterns for each of the G groups of ranks, `counts` the ranks of each
-    group.
+    `table` is a tensor of G rows: the sum of the patterns of each group of ranks. `counts` has the
+    number of these ranks in each group; rank r is in group r modulo G.
     """
 
     def __init__(self, table, counts):
@@ -74,7 +84,8 @@ class ReducedShare(object):
 class Numbers(object):
     """The data of one type for sums over `world` ranks.
 
-    Collectives without sums use a world of 1.
+    Collectives without sums use a world of 1. `kind` are the keywords for tensors of this type,
+    `greatest` is the greatest value of a pattern, `most` the greatest height, `groups` is G.
     """
 
     def __init__(self, torch, device, dtype, world):
@@ -98,7 +109,8 @@ class Numbers(object):
 
     def whole(self):
         """Return the sum of all ranks."""
-        self._whole = self._whole or self.sum(range(self._world))
+        if self._whole is None:
+            self._whole = self.sum(range(self._world))
         return self._whole
 
     def sum(self, ranks):
@@ -107,16 +119,18 @@ class Numbers(object):
         counts = [0] * self.groups
         for rank in ranks:
             group = rank % self.groups
-            added = pattern(rank, self.greatest)
-            table[group] = [sum(pair) for pair in zip(table[group], added)]
             counts[group] += 1
+            row = table[group]
+            for place, value in enumerate(pattern(rank, self.greatest)):
+                row[place] += value
         table = self._torch.tensor(table, **self.kind)
         counts = self._torch.tensor(counts, dtype=self._torch.int64, device=self._device)
         return ReducedShare(table, counts)
 
     def value(self, rank, row, place, turn):
         """Return what `rank` contributes to one element, a plain number."""
-        if (row + turn) % self.groups != rank % self.groups:
+        group_of_row = (row + turn) % self.groups
+        if group_of_row != rank % self.groups:
             return 0
         if rank not in self._patterns:
             self._patterns[rank] = pattern(rank, self.greatest)
@@ -138,52 +152,71 @@ class Numbers(object):
         """
         counts = []
         for piece, wanted in self._pieces(buffer, share, row, turn):
-            counts.append((piece != wanted).sum())
+            differs = piece != wanted
+            counts.append(differs.sum())
+        if not counts:
+            return 0, []
         # One sum at the end: the host waits for the device once.
-        wrong = int(self._torch.stack(counts).sum()) if counts else 0
-        if not wrong:
+        total = self._torch.stack(counts).sum()
+        wrong = int(total)
+        if wrong == 0:
             return 0, []
         return wrong, self._first_wrong(buffer, share, row, turn)
 
     def _first_wrong(self, buffer, share, row, turn):
+        """Return (index, row, place in it, seen, expected) of the first WINDOW wrong elements."""
         elements = []
         start = 0
         for piece, wanted in self._pieces(buffer, share, row, turn):
             seen = piece.flatten()
             expected = wanted.expand_as(piece).flatten()
             room = WINDOW - len(elements)
-            places = (seen != expected).nonzero().flatten()[:room]
-            for place in places.tolist():
-                index = start + place
-                where = (index, row + index // PRIME, index % PRIME)
-                elements.append(where + (float(seen[place]), float(expected[place])))
+            differs = seen != expected
+            positions = differs.nonzero().flatten()
+            for position in positions[:room].tolist():
+                index = start + position
+                rows_before, place = divmod(index, PRIME)
+                value = float(seen[position])
+                wanted_value = float(expected[position])
+                elements.append((index, row + rows_before, place, value, wanted_value))
             start += seen.numel()
             if len(elements) == WINDOW:
                 break
         return elements
 
     def _pieces(self, buffer, share, row, turn):
-        """Yield slices of the buffer with what they should hold; the last may be part of a row."""
-        whole = buffer.numel() // PRIME
-        body = buffer[: whole * PRIME].view(-1, PRIME)
-        tail = buffer[whole * PRIME :]
+        """Yield (piece of the buffer, what it should hold), SLICE rows of PRIME elements at most.
+
+        The last piece has one dimension, if the buffer ends within a row.
+        """
+        whole_rows = buffer.numel() // PRIME
+        split = whole_rows * PRIME
+        body = buffer[:split].view(-1, PRIME)
+        rest = buffer[split:]
         table = self._torch.roll(share.table, -turn, 1)
         first = row + turn
-        for start in range(0, whole, SLICE):
-            count = min(SLICE, whole - start)
-            wanted = self._rows(table, share.counts, first + start, count)
-            yield body[start : start + count], wanted
-        if tail.numel():
-            wanted = self._rows(table, share.counts, first + whole, 1)
-            yield tail, wanted[0, : tail.numel()]
+        for start in range(0, whole_rows, SLICE):
+            stop = min(start + SLICE, whole_rows)
+            wanted = self._rows(table, share.counts, first + start, stop - start)
+            yield body[start:stop], wanted
+        length = rest.numel()
+        if length > 0:
+            wanted = self._rows(table, share.counts, first + whole_rows, 1)
+            yield rest, wanted[0, :length]
 
     def _rows(self, table, counts, first, count):
-        """Return the sums of `count` rows from the number `first` on."""
+        """Return the sums of `count` rows from the number `first` on.
+
+        Row k has the ranks of group k modulo G: the sum of their patterns, and the height of the
+        row once for each of them.
+        """
         rows = self._torch.arange(first, first + count, device=self._device)
         group = rows % self.groups
         heights = height(rows, self.most) * counts[group]
         heights = heights.to(self.kind["dtype"])
-        patterns = table if self.groups == 1 else table[group]
+        patterns = table
+        if self.groups > 1:  # else the only row is broadcast, without a copy for each row
+            patterns = table[group]
         return patterns + heights[:, None]
 
 
@@ -197,25 +230,34 @@ def explain(numbers, wrong, turn, world):
         return []
     surplus = tuple(int(seen) - int(wanted) for _, _, _, seen, wanted in wrong)
     deficit = tuple(-value for value in surplus)
-    rank_of = {}  # the contributions of a rank to the wrong elements -> the rank
-    for rank in range(world):
-        values = [numbers.value(rank, row, place, turn) for _, row, place, _, _ in wrong]
-        rank_of[tuple(values)] = rank
+    rank_of = _rank_by_contribution(numbers, wrong, turn, world)
     if deficit in rank_of:
         return [(rank_of[deficit], "missing")]
     if surplus in rank_of:
         return [(rank_of[surplus], "doubled")]
     if len(wrong) < DOUBLE:
         return []
-    for values, rank in rank_of.items():
-        with_rank = tuple(a + b for a, b in zip(surplus, values))
-        if with_rank in rank_of:
-            return [(rank, "missing"), (rank_of[with_rank], "doubled")]
+    for contribution, rank in rank_of.items():
+        # If this rank is missing, the surplus with what it gives is what the other gave twice.
+        doubled = tuple(more + own for more, own in zip(surplus, contribution))
+        if doubled in rank_of:
+            return [(rank, "missing"), (rank_of[doubled], "doubled")]
     return []
 
 
+def _rank_by_contribution(numbers, wrong, turn, world):
+    """Return each rank by the tuple of what it contributes to the wrong elements."""
+    rank_of = {}
+    for rank in range(world):
+        contribution = []
+        for _, row, place, _, _ in wrong:
+            contribution.append(numbers.value(rank, row, place, turn))
+        rank_of[tuple(contribution)] = rank
+    return rank_of
+
+
 def _are_integers(wrong):
-    """Whether all wrong elements hold whole numbers; false for NaN and infinity too."""
+    """Return whether all wrong elements hold whole numbers; false for NaN and infinity too."""
     for _, _, _, seen, _ in wrong:
         if not abs(seen) < LARGEST_SUM or seen != int(seen):
             return False

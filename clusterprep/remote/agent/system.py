@@ -98,7 +98,7 @@ def _local(user):
 
 
 def is_local(user):
-    """Whether no directory service has to be asked for a user."""
+    """Return whether no directory service has to be asked for a user."""
     return user is None or _local(user) is not None
 
 

@@ -52,7 +52,7 @@ def read_tasks(user):
 
 
 def _is_ours(pid, parent_of):
-    """Whether the agent started a task: on a crowded node its forks wait for memory."""
+    """Return whether the agent started a task: on a crowded node its forks wait for memory."""
     visited = set()
     while pid and pid not in visited:
         if pid == _agent:
@@ -91,6 +91,7 @@ def _described(name, row, children):
 
 
 def _uid(user):
+    """Return the id of a user, by default of this process; None if there is no such user."""
     import pwd
 
     try:
@@ -136,6 +137,7 @@ def _switches(name):
 
 
 def _text(name, what):
+    """Return a file of a process in /proc, "" if it cannot be read."""
     try:
         fd = os.open("/proc/%s/%s" % (name, what), os.O_RDONLY)
     except OSError:

@@ -54,7 +54,11 @@ class HostKeys:
     def verify(
         self, route: Route, type_: str, blob: bytes, certificate: bytes | None = None
     ) -> None:
-        """Return if the key, or the certificate it came in, is trusted. Raises Unreached if not."""
+        """Return if the key, or the certificate it came in, is trusted. Raises Unreached if not.
+
+        `type_` is the key's type as in known_hosts, such as "ssh-ed25519", `blob` its public part
+        in the format of the protocol.
+        """
         under_first = self._keys_of(route.key_names[:1], route)
         under_others = self._keys_of(route.key_names[1:], route)
         all_keys = [*under_first, *under_others]
@@ -71,10 +75,10 @@ class HostKeys:
         if _has_blob(known or _unmarked(under_others), blob):
             return
         if known:
-            raise changed(route, type_, blob, known)
+            raise changed_key_error(route, type_, blob, known)
         # Where an authority signs the keys of hosts, no other key is accepted at first sight.
         if route.host_keys == "strict" or _has_authority(all_keys):
-            raise unknown(route, type_, blob, objection)
+            raise unknown_key_error(route, type_, blob, objection)
         self._accept(route, type_, blob)
 
     def _keys_of(self, names: Iterable[str], route: Route) -> list[KnownKey]:
@@ -97,16 +101,16 @@ class HostKeys:
         If another process was faster, that one's key decides.
         """
         path = os.path.expanduser(route.known_hosts)
-        line = line_for(route, type_, blob)
+        line = known_hosts_line(route, type_, blob)
         try:
             known = _append(path, line, route.key_names[0])
         except OSError as error:
             reason = f"and {route.known_hosts} cannot be written: {error.strerror}"
-            raise unknown(route, type_, blob, reason) from error
+            raise unknown_key_error(route, type_, blob, reason) from error
         with self._lock:
             self._files.pop(route.known_hosts, None)
         if known and not _has_blob(known, blob):
-            raise changed(route, type_, blob, known)
+            raise changed_key_error(route, type_, blob, known)
 
 
 def _append(path: str, line: str, name: str) -> list[KnownKey]:
@@ -167,7 +171,7 @@ def _certificate_objection(
         return str(error)
 
 
-def line_for(route: Route, type_: str, blob: bytes) -> str:
+def known_hosts_line(route: Route, type_: str, blob: bytes) -> str:
     """Return the known_hosts line of a key."""
     name = route.key_names[0]
     if route.hash_known_hosts:
@@ -176,29 +180,28 @@ def line_for(route: Route, type_: str, blob: bytes) -> str:
     return f"{name} {type_} {encoded}"
 
 
-def changed(route: Route, type_: str, blob: bytes, known: Sequence[KnownKey]) -> Unreached:
+def changed_key_error(
+    route: Route, type_: str, blob: bytes, known: Sequence[KnownKey]
+) -> Unreached:
     """Return the error for another key than the known one.
 
     The node was reinstalled, or another machine answers in its place.
     """
-    expected = []
-    removals: dict[str, None] = {}
+    expected: list[str] = []
+    removals: dict[str, None] = {}  # commands, each once: several keys may be in one file
     name = shlex.quote(route.key_names[0])
     for key in known:
         expected.append(f"{key.type} {fingerprint(key.blob)} ({key.place})")
         removals[f"ssh-keygen -R {name} -f {_quoted(key.file)}"] = None
-    removal = " && ".join(removals)
     seen = f"{type_} {fingerprint(blob)}"
-    return Unreached(
-        "host_key_changed",
-        f"the host key of {route.host} is not the known one: "
-        f"seen {seen}, expected {', '.join(expected)}",
-        f"if the node was reinstalled: {removal} && {_command_to_add(route, type_, blob)}; "
-        f"{_how_to_compare(type_)}",
-    )
+    message = f"the host key of {route.host} is not the known one: seen {seen}"
+    message += f", expected {', '.join(expected)}"
+    commands = " && ".join([*removals, _command_to_add(route, type_, blob)])
+    remedy = f"if the node was reinstalled: {commands}; {_how_to_compare(type_)}"
+    return Unreached("host_key_changed", message, remedy)
 
 
-def unknown(route: Route, type_: str, blob: bytes, reason: str) -> Unreached:
+def unknown_key_error(route: Route, type_: str, blob: bytes, reason: str) -> Unreached:
     """Return the error for a key that is not known to be the node's."""
     seen = f"{type_} {fingerprint(blob)}"
     message = f"the host key of {route.host} is not known: seen {seen}; {reason}"
@@ -214,7 +217,7 @@ def _command_to_add(route: Route, type_: str, blob: bytes) -> str:
     file = _quoted(route.known_hosts)
     is_direct = not route.via and not route.command
     if not is_direct or route.key_names[0] != name_for(route.host, route.port):
-        return f"echo {shlex.quote(line_for(route, type_, blob))} >> {file}"
+        return f"echo {shlex.quote(known_hosts_line(route, type_, blob))} >> {file}"
     host = shlex.quote(route.host)
     return f"ssh-keyscan -t {_short(type_)} -p {route.port} {host} >> {file}"
 

@@ -28,8 +28,8 @@ class KnownKey:
     """One line of a known_hosts file, without its names."""
 
     marker: Marker
-    type: str
-    blob: bytes
+    type: str  # such as "ssh-ed25519"
+    blob: bytes  # the public key in the format of the protocol
     file: str
     line: int
 
@@ -90,6 +90,7 @@ class KnownHosts:
         return self._lookups[name]
 
     def _search(self, name: str) -> Iterator[KnownKey]:
+        """Yield every key of a name, in any order."""
         yield from self._plain.get(name, ())
         for patterns, key in self._patterns:
             if matches(name, patterns):
@@ -100,24 +101,20 @@ class KnownHosts:
                 yield key
 
     def _read(self, line: str, number: int) -> None:
+        """Add the key of one line of the file, or count the line as skipped."""
         fields = line.split()
         if not fields or fields[0].startswith("#"):
             return
         try:
             marker = _pop_marker(fields)
             names, type_, text = fields[0], fields[1], fields[2]
-            key = KnownKey(
-                marker,
-                type_,
-                _blob(type_, text),
-                self.file,
-                number,
-            )
-            self._add(names, key)
+            blob = _blob(type_, text)
+            self._add(names, KnownKey(marker, type_, blob, self.file, number))
         except (ValueError, IndexError):
             self.skipped += 1
 
     def _add(self, names: str, key: KnownKey) -> None:
+        """Add a key under the names or patterns of its line. Raises ValueError."""
         if names.startswith("|"):
             _, version, salt, digest = names.split("|")
             if version != "1":

@@ -87,13 +87,7 @@ class Link:
         for op, body in requests:
             self._asked += 1
             numbers.append(self._asked)
-            bodies.append(
-                {
-                    "id": self._asked,
-                    "op": op,
-                    **body,
-                }
-            )
+            bodies.append({"id": self._asked, "op": op, **body})
         self._awaited.update(numbers)
         self._write(bodies)
         return numbers
@@ -155,6 +149,7 @@ class Link:
         self._is_up = True
 
     def _write(self, bodies: Iterable[Frame]) -> None:
+        """Send requests, one line each. Raises LinkLost."""
         lines = [json.dumps(body, separators=(",", ":")).encode() + b"\n" for body in bodies]
         data = b"".join(lines)
         with self._sending:
@@ -204,6 +199,7 @@ class Link:
         return data
 
     def _sort(self, frames: Iterable[Frame]) -> None:
+        """Keep awaited answers for `receive` and events for `poll`; drop the rest."""
         for frame in frames:
             number = frame.get("id")
             # Each answer is kept once, or a node could fill the controller's memory.
@@ -228,6 +224,7 @@ class Link:
         return self.lost
 
     def _no_hello(self, lost: LinkLost) -> Unreached:
+        """Return the error for an agent that was lost before its first frame."""
         output = f"{self._reader.rest} {self._stderr()}".strip()
         tail = _last_of(output)
         if bootstrap.NO_PYTHON in output:
@@ -255,8 +252,9 @@ def open_link(
 ) -> Link:
     """Log in, start the agent with `parts` and wait for its first frame. Raises Unreached.
 
-    Requests that `first(link)` sends follow the agent's source at once, so that their answers cost
-    no further round trip.
+    `parts` names the parts of the agent, and `password(node)` returns sudo's password. Requests
+    that `first(link)` sends follow the agent's source at once, so that their answers cost no
+    further round trip.
     """
     nonce = os.urandom(8).hex()
     if node.ssh.become:

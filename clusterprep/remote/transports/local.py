@@ -12,11 +12,13 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from typing import IO
 
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node
 from clusterprep.remote.transports.protocol import Channel
+from clusterprep.remote.transports.user_count import UserCount
 from clusterprep.runtime.clock import running_seconds
 
 STALL = 20.0  # seconds without an accepted byte after which the command counts as gone
@@ -51,6 +53,40 @@ class LocalTransport:
             channel.kill()
 
 
+class SharedPipe:
+    """One end of a pipe that does not block. Several threads use it, and the last one frees it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        os.set_blocking(file.fileno(), False)
+        self._file = file
+        self._users = UserCount(self._free)
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[int]:
+        """Yield the descriptor, which is not freed meanwhile. Raises ValueError if closed."""
+        with self._users:
+            yield self._file.fileno()
+
+    def read(self, size: int) -> bytes | None:
+        """Return up to `size` bytes, None if the pipe is empty, b"" at its end."""
+        with self._users:
+            return self._file.read(size)
+
+    def write(self, data: memoryview) -> int:
+        """Return how many bytes the pipe took. Raises OSError if the other end is closed."""
+        with self._users:
+            return self._file.write(data) or 0
+
+    def close(self) -> None:
+        """Refuse further use, and free the pipe once no thread uses it."""
+        if self._users.close():
+            self._users.release()
+
+    def _free(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
 class LocalChannel:
     """A command of this machine, in a session of its own, so that all its processes can be ended.
 
@@ -73,11 +109,9 @@ class LocalChannel:
         )
         assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018 - for mypy
         self._process = process
-        self._stdin = process.stdin
-        self._stdout = process.stdout
-        self._stderr = process.stderr
-        for file in (self._stdin, self._stdout, self._stderr):
-            os.set_blocking(file.fileno(), False)
+        self._stdin = SharedPipe(process.stdin)
+        self._stdout = SharedPipe(process.stdout)
+        self._stderr = SharedPipe(process.stderr)
         self._tail = b""  # of stderr
         self._tail_lock = threading.Lock()
         self._stderr_open = True
@@ -102,7 +136,7 @@ class LocalChannel:
             while True:
                 seconds = max(until - time.monotonic(), 0)
                 if self._wait(self._stdout, select.POLLIN, seconds):
-                    data = _read(self._stdout)
+                    data = self._stdout.read(PIECE)
                     if data is not None:
                         return data
                 if time.monotonic() >= until:
@@ -120,8 +154,7 @@ class LocalChannel:
         if self._closed:
             return
         self._closed = True
-        with contextlib.suppress(OSError):
-            self._stdin.close()
+        self._stdin.close()
         self._await_end()
         self._kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -142,33 +175,36 @@ class LocalChannel:
     def _write(self, data: memoryview) -> int:
         try:
             self._wait(self._stdin, select.POLLOUT, 1.0)
-            return self._stdin.write(data[:PIECE]) or 0
+            return self._stdin.write(data[:PIECE])
         except (OSError, ValueError) as error:
             raise LinkLost("hung", "the local command has ended") from error
 
-    def _wait(self, pipe: IO[bytes], event: int, seconds: float) -> bool:
-        """Return whether a pipe is ready within `seconds`.
+    def _wait(self, pipe: SharedPipe, event: int, seconds: float) -> bool:
+        """Return whether a pipe is ready within `seconds`. Raises ValueError if it is closed.
 
         Stderr is emptied meanwhile, because a full pipe would stop the command.
         """
         poll = select.poll()
-        poll.register(pipe, event)
-        if self._stderr_open:
-            poll.register(self._stderr, select.POLLIN)
-        ready = [descriptor for descriptor, _ in poll.poll(seconds * 1000)]
+        with pipe.in_use() as descriptor, self._stderr.in_use() as stderr:
+            poll.register(descriptor, event)
+            if self._stderr_open:
+                poll.register(stderr, select.POLLIN)
+            ready = [number for number, _ in poll.poll(seconds * 1000)]
         self._drain()
-        return pipe.fileno() in ready
+        return descriptor in ready
 
     def _drain(self) -> None:
+        """Keep the end of what stderr has, without waiting."""
         with self._tail_lock, contextlib.suppress(ValueError):
             while self._stderr_open:
-                data = _read(self._stderr)
+                data = self._stderr.read(PIECE)
                 if data is None:
                     break
                 self._tail = (self._tail + data)[-STDERR_KEPT:]
                 self._stderr_open = bool(data)
 
     def _await_end(self) -> None:
+        """Wait until the command has ended, END_LIMIT at most, and do not reap it."""
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         until = time.monotonic() + END_LIMIT
         while time.monotonic() < until:
@@ -178,8 +214,3 @@ class LocalChannel:
             except ChildProcessError:
                 return
             time.sleep(0.01)
-
-
-def _read(pipe: IO[bytes]) -> bytes | None:
-    """Read from a pipe that does not block. None if it is empty, b"" at its end."""
-    return pipe.read(PIECE)

@@ -32,13 +32,13 @@ class ProxyStream:
         self.settimeout = ours.settimeout
 
     def shutdown(self, how: int) -> None:
-        # A program that has been reaped has no number any more that is surely its own.
-        if self._program.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._program.pid, signal.SIGKILL)
+        """End the program, which keeps its process number until `close`."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._program.pid, signal.SIGKILL)
         self._socket.shutdown(how)
 
     def close(self) -> None:
+        """Free the socket and the process number of the program. Comes after `shutdown`."""
         self._socket.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._program.wait(END_LIMIT)

@@ -81,12 +81,7 @@ class _RecordedNode:
             if request["op"] == "pulse":
                 continue
             answer = self._answer(request)
-            self._emit(
-                {
-                    **answer,
-                    "id": request["id"],
-                }
-            )
+            self._emit({**answer, "id": request["id"]})
 
     def _start(self) -> None:
         """Take the agent's source, once it has arrived completely: nine digits of length, bytes."""

@@ -36,6 +36,7 @@ def refuse_listed(path: str, host: str, type_: str, blobs: Iterable[bytes]) -> N
 
 
 def _first_listed(path: str, blobs: Iterable[bytes]) -> bytes | None:
+    """Return the first of these keys that the file lists, None if it lists none."""
     content = Path(path).read_bytes()
     is_listed = _is_in_krl if content.startswith(_KRL) else _is_in_text
     for blob in blobs:

@@ -65,7 +65,7 @@ class SlurmTransport:
         self._step: JobStep | None = None
         self._allocation: Allocation | None = None  # the job that this command runs in
         self._slurm_nodes: dict[str, SlurmNode] = {}  # by node of the inventory
-        self._troubles: dict[str, Unreached] = {}  # node -> why it takes no part
+        self._troubles: dict[str, Unreached] = {}  # by node of the inventory: why it has no task
 
     def open(self, node: Node, command: str) -> Channel:
         """Start `command` in the node's task. Raises Unreached."""
@@ -164,6 +164,8 @@ class SlurmTransport:
         started and no node can be blamed.
         """
         deadline = time.monotonic() + self._limit
+        # Tasks start within a moment of each other. A node whose task does not is dialled now: if
+        # it is dead, waiting until the deadline would gain nothing.
         step.wait(deadline, LINGER)
         if step.started and self._note_dead_nodes(step):
             return False
@@ -215,6 +217,7 @@ class SlurmTransport:
         return bool(troubles)
 
     def _why_nothing_started(self, step: JobStep) -> Unreached:
+        """Return the error for all nodes of a step in which no task has started."""
         if step.ended is not None:
             message = f"srun was refused: {step.stderr or step.ended}"
             return Unreached("refused", message, SALLOC)
@@ -246,6 +249,7 @@ class SlurmTransport:
 
 
 def _queue_state(step: JobStep) -> str:
+    """Return the state of the job that srun waits for: "PENDING (Resources)", or ""."""
     return slurm_commands.waits_for(job_name(step.nonce), SQUEUE_LIMIT)
 
 
@@ -317,6 +321,7 @@ def _dial_all(nodes: Mapping[str, SlurmNode], limit: float) -> dict[str, Unreach
 
 
 def _dial(node: SlurmNode, port: int, limit: float) -> Unreached | None:
+    """Return why the slurmd of a node cannot be reached, None if it can."""
     deadline = running_seconds() + limit
     try:
         connection, _ = dial(node.address, node.port or port, deadline)

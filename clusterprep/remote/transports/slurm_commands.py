@@ -54,12 +54,12 @@ def has(tool: str) -> bool:
     return shutil.which(tool) is not None
 
 
-def allocation(given: Mapping[str, str], limit: float) -> Allocation | None:
+def allocation(variables: Mapping[str, str], limit: float) -> Allocation | None:
     """Return the allocation of SLURM_JOB_ID as Slurm has it now, None outside of one.
 
-    Raises Unreached.
+    `variables` are those of this process. Raises Unreached.
     """
-    number = given.get("SLURM_JOB_ID", "")
+    number = variables.get("SLURM_JOB_ID", "")
     if not number.isdecimal():
         return None
     argv = ("squeue", "--noheader", f"--jobs={number}", "--format=%N")

@@ -25,8 +25,8 @@ PULSE = b"* 0 pulse 0\n"
 class Message:
     """Bytes for one task's command."""
 
-    channel: int
-    op: str
+    channel: int  # number of the command among those of its task
+    op: str  # what the relay does with the body: see clusterprep/remote/agent/relay.py
     body: bytes
 
 
@@ -35,21 +35,27 @@ class Outbox:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._plain: list[bytes] = []
-        self._waiting: dict[int, deque[Message]] = {}
+        self._plain: list[bytes] = []  # for all tasks, without an envelope
+        self._waiting: dict[int, deque[Message]] = {}  # by task
         self._size = 0
         self._closed = False
 
-    def put(self, task: int | None, body: bytes, channel: int = 0, op: str = "") -> None:
-        """Queue a message. Without a task it is for all, comes first and has no envelope."""
+    def put_for_all(self, data: bytes) -> None:
+        """Queue bytes that all tasks read as they are, before the first message."""
         with self._changed:
-            if task is None:
-                self._plain.append(body)
-            else:
-                queue = self._waiting.setdefault(task, deque())
-                queue.append(Message(channel, op, body))
-            self._size += len(body) + 1
-            self._changed.notify_all()
+            self._plain.append(data)
+            self._add_size(data)
+
+    def put(self, task: int, channel: int, op: str, body: bytes) -> None:
+        """Queue a message for a command of one task."""
+        with self._changed:
+            queue = self._waiting.setdefault(task, deque())
+            queue.append(Message(channel, op, body))
+            self._add_size(body)
+
+    def _add_size(self, data: bytes) -> None:
+        self._size += len(data) + 1  # a message without a body waits, too
+        self._changed.notify_all()
 
     def wait_for_room(self, seconds: float) -> bool:
         """Return whether there is room within `seconds`, or the outbox is closed."""
@@ -149,6 +155,7 @@ def _common_end(bodies: Sequence[bytes]) -> int:
 
 
 def _envelope(tasks: Sequence[int], message: Message) -> bytes:
+    """Return a message with the line before it: tasks, channel, op and length of the body."""
     op = message.op
     body = message.body
     if op == "data" and len(body) >= SHARED:

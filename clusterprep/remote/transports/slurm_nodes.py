@@ -65,6 +65,7 @@ def parse_nodes(text: str) -> tuple[SlurmNode, ...]:
 
 
 def _parse_node(line: str) -> SlurmNode | None:
+    """Return the node of a line, None if the line has no NodeName."""
     fields: dict[str, str] = {}
     for name, value in _FIELD.findall(line):
         fields.setdefault(name, value)

@@ -112,6 +112,7 @@ class RecordReader:
 
 
 def _record(text: bytes) -> Record:
+    """Parse the joined text of a record: base64 of "KIND CHANNEL DATA". Raises ValueError."""
     kind, channel, data = base64.b64decode(text, validate=True).split(b" ", 2)
     if kind.isupper():  # the data is compressed
         decompressor = zlib.decompressobj()

@@ -94,7 +94,7 @@ class JobStep:
             cwd="/",
             start_new_session=True,
         )
-        self._outbox.put(None, bootstrap.relay_payload(nonce))
+        self._outbox.put_for_all(bootstrap.relay_payload(nonce))
         self._listener = threading.Thread(target=self._listen, daemon=True, name="srun stderr")
         self._listener.start()
         for work in (self._write, self._read):
@@ -149,7 +149,7 @@ class JobStep:
             raise LinkLost("hung", f"srun took nothing for {STALL:.0f} s")
         if self.ended is not None:
             raise LinkLost("hung", self.ended)
-        self._outbox.put(task, body, channel, op)
+        self._outbox.put(task, channel, op, body)
 
     def forget(self, channel: SlurmChannel) -> None:
         """Deliver no more records to this channel."""
@@ -191,6 +191,7 @@ class JobStep:
     # ------------------------------------------------------------ threads
 
     def _write(self) -> None:
+        """Give srun what waits in the outbox, until that is closed."""
         stdin = _pipe(self._srun.stdin)
         with contextlib.suppress(OSError), stdin:
             while (data := self._outbox.take(PULSE)) is not None:
@@ -201,6 +202,7 @@ class JobStep:
                 self.taken += len(data)
 
     def _read(self) -> None:
+        """Accept the records of srun's stdout, until its end."""
         with _pipe(self._srun.stdout) as stdout:
             while data := os.read(stdout.fileno(), _PIECE):
                 self.given += len(data)
@@ -209,6 +211,7 @@ class JobStep:
         self._finish()
 
     def _listen(self) -> None:
+        """Keep the end of srun's stderr, and note what it says of tasks."""
         rest = b""
         with _pipe(self._srun.stderr) as stderr:
             while data := os.read(stderr.fileno(), _PIECE):
@@ -245,6 +248,7 @@ class JobStep:
             timer.start()
 
     def _lose(self, hosts: Sequence[str], line: str) -> None:
+        """Note that the tasks of hosts have ended, and end their channels."""
         reason = self._cancellation() or f"its task in the Slurm step ended: {line}"
         tasks = set()
         with self.changed:

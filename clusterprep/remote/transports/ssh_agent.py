@@ -57,6 +57,10 @@ class SshAgent:
         self._socket.close()
 
     def _ask(self, number: int, expected: int, body: bytes = b"") -> Message:
+        """Send a request and return the answer behind its message number.
+
+        Raises SSHException if that is not the expected number.
+        """
         header = struct.pack(">IB", len(body) + 1, number)
         with self._turn:
             self._socket.sendall(header + body)
@@ -67,6 +71,7 @@ class SshAgent:
         return Message(answer[1:])
 
     def _read(self, size: int) -> bytes:
+        """Return exactly `size` bytes. Raises OSError."""
         data = b""
         while len(data) < size:
             piece = self._socket.recv(size - len(data))

@@ -168,6 +168,7 @@ class SshConfig:
 
 
 def _names_final(condition: Condition) -> bool:
+    """Return whether a condition needs the second pass, for `Match final`."""
     if isinstance(condition, HostBlock):
         return False
     criteria = [criterion.lstrip("!") for criterion, _ in condition.criteria]
@@ -177,6 +178,7 @@ def _names_final(condition: Condition) -> bool:
 def _add_options(
     into: dict[str, list[str]], options: list[tuple[str, str]], given: Mapping[str, str]
 ) -> None:
+    """Add options of a section to those of a host. What the host has already is not replaced."""
     for option, value in options:
         values = into.setdefault(option, [])
         is_repeated = option in _REPEATED and option not in given
@@ -197,6 +199,11 @@ class _Reader:
     def read(
         self, path: str, around: tuple[Condition, ...] = (), depth: int = 0
     ) -> Iterator[Section]:
+        """Yield the sections of a file, those of an included file in the place of its Include.
+
+        `around` has the conditions of the block that includes this file, and `depth` is the number
+        of files around it.
+        """
         conditions = around
         section = Section(conditions)
         for keyword, value, arguments in _lines(path):
@@ -251,6 +258,7 @@ def _condition(keyword: str, arguments: list[str]) -> Condition:
 
 
 def _criteria(arguments: list[str]) -> tuple[tuple[str, str], ...]:
+    """Return (criterion, argument) for the words of a Match line; "" where it has no argument."""
     pairs = []
     remaining = iter(arguments)
     for word in remaining:
@@ -317,6 +325,7 @@ def _local_name() -> str:
 
 
 def _succeeds(command: str) -> bool:
+    """Return whether a command of `Match exec` exits with 0 within EXEC_LIMIT."""
     try:
         done = subprocess.run(
             ["/bin/sh", "-c", command],

@@ -65,9 +65,12 @@ class SshConnection(ConnectionState):
         return Tunnel(channel)
 
     def _connect(self, host_keys: HostKeys, key_ring: KeyRing) -> None:
-        wire: Any = self.wire
+        """Greet, check the host key and log in. Raises what paramiko raises, too."""
+        wire: Any = self.wire  # paramiko calls only some methods of the socket that it asks for
         transport = NodeTransport(
-            wire, packetizer_class=PatientPacketizer, disabled_algorithms={"pubkeys": ["ssh-rsa"]}
+            wire,
+            packetizer_class=PatientPacketizer,
+            disabled_algorithms={"pubkeys": ["ssh-rsa"]},  # it signs with SHA-1
         )
         self._transport = transport
         self._choose_algorithms(transport, host_keys)
@@ -79,6 +82,7 @@ class SshConnection(ConnectionState):
         SshLogin(self, key_ring).authenticate(transport)
 
     def _choose_algorithms(self, transport: NodeTransport, host_keys: HostKeys) -> None:
+        """Offer safe algorithms only: known types of host keys first, and fast ciphers first."""
         options = transport.get_security_options()
         supported = set(options.key_types)
         key_types = []

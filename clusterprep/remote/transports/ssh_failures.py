@@ -45,6 +45,7 @@ def _text(error: Exception) -> str:
 
 
 def _no_greeting(connection: ConnectionState, reason: str) -> Unreached:
+    """Return the error for a connection that ended before the host key was known."""
     failure, remedy = _greeting_failure(connection, reason)
     place = f"{connection.route.host} port {connection.route.port}"
     message = f"{place} {failure}".rstrip(": ")
@@ -84,10 +85,13 @@ def login_refused(
 ) -> Unreached:
     """Return the error for a node that accepts none of our keys.
 
-    `wanted` are the authentication methods that the node asks for.
+    `refused` and `unusable` describe keys: those that the node did not take, and those that could
+    not be tried, with the reason. `wanted` are the authentication methods that the node asks for.
     """
     route = connection.route
-    if not (connection.alive or connection.farewell or unusable):
+    ended_silently = not connection.alive and not connection.farewell
+    if ended_silently and not unusable:
+        # Nothing says that a key was at fault: the connection itself has failed.
         return explain(EOFError(), connection)
     notes = []
     if refused:

@@ -124,6 +124,7 @@ class KeyRing:
                 yield self._from_file(path, certificate)
 
     def _from_file(self, path: str, certificate: str = "") -> Candidate:
+        """Return the key of a file with its certificate, or why it cannot be used; read once."""
         with self._file_turn:
             candidate = self._files.get((path, certificate))
             if candidate is None:

@@ -95,6 +95,7 @@ def _ask_resolver(host: str, port: int, deadline: float) -> list[Address] | sock
 
 
 def _addresses(host: str, port: int, flags: int) -> list[Address]:
+    """Return the addresses of a host, each once. `flags` are those of getaddrinfo(3)."""
     answers = socket.getaddrinfo(
         host,
         port,
@@ -122,6 +123,7 @@ def _connect(family: int, address: tuple[str, int], limit: float) -> socket.sock
 
 
 def _unreached(host: str, port: int, error: OSError, limit: float) -> Unreached:
+    """Return the error for a connection that was not made within `limit` seconds."""
     place = f"{host} port {port}"
     if error.errno == errno.ECONNREFUSED:
         remedy = f"is sshd running and is {port} its port?"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-import threading
 from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeVar
 
+from clusterprep.remote.transports.user_count import UserCount
 from clusterprep.runtime.clock import running_seconds
 
 STALL = 20.0  # seconds without an accepted byte after which a peer counts as gone (Channel.send)
@@ -50,9 +50,7 @@ class Wire:
         self._buffer = b""
         self._position = 0  # in the buffer
         self._read_size = IDLE_READ
-        self._closed = False  # paramiko looks at this name, as it would on a socket
-        self._users = 0  # threads that are inside the stream's recv or send
-        self._users_lock = threading.Lock()
+        self._users = UserCount(self._free)  # threads that are inside the stream's recv or send
         self._deadline: float | None = deadline
         self.ended = False
         self.overdue = False
@@ -66,6 +64,7 @@ class Wire:
         """Do nothing: paramiko would wake ten times a second to see whether it has been closed."""
 
     def recv(self, size: int) -> bytes:
+        """Return up to `size` bytes as soon as there are any. Raises EOFError."""
         if self._position == len(self._buffer):
             self._buffer = self._read()
             self._position = 0
@@ -74,11 +73,14 @@ class Wire:
         return data
 
     def send(self, data: bytes) -> int:
+        """Return how many bytes the stream took. Raises EOFError."""
         since = running_seconds()
         while True:
             try:
-                with self._in_use():
+                with self._users:
                     return self._stream.send(data)
+            except ValueError as error:
+                raise self._end() from error
             except OSError as error:
                 if not _is_slice(error):
                     self._read_last_words()
@@ -86,21 +88,17 @@ class Wire:
                 self._check_limits(since + self.stall)
 
     def close(self) -> None:
-        """End reads and writes in other threads at once, without waiting.
-
-        The last of these threads frees the stream. If it were freed here, its file descriptor could
-        belong to a new connection before a thread that waits in poll(2) is awake, and poll would
-        then look at that connection and go on waiting.
-        """
-        with self._users_lock:
-            if self._closed:
-                return
-            self._closed = True
-            is_unused = self._users == 0
+        """End reads and writes in other threads at once, without waiting."""
+        if not self._users.close():
+            return
         with contextlib.suppress(OSError, EOFError):
             self._stream.shutdown(socket.SHUT_RDWR)
-        if is_unused:
-            self._free()
+        self._users.release()
+
+    @property
+    def _closed(self) -> bool:
+        """Whether `close` was called. paramiko looks at this name, as it would on a socket."""
+        return self._users.closed
 
     # what we call
 
@@ -148,8 +146,10 @@ class Wire:
     def _read_slice(self) -> bytes | None:
         """Return what comes within the stream's timeout, None if nothing does."""
         try:
-            with self._in_use():
+            with self._users:
                 return self._stream.recv(self._read_size)
+        except ValueError as error:
+            raise self._end() from error
         except OSError as error:
             if not _is_slice(error):
                 raise self._end(_message(error)) from error
@@ -158,30 +158,15 @@ class Wire:
     def _read_last_words(self) -> None:
         """Read what a peer that hangs up before our greeting may have sent as its reason."""
         if not self.greeting:
-            with contextlib.suppress(OSError, EOFError), self._in_use():
+            with contextlib.suppress(OSError, EOFError, ValueError), self._users:
                 self._note(self._stream.recv(LONGEST_LINE))
-
-    @contextlib.contextmanager
-    def _in_use(self) -> Iterator[None]:
-        """Keep the stream from being freed meanwhile. Raises EOFError if the wire is closed."""
-        with self._users_lock:
-            if self._closed:
-                raise self._end()
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._users_lock:
-                self._users -= 1
-                is_last = self._closed and self._users == 0
-            if is_last:
-                self._free()
 
     def _free(self) -> None:
         with contextlib.suppress(OSError, EOFError):
             self._stream.close()
 
     def _note(self, data: bytes) -> None:
+        """Keep the peer's first line, and note the end of the stream."""
         self.ended = self.ended or not data
         if b"\n" in self.greeting:
             return

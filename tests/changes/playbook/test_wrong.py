@@ -44,7 +44,7 @@ def test_every_wrong_playbook_has_its_expectation_and_there_are_enough() -> None
 
 
 @pytest.mark.parametrize("path", WRONG, ids=lambda path: path.stem)
-def test_all_of_them_are_exit_2_before_any_node_is_asked(
+def test_wrong_playbooks_are_exit_2_before_any_node_is_asked(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The addresses lead nowhere: a command that asked a node would wait and end with 3."""

@@ -162,7 +162,7 @@ def test_a_value_that_was_put_in_is_one_name() -> None:
         ({"limit": "10ms"}, "limit"),
     ],
 )
-def test_what_nobody_can_mean(params: dict[str, Any], key: str) -> None:
+def test_wrong_parameters_are_refused(params: dict[str, Any], key: str) -> None:
     assert [where for where, _ in RESOURCE.wrong(params)] == [key]
 
 

@@ -23,7 +23,7 @@ def planned(params: dict[str, Any], *answers: bool, notified: bool = False) -> S
     return step_action
 
 
-def test_it_runs_where_what_it_makes_is_not_there() -> None:
+def test_a_command_runs_where_the_file_that_it_creates_is_missing() -> None:
     params = {
         "run": "touch '/etc/a b'",
         "creates": "/etc/a b",

@@ -27,7 +27,7 @@ def answer(out: str = "", err: str = "", code: int = 0) -> dict[str, Any]:
     return {"code": code, "out": out, "err": err}
 
 
-def test_it_is_loaded_now_and_at_boot() -> None:
+def test_a_module_is_loaded_now_and_at_boot() -> None:
     step_action = planned(False)
     assert (commands(step_action), step_action.diff) == (
         [f"modprobe -- {NAME}"],

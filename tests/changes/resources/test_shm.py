@@ -44,7 +44,7 @@ def fstab(step_action: StepAction) -> bytes | None:
     return write.after
 
 
-def test_it_is_changed_now_and_at_boot_with_the_way_back() -> None:
+def test_shm_is_resized_now_and_at_boot_with_its_undo() -> None:
     step_action = planned("128M")
     remount, write = step_action.operations
     assert commands(step_action) == [
@@ -100,6 +100,20 @@ def test_a_share_is_of_this_nodes_memory_and_stays_one_in_fstab() -> None:
 )
 def test_every_other_byte_of_fstab_stays(line: bytes, after: bytes) -> None:
     assert fstab(planned("128M", fstab=line)) == after
+
+
+@pytest.mark.parametrize(
+    ("size", "written"),
+    [
+        pytest.param("128M", b"9" * 19, id="bytes"),
+        pytest.param("128M", b"9" * 19 + b"g", id="gibibytes"),
+        # More digits than int() takes.
+        pytest.param("25%", b"9" * 5000 + b"%", id="share"),
+    ],
+)
+def test_a_size_of_very_many_digits_is_replaced(size: str, written: bytes) -> None:
+    line = AS_WANTED.replace(b"128M", written)
+    assert fstab(planned(size, fstab=line)) == AS_WANTED.replace(b"128M", size.encode())
 
 
 def test_a_unit_that_somebody_wrote_says_the_same() -> None:

@@ -35,14 +35,16 @@ def test_what_cannot_be_meant(tmp_path: Path, words: tuple[str, ...], said: str)
     assert not list(tmp_path.iterdir())
 
 
-def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_without_scontrol_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # whatever this machine has
     done = init(tmp_path, "--from-slurm")
     assert done.returncode == 2
     assert "no scontrol on this machine" in done.stderr
 
 
-def test_nobody_answers(tmp_path: Path) -> None:
+def test_init_writes_nothing_if_no_host_answers(tmp_path: Path) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound and not listening, so no other process does
         port = closed.getsockname()[1]

@@ -154,7 +154,7 @@ def test_names_of_one_machine_are_told(tmp_path: Path) -> None:
     assert "# a[1-2] are one machine by /etc/machine-id: keep one of them" in text
 
 
-def test_who_logs_in_instead_also_runs_the_job() -> None:
+def test_the_user_option_sets_an_undeclared_job_user_too() -> None:
     node = Node("a", "a", 0, ssh=SshSettings(user="ops"), job_user="ops")
     assert LoginOptions(user="root").over(Source((node,))).nodes[0].job_user == "root"
     assert (

@@ -103,7 +103,7 @@ def test_a_file_that_is_there_stays_without_force(lab: Lab, tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["inventory.yaml"]
 
 
-def test_who_does_not_answer_is_left_out_with_the_reason(lab: Lab, tmp_path: Path) -> None:
+def test_a_host_that_does_not_answer_is_left_out_with_the_reason(lab: Lab, tmp_path: Path) -> None:
     target = tmp_path / "inventory.yaml"
     done = init(
         lab, *hosts(lab), "n9=10.77.0.99", "--connect-timeout", "1.5", "--output", str(target)

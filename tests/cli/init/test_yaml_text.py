@@ -86,7 +86,7 @@ def test_comments_of_strangers_stay_comments() -> None:
     assert read(text) == {"a": 1, "f": {}}
 
 
-def test_how_it_looks() -> None:
+def test_a_document_has_comments_blocks_and_flow_values() -> None:
     nodes = [{"name": "n[1-2]", "address": "10.0.0.[1-2]"}]
     ssh = YamlBlock((YamlEntry("user", "root", beside="who logs in"), Note(("port: 22",))))
     assert document(

@@ -28,14 +28,14 @@ def test_there_are_five_kinds_of_inventories() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_it_is_as_ansible_lists_it(path: Path) -> None:
+def test_an_ansible_inventory_is_read_as_ansible_lists_it(path: Path) -> None:
     """The .json beside it was printed by `ansible-inventory -i FILE --list`."""
     assert listed(read(path)) == told(json.loads(path.with_name(f"{path.name}.json").read_text()))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_ansible_still_lists_it_so(path: Path) -> None:
+def test_ansible_still_lists_the_inventories_as_recorded(path: Path) -> None:
     make = subprocess.run(
         ["make", ".venv-bench/.installed"], cwd=ROOT, capture_output=True, text=True, check=False
     )

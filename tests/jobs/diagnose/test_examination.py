@@ -105,7 +105,7 @@ def test_which_culprits_are_the_same(wanted: str | None, got: str | None, same: 
     assert same_culprit(wanted, got) is same
 
 
-def test_others_are_short_and_told_apart() -> None:
+def test_logs_of_other_faults_are_short_and_different() -> None:
     rows = [
         json.loads(line)
         for line in Path(__file__).with_name("others.jsonl").read_text().splitlines()

@@ -242,7 +242,7 @@ def test_tracebacks_of_different_calls_are_different_ways_through_the_program() 
     assert (first.cause.name, first.culprit) == ("rank_desync_control_flow", "rank 1")
 
 
-def test_who_gave_up_first_cut_the_others_off_and_loopback_is_not_blamed() -> None:
+def test_the_rank_that_gave_up_first_cut_the_others_off_and_loopback_is_not_blamed() -> None:
     calls = ["all_reduce", "all_reduce", "barrier", "all_reduce"]
     frames = [
         f'[rank{r}]:   File "/opt/env/site-packages/torch/distributed/distributed_c10d.py", line 2810, in {call}'
@@ -288,7 +288,7 @@ def test_a_crash_of_its_own_is_no_known_cause(code: int) -> None:
     assert told(*summary(3, code)).code == 3
 
 
-def test_whom_torchrun_killed_itself_is_not_to_blame() -> None:
+def test_a_rank_that_torchrun_killed_is_not_to_blame() -> None:
     forced = "[WARNING] Unable to shutdown process 71 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL"
     assert told(forced, *summary(1, -9)).causes == ()
 
@@ -372,7 +372,7 @@ def test_workers_that_were_ended_after_another_failed_are_not_to_blame() -> None
         ),
     ],
 )
-def test_who_is_to_blame(lines: list[str], culprit: str | None) -> None:
+def test_the_rank_to_blame(lines: list[str], culprit: str | None) -> None:
     assert told(*lines).causes[0].culprit == culprit
 
 
@@ -872,7 +872,7 @@ def test_a_connection_that_the_peer_ended_was_one_over_loopback_too() -> None:
     assert names(told(ended, "RuntimeError: Socket Timeout")) == ["rendezvous_incomplete"]
 
 
-def test_who_waited_in_the_monitored_barrier_names_the_rank_that_it_waited_for() -> None:
+def test_a_rank_in_the_monitored_barrier_names_the_rank_that_it_waited_for() -> None:
     waited = "RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank."
     found = told(waited)
     assert names(found) == ["rank_desync_control_flow"]

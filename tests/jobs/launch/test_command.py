@@ -26,6 +26,14 @@ PYTHON = "/opt/job/bin/python"
             Program("module", ("pkg", "x"), ("--max-restarts", "3", "--tee=3")),
         ),
         ("torchrun --no_python ./a.out", Program("other", ("./a.out",))),
+        (
+            "torchrun --virtual_local_rank train.py 1",
+            Program("script", ("train.py", "1"), ("--virtual_local_rank",)),
+        ),
+        (
+            "python -m torch.distributed.launch --use_env train.py 1",
+            Program("script", ("train.py", "1")),
+        ),
         ("python -m torch.distributed.run train.py", Program("script", ("train.py",))),
     ],
 )
@@ -48,6 +56,19 @@ def test_commands(words: str, expected: Program) -> None:
 def test_what_is_refused(words: str, named: str) -> None:
     with pytest.raises(InputError, match=named):
         program_of(words.split())
+
+
+@pytest.mark.parametrize("option", ["--run-path", "--run_path"])
+def test_run_path_is_refused_with_what_to_do_instead(option: str) -> None:
+    with pytest.raises(InputError, match="--run-path") as refused:
+        program_of(["torchrun", option, "/srv/train.py", "--lr", "1"])
+    (problem,) = refused.value.problems
+    assert problem.hint == "leave it out: each rank then runs the script in a new interpreter"
+
+
+def test_run_path_behind_the_script_belongs_to_the_script() -> None:
+    words = ["torchrun", "train.py", "--run-path", "x"]
+    assert program_of(words) == Program("script", ("train.py", "--run-path", "x"))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterprep.errors import InputError
 from clusterprep.jobs.launch.display import WAIT, Folded, Prefixed, spans, visible
@@ -27,7 +29,7 @@ def test_equal_lines_of_all_ranks_are_shown_at_once() -> None:
     ]
 
 
-def test_those_of_some_wait_a_moment() -> None:
+def test_equal_lines_of_some_ranks_wait_a_moment() -> None:
     folded = Folded(3)
     folded.add(RANKS[0], "a", 0.0)
     folded.add(RANKS[2], "a", 0.1)
@@ -43,6 +45,71 @@ def test_lines_of_one_rank_keep_their_order_and_number() -> None:
         folded.add(RANKS[0], text, 0.0)
     folded.add(RANKS[1], "a", 0.0)
     assert folded.due(9.0) == ["[ranks 0-1] a", "[n1 rank 0] b", "[n1 rank 0] a", "[n1 rank 0] a"]
+
+
+def test_one_rank_is_counted_once_for_equal_lines_of_which_the_first_is_shown() -> None:
+    folded = Folded(2)
+    folded.add(RANKS[0], "a", 0.0)
+    folded.add(RANKS[0], "a", 0.2)
+    assert folded.due(0.2 + WAIT / 2) == ["[n1 rank 0] a"]
+    assert folded.add(RANKS[0], "a", 0.4) == []
+    assert folded.due(9.0) == ["[n1 rank 0] a", "[n1 rank 0] a"]
+
+
+def test_ranks_that_print_in_different_orders_keep_their_own() -> None:
+    folded = Folded(3)
+    for rank, text in ((0, "a"), (0, "b"), (1, "b"), (1, "a"), (2, "b")):
+        folded.add(RANKS[rank], text, 0.0)
+    assert folded.due(9.0) == ["[n1 rank 0] a", "[all ranks] b", "[n1 rank 1] a"]
+
+
+def test_lines_of_single_ranks_do_not_part_what_all_ranks_print() -> None:
+    folded = Folded(3)
+    for rank in (0, 1, 2):
+        for text in (f"rank {rank} is up", "step 1", "step 2"):
+            folded.add(RANKS[rank], text, 0.0)
+    assert folded.due(9.0) == [
+        "[n1 rank 0] rank 0 is up",
+        "[n1 rank 1] rank 1 is up",
+        "[n2 rank 2] rank 2 is up",
+        "[all ranks] step 1",
+        "[all ranks] step 2",
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc")), max_size=40))
+def test_every_rank_finds_its_own_lines_in_its_own_order(printed: list[tuple[int, str]]) -> None:
+    """The label of each shown line says whose it is: so each rank's lines can be read from it."""
+    folded = Folded(4)
+    shown: list[str] = []
+    for index, (rank, text) in enumerate(printed):
+        shown += folded.add(("n1", rank), text, index * WAIT / 5)
+    shown += folded.due(0.0, flush=True)
+    for rank in range(4):
+        own = [text for of_rank, text in printed if of_rank == rank]
+        assert [line[-1] for line in shown if rank in ranks_of(line)] == own
+
+
+def ranks_of(line: str) -> list[int]:
+    """The ranks in a label: «[n1 rank 2]», «[ranks 0-1,3]» or «[all ranks]» of four."""
+    name = line[1 : line.index("]")]
+    if name == "all ranks":
+        return [0, 1, 2, 3]
+    ranks: list[int] = []
+    for part in name.rsplit(" ", 1)[-1].split(","):
+        first, _, last = part.partition("-")
+        ranks.extend(range(int(first), int(last or first) + 1))
+    return ranks
+
+
+def test_torchrun_does_not_stand_for_a_rank() -> None:
+    folded = Folded(2)
+    assert folded.add(("n1", None), "a", 0.0) == []
+    assert folded.add(RANKS[0], "a", 0.0) == []
+    assert folded.add(RANKS[1], "a", 0.0) == ["[all ranks, n1 torchrun] a"]
+    folded.add(("n1", None), "b", 0.0)
+    folded.add(RANKS[1], "b", 0.0)
+    assert folded.due(9.0) == ["[rank 1, n1 torchrun] b"]
 
 
 def test_the_last_lines_are_shown_too() -> None:

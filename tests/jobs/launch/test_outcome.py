@@ -187,7 +187,7 @@ def test_the_stack_is_that_of_the_main_thread() -> None:
     assert stack_of(['  File "a.py", line 1 in f']) == ()  # a traceback, and no dump
 
 
-def test_who_is_waited_for() -> None:
+def test_ranks_that_the_others_wait_for() -> None:
     waiting, elsewhere = stack_of(WAITING), stack_of(ELSEWHERE)
     assert awaited_ranks({0: waiting, 1: elsewhere, 2: waiting}) == (1,)
     assert awaited_ranks({0: waiting, 1: elsewhere}) == (1,)

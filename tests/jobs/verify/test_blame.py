@@ -256,7 +256,7 @@ TOLD: dict[str, tuple[Timeline, list[Named]]] = {
 
 
 @pytest.mark.parametrize(("timeline", "culprits"), TOLD.values(), ids=TOLD.keys())
-def test_who_is_named(timeline: Timeline, culprits: list[Named]) -> None:
+def test_the_culprits_of_a_timeline(timeline: Timeline, culprits: list[Named]) -> None:
     result = judge(timeline)
     assert named(result) == culprits
     for finding in findings(result):
@@ -526,7 +526,7 @@ WHY = {
 
 
 @pytest.mark.parametrize(("name", "why"), WHY.items(), ids=WHY.keys())
-def test_why_it_is_named(name: str, why: Why) -> None:
+def test_the_reason_why_a_culprit_is_named(name: str, why: Why) -> None:
     first = judge(TOLD[name][0]).culprits[0]
     assert isinstance(first, Fault)
     assert round(first.at, 3) == why.at

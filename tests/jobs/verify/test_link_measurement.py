@@ -220,7 +220,7 @@ def test_what_is_slow_for_a_moment_is_looked_at_again() -> None:
         {"answers": [["no", "hung", "no answer within 14 s"]]},
     ],
 )
-def test_a_strange_answer_passes_nobody_and_blames_nobody(answer: Any) -> None:
+def test_an_unreadable_answer_passes_and_blames_no_node(answer: Any) -> None:
     links, _ = stage(3, lambda dialer, listener: answer)
     assert judge_links(links) == ()
     assert {row.verdict for row in findings(links)} == {"unknown"}
@@ -257,7 +257,7 @@ def names(lab: Lab) -> list[str]:
 
 @pytest.mark.hosts
 @hosts
-def test_healthy_links_blame_nobody(lab: Lab) -> None:
+def test_healthy_links_blame_no_node(lab: Lab) -> None:
     for _ in range(5):
         found = verify(lab)
         assert (found.code, culprits(found)) == (0, []), found.report["verify"]["culprits"]

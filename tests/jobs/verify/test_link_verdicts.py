@@ -74,7 +74,7 @@ def blamed(links: MeasuredLinks) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7, 64, 65, 200])
-def test_healthy_links_blame_nobody(count: int) -> None:
+def test_healthy_links_blame_no_node(count: int) -> None:
     links = healthy(count)
     assert judge_links(links) == ()
     (row,) = findings(links)
@@ -253,7 +253,7 @@ def test_what_a_busy_machine_does_is_no_fault(fields: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize("word", ["lost", "garbled", "hung", "unknown_read"])
-def test_pairs_that_were_not_measured_pass_nobody(word: str) -> None:
+def test_pairs_that_were_not_measured_pass_no_node(word: str) -> None:
     links = spoilt(healthy(3), word=word)  # type: ignore[arg-type]
     rows = list(findings(links))
     assert [(row.verdict, row.reason) for row in rows] == [("unknown", "not measured")]

@@ -186,7 +186,7 @@ def test_strange_lines_say_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_spoiled_lines_harm_nobody(seed: int) -> None:
+def test_spoiled_lines_are_parsed_without_an_error(seed: int) -> None:
     dice = random.Random(seed)
     letters = list("".join(ANY.values()))
     for _ in range(300):

@@ -126,7 +126,7 @@ def test_nodes_of_one_machine_pass(tmp_path: Path, names: str) -> None:
 
 
 @pytest.mark.hosts
-def test_they_need_no_network_but_loopback(tmp_path: Path) -> None:
+def test_ranks_of_one_machine_need_no_network_but_loopback(tmp_path: Path) -> None:
     from tests.support.lab.fixtures import require_lab
 
     require_lab()

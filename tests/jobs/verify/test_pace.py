@@ -34,7 +34,7 @@ def gone(at: float = 5.0) -> Pace:
     pace = new()
     reach(pace, "ready", at)
     assert pace.decide(at) is Decision.GO
-    pace.went(at)
+    pace.note_go(at)
     return pace
 
 

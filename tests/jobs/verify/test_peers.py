@@ -23,7 +23,7 @@ def test_the_outlier_does_not_move_what_it_is_compared_with() -> None:
     )
 
 
-def test_it_is_the_standard_deviation_of_a_normal_distribution() -> None:
+def test_the_spread_is_the_standard_deviation_of_a_normal_distribution() -> None:
     draw = random.Random(3)
     assert spread([draw.gauss(100, 7) for _ in range(5000)]) == pytest.approx(7, rel=0.05)
 
@@ -41,7 +41,7 @@ def test_it_is_the_standard_deviation_of_a_normal_distribution() -> None:
         pytest.param((0, 0, 0, 0), 0.5, (), id="all-zero"),
     ],
 )
-def test_who_is_slower_than_its_peers(
+def test_the_values_that_are_slower_than_their_peers(
     values: tuple[float, ...], share: float, expected: tuple[str, ...]
 ) -> None:
     assert slower(named(*values), share) == expected

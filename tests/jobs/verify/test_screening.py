@@ -14,8 +14,18 @@ import pytest
 from clusterprep.jobs.verify.fault_location import LocatedFault
 from clusterprep.jobs.verify.probes import REPEATS, Probe, ProbeEvidence, ProbeSettings, run_probes
 from clusterprep.jobs.verify.screening import BUDGET, HEALTHY, Screening, screen
-from clusterprep.model.pair_schedule import rounds, tournament
-from tests.support.simulator import KINDS, Cluster, Run, World, answered, planted, play, same
+from clusterprep.model.pair_schedule import rounds
+from tests.support.simulator import (
+    KINDS,
+    Cluster,
+    Run,
+    World,
+    answered,
+    planted,
+    play,
+    same,
+    tournament,
+)
 from tests.support.simulator.__main__ import row
 
 
@@ -256,7 +266,7 @@ def test_1024_nodes() -> None:
 # ---------------------------------------------------------------- the simulator itself
 
 
-def test_a_seed_says_it_all() -> None:
+def test_equal_seeds_give_equal_plays() -> None:
     assert play(16, 2, "a") == play(16, 2, "a")
     assert play(16, 2, "a").faults != play(16, 2, "b").faults
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -125,7 +128,7 @@ def test_an_address_of_a_machine_is_that_of_none_of_its_nodes() -> None:
         ),
     ],
 )
-def test_who_does_not_answer(rows: list[Row], wanted: tuple[Any, ...]) -> None:
+def test_the_culprit_where_packets_get_no_answer(rows: list[Row], wanted: tuple[Any, ...]) -> None:
     assert blamed(hung(*looked(*rows))) == [wanted]
 
 
@@ -149,6 +152,26 @@ def test_a_bad_node_takes_its_pairs_and_leaves_the_link() -> None:
         ("node", ("n2",)),
         ("link", ("n3", "n4")),
     ]
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "2", "3"])
+def test_among_equally_bad_nodes_the_first_of_the_inventory_is_named(seed: str) -> None:
+    """Also with another order of the strings in a set, so in an interpreter with this seed."""
+    program = """
+from clusterprep.jobs.verify.sockets import SYN_SENT, cuts
+from tests.jobs.verify.test_sockets import hung, looked
+pairs = [(0, 1, 4), (2, 2, 3), (4, 3, 1), (6, 4, 2)]
+rows = [(rank, SYN_SENT, node, peer, 5) for rank, node, peer in pairs]
+print(*(cut.nodes for cut in cuts(hung(*looked(*rows)))))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout == "('n1',) ('n2',)\n"
 
 
 def test_ranks_that_did_not_reach_the_store_are_a_link_where_a_socket_shows_it() -> None:

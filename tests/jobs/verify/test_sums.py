@@ -210,7 +210,7 @@ def test_one_flipped_bit_is_one_wrong_element(dtype: str, index: int) -> None:
         assert explain(of, found, 0, WORLD) == []
 
 
-def test_a_nan_is_wrong_and_explained_by_nobody() -> None:
+def test_a_nan_is_wrong_and_no_rank_explains_it() -> None:
     of = numbers()
     buffer = reduced(of, list(range(WORLD)))
     buffer[7:20] = float("nan")

@@ -352,7 +352,7 @@ def test_gloo_says_nothing_of_nccl() -> None:
     assert told({}, make_plan()) == []
 
 
-def test_who_requires_it_is_told_that_gloo_says_nothing_of_nccl() -> None:
+def test_a_required_transport_is_skipped_under_gloo() -> None:
     of = plan(backend="gloo")
     asking = tuple(
         replace(node, require={NAME: "any"}) if node.name == "n2" else node for node in of.nodes

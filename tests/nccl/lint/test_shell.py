@@ -90,7 +90,7 @@ def words(text: str, dialect: str = "shell") -> str:
         ("setenv A 1\nunsetenv A", []),  # csh
     ],
 )
-def test_who_gets_a_setting(text: str, expected: list[tuple[str, str, str]]) -> None:
+def test_which_processes_get_a_setting(text: str, expected: list[tuple[str, str, str]]) -> None:
     assert entries(text) == expected
 
 

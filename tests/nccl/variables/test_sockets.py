@@ -20,7 +20,7 @@ def derived(seen):
     }
 
 
-def test_both_name_the_chosen_interface() -> None:
+def test_variables_of_nccl_and_gloo_name_the_chosen_interface() -> None:
     seen = fleet(
         n1={"net.interfaces": (eth("eth0", "10.0.0.1/24"),)},
         n2={"net.interfaces": (eth("ens34", "10.0.0.2/24"),)},

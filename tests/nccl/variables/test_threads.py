@@ -101,5 +101,5 @@ def test_a_single_node_needs_no_sockets() -> None:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_who_declares_one_of_them_decides_both_for_their_product_has_a_limit(name: str) -> None:
+def test_declaring_one_thread_variable_decides_both_as_their_product_has_a_limit(name: str) -> None:
     assert derived(node(1), node(2), some={"n2": {"env": env(**{name: "16"})}}) == {}

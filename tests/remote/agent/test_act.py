@@ -840,7 +840,7 @@ def test_a_file_that_chattr_would_protect_stops_before_anything_is_written(
     assert (tree_of(node.root), node.state()) == (node.before, None)
 
 
-def test_all_of_a_run_is_told(tmp_path: Path) -> None:
+def test_every_file_of_a_run_is_told(tmp_path: Path) -> None:
     node = Kinds(tmp_path / "node")
     node.begin()
     node.ask("commit")

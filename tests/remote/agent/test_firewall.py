@@ -125,7 +125,7 @@ def test_rules_come_home_as_nft_lists_them(tmp_path: Path) -> None:
 
 
 @nft
-def test_who_is_not_root_may_not_know(tmp_path: Path) -> None:
+def test_a_user_who_is_not_root_is_denied_the_firewall(tmp_path: Path) -> None:
     assert with_filter(tmp_path, uid=65534)[:2] == ["no", "denied"]
 
 

@@ -180,7 +180,7 @@ def test_a_long_line_goes_on_in_pieces(agent: Heard) -> None:
     assert max(map(len, agent.lines(0))) == 8192
 
 
-def test_who_ignores_sigterm_is_killed_with_children_elsewhere(agent: Heard) -> None:
+def test_a_rank_that_ignores_sigterm_is_killed_with_children_elsewhere(agent: Heard) -> None:
     child = "import subprocess, sys; "
     child += "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "
     child += "start_new_session=True); "
@@ -196,7 +196,7 @@ def test_who_ignores_sigterm_is_killed_with_children_elsewhere(agent: Heard) -> 
     assert processes_of([agent.link]) == []
 
 
-def test_who_listens_may_say_a_last_word(agent: Heard) -> None:
+def test_a_rank_that_handles_sigterm_may_print_a_last_line(agent: Heard) -> None:
     agent.launch(
         "import signal, sys, time; signal.signal(15, lambda *a: sys.exit(print('bye'))); "
         "print('up'); time.sleep(600)"
@@ -262,7 +262,7 @@ def test_a_program_that_is_not_there(agent: Heard) -> None:
     assert (answer["no"], answer["why"]) == ("missing_tool", "/no/such: No such file or directory")
 
 
-def test_without_a_keep_it_ends(agent: Heard) -> None:
+def test_ranks_end_without_a_keep_within_the_leash(agent: Heard) -> None:
     agent.launch("import time; time.sleep(600)", leash=0.5)
     agent.until("exit")
     assert processes_of([agent.link]) == []

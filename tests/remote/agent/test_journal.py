@@ -127,7 +127,7 @@ def test_a_manifest_that_cannot_be_read_is_no_run_that_had_not_begun(tmp_path: P
     ("text", "holder"),
     [("run 7 of cluster a\n", "run 7 of cluster a"), ("", "another run"), ("x" * 300, "x" * 200)],
 )
-def test_who_holds_the_lock_is_told_only_while_it_is_held(
+def test_the_holder_of_the_lock_is_told_only_while_the_lock_is_held(
     tmp_path: Path, text: str, holder: str
 ) -> None:
     path = tmp_path / "lock"
@@ -142,7 +142,7 @@ def test_who_holds_the_lock_is_told_only_while_it_is_held(
     assert read_journal(str(tmp_path))["holder"] is None
 
 
-def test_who_may_not_open_the_lock_asks_the_kernel(
+def test_a_user_who_may_not_open_the_lock_asks_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, other = tmp_path / "lock", tmp_path / "other"

@@ -142,7 +142,7 @@ def test_a_library_that_breaks_is_no_answer(
 
 
 @pytest.mark.parametrize("known", [{}, {"NCCL_SOCKET_IFNAME": "eth0"}])
-def test_who_is_the_same_to_nccl_is_asked_once(
+def test_launch_paths_with_the_same_environment_are_asked_once(
     asked: Asked, tmp_path: Path, known: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

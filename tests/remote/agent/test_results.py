@@ -37,7 +37,7 @@ def test_what_is_stored_is_read_with_the_moment_of_both(tmp_path: Path) -> None:
     assert (path.stat().st_mode & 0o777, list(path.parent.iterdir())) == (0o644, [path])
 
 
-def test_whoever_reads_meanwhile_has_the_old_or_the_new(tmp_path: Path) -> None:
+def test_a_reader_meanwhile_has_the_old_or_the_new_findings(tmp_path: Path) -> None:
     path = tmp_path / "deep.json"
     stored(path, schema=1, checks=["a"])
     with path.open() as before:
@@ -105,7 +105,7 @@ def test_what_others_could_have_written_is_not_read(
 
 @pytest.mark.machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_file_of_somebody_else_is_not_read(tmp_path: Path) -> None:
+def test_findings_owned_by_another_user_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "deep.json"
     stored(path, schema=1)
     os.chown(path, 12345, 0)
@@ -135,7 +135,7 @@ def test_a_sparse_file_takes_no_memory(tmp_path: Path) -> None:
     assert most < 4 * MAX_TEXT
 
 
-def test_who_may_write_the_folder_could_bring_back_an_older_file(tmp_path: Path) -> None:
+def test_findings_in_a_folder_that_others_may_write_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "state" / "deep.json"
     stored(path, schema=1)
     read_results(str(path))

@@ -48,7 +48,9 @@ def test_children_leave_nothing_behind() -> None:
         os.waitpid(-1, os.WNOHANG)
 
 
-def test_who_waits_for_a_processor_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_waits_for_a_processor_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Twice the limit of work.
 
     To the kernel it is the same as a processor that others keep busy.
@@ -145,7 +147,7 @@ def test_a_file_of_another_inode_with_the_same_name_is_not_it(
         assert mine(segment)["held"] is False
 
 
-def test_without_segments_nobody_is_looked_into() -> None:
+def test_without_segments_no_process_is_looked_into() -> None:
     if storage._has_no_segment():
         found: list[Any] = []
         work = operations(lambda: found.append(read_shm_segments()))

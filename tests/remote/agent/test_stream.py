@@ -54,7 +54,7 @@ def test_small_messages_and_data_both_ways(server: tuple[stream.Server, int]) ->
         assert found["back"] > SIZE / (1 + took)
 
 
-def test_who_does_not_know_the_word_is_served_nothing(server: tuple[stream.Server, int]) -> None:
+def test_a_client_without_the_secret_is_served_nothing(server: tuple[stream.Server, int]) -> None:
     with pytest.raises(NoAnswer) as caught:
         measured(server[1], "x" * 32)
     assert caught.value.reason == "refused"
@@ -72,7 +72,7 @@ def test_several_are_served_at_once_and_a_silent_one_holds_up_nobody(
             mute.recv(1)
 
 
-def test_where_nobody_listens_is_said() -> None:
+def test_a_port_without_a_listener_is_said() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         with pytest.raises(NoAnswer) as caught:

@@ -259,7 +259,7 @@ def test_a_certificate_that_proves_nothing(
     assert words in str(error)
 
 
-def test_a_certificate_of_somebody_else(
+def test_a_certificate_of_another_authority(
     fresh: Fresh,
     signed: Sshd,
     transport: SshTransport,

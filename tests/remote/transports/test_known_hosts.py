@@ -94,7 +94,7 @@ def test_markers_and_broken_lines(keys: list[str]) -> None:
     assert [key.marker for key in known.lookup("a.lab")] == ["@revoked", "@cert-authority"]
 
 
-def test_a_missing_file_knows_nobody(tmp_path: Path) -> None:
+def test_a_missing_file_knows_no_host(tmp_path: Path) -> None:
     assert KnownHosts.from_path(str(tmp_path / "none")).lookup("n1") == ()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from clusterprep.errors import LinkLost
 from clusterprep.model import Node
-from clusterprep.remote.transports.local import LocalTransport
+from clusterprep.remote.transports.local import LocalTransport, SharedPipe
 from clusterprep.remote.transports.protocol import Channel
 from tests.remote.transports.heard import read_all
 from tests.support.patience import eventually
@@ -99,3 +101,36 @@ def test_the_end_of_the_transport_ends_what_nobody_closed() -> None:
     assert channel.recv(60) == b""
     channel.close()
     assert not alive(pid)
+
+
+def test_close_ends_a_wait_in_another_thread_whose_descriptor_is_used_again() -> None:
+    """A process in a session of its own keeps stdout open: the wait outlives the close."""
+    channel = start("setsid sleep 600 & echo $!")
+    pid = int(channel.recv(60))
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(channel.recv(60)), daemon=True)
+    reader.start()
+    time.sleep(0.3)  # until it waits in poll(2)
+    channel.close()
+    others = [os.pipe() for _ in range(16)]  # the lowest free descriptors; nothing is written here
+    os.kill(pid, signal.SIGKILL)
+    reader.join(20)
+    assert received == [b""]
+    for ends in others:
+        for descriptor in ends:
+            os.close(descriptor)
+
+
+def test_a_pipe_is_freed_by_the_last_thread_that_uses_it() -> None:
+    reading_end, writing_end = os.pipe()
+    pipe = SharedPipe(os.fdopen(reading_end, "rb", buffering=0))
+    with pipe.in_use() as descriptor:
+        with pipe.in_use():
+            pipe.close()
+        os.fstat(descriptor)
+        with pytest.raises(ValueError, match="closed"):
+            pipe.read(1)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    pipe.close()  # once more does no harm
+    os.close(writing_end)

@@ -310,7 +310,7 @@ def test_within_an_allocation_only_its_nodes_take_part(
     assert f"Slurm has no running job {job}" in str(why(start(), "n1"))
 
 
-def test_it_waits_for_resources_no_longer_than_for_a_login(slurm4: Slurm, start: Start) -> None:
+def test_srun_waits_for_resources_no_longer_than_for_a_login(slurm4: Slurm, start: Start) -> None:
     slurm4.run("scontrol", "update", "partition=main", "state=down", check=True)
     try:
         lost = why(start(*(node(name, limit=1.0) for name in NAMES)), "n1")
@@ -330,7 +330,7 @@ def test_what_srun_refuses_is_said_in_its_words(
     assert "invalid partition specified: nowhere" in str(lost)
 
 
-def test_without_srun_it_says_so(
+def test_a_missing_srun_is_said(
     start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -340,7 +340,7 @@ def test_without_srun_it_says_so(
     assert "transport: ssh" in lost.remedy
 
 
-def test_without_slurmctld_it_says_so(
+def test_a_missing_slurmctld_is_said(
     slurm4: Slurm, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Slurm's commands try for longer than a user wants to wait."""

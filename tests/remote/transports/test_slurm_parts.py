@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from clusterprep.remote.agent.relay import Relay, named
+from clusterprep.remote.agent.relay import Relay, is_among
 from clusterprep.remote.transports.slurm_envelopes import Message, Outbox, envelopes, ranges
 from clusterprep.remote.transports.slurm_nodes import SlurmNode, matching, parse_nodes
 from clusterprep.remote.transports.slurm_records import MAX_PIECE, Record, RecordReader
@@ -150,11 +150,11 @@ def test_every_task_gets_its_own_in_order_and_what_is_common_goes_once() -> None
 
 def test_the_outbox_gives_signs_of_life_and_ends() -> None:
     box = Outbox()
-    box.put(None, b"first")
-    box.put(2, b"x" * 5, 1, "data")
+    box.put_for_all(b"first")
+    box.put(2, 1, "data", b"x" * 5)
     assert box.take(0.01) == b"first2 1 data 5\nxxxxx"
     assert heard(7, box.take(0.01) or b"") == [(0, "pulse", b"")]
-    box.put(2, b"", 1, "close")
+    box.put(2, 1, "close", b"")
     box.close()
     assert (box.take(5), box.take(5)) == (b"2 1 close 0\n", None)
 
@@ -162,8 +162,8 @@ def test_the_outbox_gives_signs_of_life_and_ends() -> None:
 def test_numbers_as_ranges() -> None:
     numbers = [0, 1, 2, 3, 7, 9, 10]
     assert ranges(numbers) == "0-3,7,9-10"
-    assert [n for n in range(20) if named(n, ranges(numbers))] == numbers
-    assert named(4711, "*")
+    assert [n for n in range(20) if is_among(n, ranges(numbers))] == numbers
+    assert is_among(4711, "*")
 
 
 # ---------------------------------------------------------------- the relay alone

@@ -315,7 +315,7 @@ def test_too_many_connections_at_once(transport: SshTransport, tmp_path: Path) -
         server.stop()
 
 
-def test_importing_it_is_light() -> None:
+def test_importing_the_ssh_transport_loads_no_paramiko() -> None:
     code = (
         "import sys, clusterprep.remote.transports.ssh\n"
         "sys.exit('paramiko' in sys.modules or 'fabric' in sys.modules)"

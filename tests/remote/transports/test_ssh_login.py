@@ -127,7 +127,7 @@ def test_a_passphrase_is_asked_once_for_all_nodes(
     assert len(asked) == 2
 
 
-def test_nobody_to_ask_for_a_passphrase(
+def test_a_passphrase_without_a_terminal_to_ask_at(
     sshd: Sshd, transport: SshTransport, tmp_path: Path
 ) -> None:
     key = new_key(tmp_path / "key", passphrase="open sesame")

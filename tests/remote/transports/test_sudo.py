@@ -110,7 +110,7 @@ def test_nodes_that_give_no_answer_do_not_add_up(password: SudoPassword) -> None
         password.refuse_again(NODES[0])
 
 
-def test_one_silent_node_stops_nobody(password: SudoPassword) -> None:
+def test_one_silent_node_stops_no_other(password: SudoPassword) -> None:
     silent, good = Directory(password, LinkLost("hung", "gone")), Directory(password)
     assert silent.ask(NODES[0]) == "hung"
     assert good.ask_all(NODES[1:]) == ["in"] * 31

@@ -89,7 +89,9 @@ def test_a_silent_node_keeps_no_other_from_its_turn(
     ] * 2
 
 
-def test_who_is_heard_is_waited_for(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+def test_a_slow_node_that_speaks_keeps_its_place(
+    sshd: Sshd, transport: SshTransport, tmp_path: Path
+) -> None:
     """A slow node that speaks keeps its place in the width."""
     slow, watch = replace(sshd.node(tmp_path)), Watch()
     survey(transport, [slow] * 6, watch, "kernel.version", forks=1, last=True)

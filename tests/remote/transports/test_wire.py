@@ -84,7 +84,7 @@ def test_the_last_of_several_threads_frees_it() -> None:
     wire = wire_of(stream)
     reader = in_thread(lambda: wire.recv(1))
     writer = in_thread(lambda: wire.send(b"x"))
-    assert eventually(lambda: wire._users == 2)
+    assert eventually(lambda: wire._users._users == 2)
     wire.close()
     stream.may_leave.set()
     reader.join(30)

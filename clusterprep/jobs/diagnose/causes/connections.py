@@ -61,6 +61,7 @@ def _retries(log: LogFile) -> Iterator[Evidence]:
 
 
 def _unreached_stores(log: LogFile) -> Iterator[Evidence]:
+    """Yield stores that were not reached: not opened where that is this host, else filtered."""
     for line in log.lines_with("client socket has timed out", "connect() timed out"):
         match = _STORE_UNREACHED.search(line.message)
         if match is None:

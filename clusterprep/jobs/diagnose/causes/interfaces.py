@@ -37,9 +37,11 @@ _SCOPED = re.compile(r"connect\S*(?: to)? \[?fe80:[0-9a-f:]+%(?P<iface>[\w.-]+)"
 # IPv4 link-local addresses, which no router forwards.
 _UNROUTED = re.compile(r"connect\S*(?: to)? \[?(?P<address>169\.254\.\d+\.\d+)", re.IGNORECASE)
 # Addresses that docker, compose and libvirt give out.
-_BRIDGE = re.compile(r"172\.(?:1[7-9]|2[0-9]|3[01])\.0\.|192\.168\.122\.")
+_BRIDGE_ADDRESS = re.compile(r"172\.(?:1[7-9]|2[0-9]|3[01])\.0\.|192\.168\.122\.")
+_DOCKER_NETWORK = "172.17."  # of docker's own bridge, without compose
+_ORDINARY_NAME = re.compile(r"eth\d+$")
 # The host name that docker gives a container without a name of its own.
-_CONTAINER = re.compile(r"[0-9a-f]{12}")
+_CONTAINER_HOST = re.compile(r"[0-9a-f]{12}")
 _DIALLED = re.compile(
     r"connect\S*(?: to)? \[?(?P<address>172\.(?:1[7-9]|2\d|3[01])\.0\.\d+|192\.168\.122\.\d+)",
     re.IGNORECASE,
@@ -127,11 +129,10 @@ def detect_bridged(log: LogFile) -> Iterator[Evidence]:
     if not no_connection(log):
         return
     for line, name, address in _interfaces_in_use(log):
-        if not _BRIDGE.match(address) or address.endswith(".0.1"):
+        if not _ORDINARY_NAME.match(name) or not _is_container_address(address):
             continue
-        if not re.match(r"eth\d+$", name):
-            continue
-        is_docker = address.startswith("172.17.") or _CONTAINER.fullmatch(line.host or "")
+        host = line.host or ""
+        is_docker = address.startswith(_DOCKER_NETWORK) or _CONTAINER_HOST.fullmatch(host)
         weight = Weight.PLAIN if is_docker else Weight.SYMPTOM
         culprits: Culprits = (("interface", f"{name} ({address})"),)
         yield Evidence("container_bridge_network", line, weight, culprits)
@@ -140,6 +141,13 @@ def detect_bridged(log: LogFile) -> Iterator[Evidence]:
         if dialled and not dialled.endswith(".1"):
             culprits = (("peer", dialled),)
             yield Evidence("container_bridge_network", line, Weight.PLAIN, culprits)
+
+
+def _is_container_address(address: str) -> bool:
+    """Return whether a bridge gives this address to containers; *.0.1 is the bridge itself."""
+    if address.endswith(".0.1"):
+        return False
+    return _BRIDGE_ADDRESS.match(address) is not None
 
 
 def _dialled_address(line: LogLine) -> str:

@@ -74,14 +74,7 @@ def detect_wrong_numbers(log: LogFile) -> Iterator[Evidence]:
 
 def _different_numbers(log: LogFile) -> Iterator[Evidence]:
     """Yield how many processes each host started, if not all started the same number."""
-    started: dict[str, tuple[int, LogLine]] = {}  # by host, or by file if no host is known
-    for line in log.lines_with(
-        "distributed tasks", "nproc_per_node", "local_world_size", "local_ranks="
-    ):
-        number = _number_started(line.message)
-        if number is not None:
-            host = line.host or line.file
-            started.setdefault(host, (number, line))
+    started = _started_by_host(log)
     counts: Counter[int] = Counter()
     parts: list[str] = []
     for host, (number, _) in started.items():
@@ -103,6 +96,22 @@ def _different_numbers(log: LogFile) -> Iterator[Evidence]:
             culprits,
             note=note,
         )
+
+
+def _started_by_host(log: LogFile) -> dict[str, tuple[int, LogLine]]:
+    """Return how many processes each host started, and the first line that says so.
+
+    Where a line has no host its file stands for it.
+    """
+    started: dict[str, tuple[int, LogLine]] = {}
+    for line in log.lines_with(
+        "distributed tasks", "nproc_per_node", "local_world_size", "local_ranks="
+    ):
+        number = _number_started(line.message)
+        if number is not None:
+            host = line.host or line.file
+            started.setdefault(host, (number, line))
+    return started
 
 
 def _number_started(message: str) -> int | None:

@@ -36,7 +36,7 @@ class AppliedEnvironments:
             values.setdefault(node, {})[name] = value
         return values
 
-    def remember(
+    def record_written(
         self, cluster: str, run: str, environment: Environment, nodes: Iterable[str]
     ) -> None:
         """Record what a run wrote to these nodes."""
@@ -53,17 +53,17 @@ class AppliedEnvironments:
         if self._database.path.exists():
             self._write([("delete from given where cluster = ? and run = ?", (cluster, run))])
 
-    def note(self, cluster: str, report: Report) -> None:
+    def record_outcomes(self, cluster: str, report: Report) -> None:
         """Record how an apply ended on every node, for `--retry-failed`."""
         query = "insert or replace into outcome values (?, ?, ?, ?, ?)"
         statements: list[Statement] = []
-        for node, (outcome, failed) in outcomes(report).items():
-            row = (cluster, report.run, node, outcome, failed)
+        for node, (outcome, has_failed) in outcomes(report).items():
+            row = (cluster, report.run, node, outcome, "yes" if has_failed else "no")
             statements.append((query, row))
         statements.append(_deletion_of_old("outcome", cluster, self._kept))
         self._write(statements)
 
-    def keep(self, cluster: str, report: Report) -> None:
+    def record_environment(self, cluster: str, report: Report) -> None:
         """Record the environment of an apply, however it ended, for `env --from-run`."""
         query = "insert or replace into environment values (?, ?, ?, ?, ?, ?, ?, ?)"
         statements: list[Statement] = []
@@ -83,7 +83,7 @@ class AppliedEnvironments:
         rows = self._read(query, cluster, run)
         values = []
         for name, value, nodes, why, declared in rows:
-            names = tuple(nodes.split(" "))
+            names = tuple(nodes.split(" "))  # as `record_environment` joined them
             is_declared = bool(int(declared))
             values.append(
                 EnvValue(
@@ -111,7 +111,7 @@ class AppliedEnvironments:
         rows = self._read(query, cluster, trial, REMEMBERED)
         return tuple(map(float, _first_column(rows)))
 
-    def note_speed(self, cluster: str, trial: str, run: str, busbw: float) -> None:
+    def record_speed(self, cluster: str, trial: str, run: str, busbw: float) -> None:
         """Record the GB/s of a verify.
 
         One that was judged too slow should not be recorded, or slow would become normal.
@@ -160,19 +160,19 @@ def _deletion_of_old(table: str, cluster: str, kept: int) -> Statement:
     return old, (cluster, cluster)
 
 
-def outcomes(report: Report) -> dict[str, tuple[str, str]]:
-    """Return node → (what became of it, «yes» or «no» for whether that is a failure).
+def outcomes(report: Report) -> dict[str, tuple[str, bool]]:
+    """Return node → (what became of it, whether it failed).
 
     A node failed if it was not reached, not written, or is named by an error.
     """
     blamed = _blamed(report)
-    ends: dict[str, tuple[str, str]] = {}
+    outcome_by_node: dict[str, tuple[str, bool]] = {}
     for snapshot in report.nodes or ():
         node = snapshot.node
         outcome = _outcome(report, node) if snapshot.reached else "not reached"
-        is_well = outcome in _WELL and node not in blamed
-        ends[node] = (outcome, "no" if is_well else "yes")
-    return ends
+        has_failed = outcome not in _WELL or node in blamed
+        outcome_by_node[node] = (outcome, has_failed)
+    return outcome_by_node
 
 
 def _blamed(report: Report) -> set[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterprep.errors import Refused
-from clusterprep.history.given import AppliedEnvironments, outcomes, refuse_clashes
+from clusterprep.history.applied import AppliedEnvironments, outcomes, refuse_clashes
 from clusterprep.model import ChangeRow, EnvValue, Finding, NodeSnapshot, Report
 from clusterprep.nccl.environment import Environment
 
@@ -22,15 +22,15 @@ def environment(nodes: tuple[str, ...], **values: str) -> Environment:
 
 
 def test_the_newest_run_of_each_node_counts_and_a_rollback_is_forgotten(tmp_path: Path) -> None:
-    given = AppliedEnvironments(tmp_path)
-    assert given.last("c") == {}
+    applied = AppliedEnvironments(tmp_path)
+    assert applied.last("c") == {}
     assert not list(tmp_path.iterdir())
-    given.remember("c", "run-1", environment(("a", "b"), NCCL_ALGO="Ring"), ("a", "b"))
-    given.remember("c", "run-2", environment(("a",), NCCL_ALGO="Tree"), ("a",))
-    assert given.last("c") == {"a": {"NCCL_ALGO": "Tree"}, "b": {"NCCL_ALGO": "Ring"}}
-    given.forget("c", "run-2")
-    assert given.last("c")["a"] == {"NCCL_ALGO": "Ring"}
-    assert given.last("other") == {}
+    applied.record_written("c", "run-1", environment(("a", "b"), NCCL_ALGO="Ring"), ("a", "b"))
+    applied.record_written("c", "run-2", environment(("a",), NCCL_ALGO="Tree"), ("a",))
+    assert applied.last("c") == {"a": {"NCCL_ALGO": "Tree"}, "b": {"NCCL_ALGO": "Ring"}}
+    applied.forget("c", "run-2")
+    assert applied.last("c")["a"] == {"NCCL_ALGO": "Ring"}
+    assert applied.last("other") == {}
 
 
 def test_a_job_wide_value_that_differs_is_refused_and_a_free_one_is_not() -> None:
@@ -99,11 +99,11 @@ def finding(verdict: str, severity: str, *nodes: str, **more: object) -> Finding
 def test_what_failed_in_a_run_is_remembered(
     tmp_path: Path, told: Report, failed: tuple[str, ...]
 ) -> None:
-    given = AppliedEnvironments(tmp_path)
-    given.note("c", told)
-    given.note("c", report("other", lost="c"))
-    assert given.failed("c", "r") == failed
-    assert given.failed("c", "other") == ("c",)
+    applied = AppliedEnvironments(tmp_path)
+    applied.record_outcomes("c", told)
+    applied.record_outcomes("c", report("other", lost="c"))
+    assert applied.failed("c", "r") == failed
+    assert applied.failed("c", "other") == ("c",)
     assert {word for word, _ in outcomes(told).values()} <= {
         "done",
         "unchanged",
@@ -116,53 +116,53 @@ def test_what_failed_in_a_run_is_remembered(
 
 
 @pytest.mark.parametrize(("cluster", "run"), [("c", "never"), ("other", "r")])
-def test_nobody_failed_in_a_run_that_is_not_remembered(
+def test_no_node_failed_in_a_run_that_is_not_remembered(
     tmp_path: Path, cluster: str, run: str
 ) -> None:
-    given = AppliedEnvironments(tmp_path)
-    given.note("c", report("r", lost="d"))
-    assert given.failed(cluster, run) == ()
-    assert (given.applies("c"), given.applies("other")) == (("r",), ())
+    applied = AppliedEnvironments(tmp_path)
+    applied.record_outcomes("c", report("r", lost="d"))
+    assert applied.failed(cluster, run) == ()
+    assert (applied.applies("c"), applied.applies("other")) == (("r",), ())
 
 
 def test_old_applies_are_forgotten_and_what_nodes_were_given_is_not(tmp_path: Path) -> None:
-    given = AppliedEnvironments(tmp_path, kept=5)
-    given.remember("c", "run-000", environment(("a",), NCCL_ALGO="Ring"), ["a"])
+    applied = AppliedEnvironments(tmp_path, kept=5)
+    applied.record_written("c", "run-000", environment(("a",), NCCL_ALGO="Ring"), ["a"])
     for number in range(8):
-        given.note("c", report(f"run-{number:03}", lost="d"))
-    assert given.applies("c") == tuple(f"run-{number:03}" for number in range(7, 2, -1))
-    assert given.last("c") == {"a": {"NCCL_ALGO": "Ring"}}
+        applied.record_outcomes("c", report(f"run-{number:03}", lost="d"))
+    assert applied.applies("c") == tuple(f"run-{number:03}" for number in range(7, 2, -1))
+    assert applied.last("c") == {"a": {"NCCL_ALGO": "Ring"}}
 
 
 def test_a_run_that_wrote_goes_on_where_the_history_cannot_be_written(tmp_path: Path) -> None:
     folder = tmp_path / "no-folder"
     folder.write_text("")
-    given = AppliedEnvironments(folder / "deep")
-    given.note("c", report("r"))
-    given.remember("c", "r", environment(("a",), NCCL_ALGO="Ring"), ["a"])
-    (trouble,) = given.troubles
+    applied = AppliedEnvironments(folder / "deep")
+    applied.record_outcomes("c", report("r"))
+    applied.record_written("c", "r", environment(("a",), NCCL_ALGO="Ring"), ["a"])
+    (trouble,) = applied.troubles
     assert "history.sqlite could not be written: " in trouble
 
 
 def test_speeds_of_the_same_trial_are_remembered_newest_first(tmp_path: Path) -> None:
-    given = AppliedEnvironments(tmp_path / "state")
-    assert given.speeds("c", "n[1-4] gloo") == ()
+    applied = AppliedEnvironments(tmp_path / "state")
+    assert applied.speeds("c", "n[1-4] gloo") == ()
     assert not list(tmp_path.iterdir())
     for number in range(30):
-        given.note_speed("c", "n[1-4] gloo", f"run-{number:02}", number / 3)
-    given.note_speed("c", "n[1-3] gloo", "run-99", 1.0)
-    given.note_speed("other", "n[1-4] gloo", "run-99", 2.0)
-    speeds = given.speeds("c", "n[1-4] gloo")
+        applied.record_speed("c", "n[1-4] gloo", f"run-{number:02}", number / 3)
+    applied.record_speed("c", "n[1-3] gloo", "run-99", 1.0)
+    applied.record_speed("other", "n[1-4] gloo", "run-99", 2.0)
+    speeds = applied.speeds("c", "n[1-4] gloo")
     assert speeds[0] == 29 / 3
     assert speeds == tuple(number / 3 for number in range(29, 9, -1))
-    assert given.speeds("other", "n[1-4] gloo") == (2.0,)
+    assert applied.speeds("other", "n[1-4] gloo") == (2.0,)
 
 
 def test_a_history_that_cannot_be_read_is_no_history(tmp_path: Path) -> None:
     (tmp_path / "history.sqlite").write_text("no database")
-    given = AppliedEnvironments(tmp_path)
-    assert given.speeds("c", "x") == ()
-    given.note_speed("c", "x", "run-1", 1.0)
-    assert given.last("c") == {}
-    assert len(given.troubles) == 2
-    assert all("mv " in trouble for trouble in given.troubles)
+    applied = AppliedEnvironments(tmp_path)
+    assert applied.speeds("c", "x") == ()
+    applied.record_speed("c", "x", "run-1", 1.0)
+    assert applied.last("c") == {}
+    assert len(applied.troubles) == 2
+    assert all("mv " in trouble for trouble in applied.troubles)
