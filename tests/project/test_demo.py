@@ -14,7 +14,7 @@ import pytest
 @pytest.mark.slow
 @pytest.mark.torch
 def test_two_folders_are_two_nodes() -> None:
-    source = "from tests import demo; demo.on_two_folders('this is a test')"
+    source = "from tests.support import demo; demo.on_two_folders('this is a test')"
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, timeout=100, check=False
     )
