@@ -7,6 +7,8 @@ from typing import Any
 
 from clusterprep.facts import Fact, under
 from clusterprep.model import Inventory, Node, Read
+from clusterprep.model.nodeset import expand
+from clusterprep.remote.untrusted import require_integer, require_text
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 STATE = "/var/lib/clusterprep"
@@ -14,15 +16,25 @@ STATE = "/var/lib/clusterprep"
 # was written to.
 UNSETTLED = ("staged", "committed", "lost")
 STATES = ("done", "undone", *UNSETTLED)
+LARGEST_NUMBER = 1 << 62  # of a run; a number that a node made up must not exceed JSON's integers
+LONGEST_NODES = 1 << 20  # characters of the names of a run's nodes, folded: 100,000 of ten letters
 
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """One run on one node."""
+    """One run on one node.
+
+    `number` orders the runs of a node, from 1; runs of old releases have 0. `nodes` are the names
+    of all nodes of the run, and `node` is the name that this one had among them; they are empty for
+    runs of old releases.
+    """
 
     run: str
     cluster: str
     state: str
+    number: int = 0
+    nodes: tuple[str, ...] = ()
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,10 +68,25 @@ def parse_journal(answer: Mapping[str, Any]) -> Journal:
 
 
 def _entry(row: Any) -> JournalEntry:
-    entry = JournalEntry(*map(_text, row))
+    run, cluster, state, *further = row
+    number, nodes, node = further or (0, "", "")
+    entry = JournalEntry(
+        _text(run),
+        _text(cluster),
+        _text(state),
+        require_integer(number, most=LARGEST_NUMBER),
+        parse_nodes(nodes),
+        require_text(node, LONGEST_NODES),
+    )
     if entry.state not in STATES:
         raise ValueError(f"run {entry.run} is in a state that is none: {entry.state!r}")
     return entry
+
+
+def parse_nodes(folded: object) -> tuple[str, ...]:
+    """Return the names of the nodes of a run, as a journal has them. Raises ValueError."""
+    text = require_text(folded, LONGEST_NODES)
+    return tuple(expand(text)) if text else ()
 
 
 def _text(value: object) -> str:

@@ -36,8 +36,10 @@ from clusterprep.remote.agent.disk import (
 from clusterprep.remote.agent.light import dumps, loads
 
 STATE = "/var/lib/clusterprep"
-KEEP = 20  # runs whose old bytes are kept
+KEEP = 20  # runs that can be rolled back, and as many of the others, whose old bytes are kept
 UNSETTLED = ("staged", "committed")
+STEPS = "steps.json"  # of the folder of a run; the part `steps` says what is in it
+STEPS_TO_UNDO = ("begun", "done")  # states of operations that a rollback takes back
 # PAUSE in seconds. `check` takes the lock for an instant, to see whether a run holds it.
 TRIES, PAUSE = 6, 0.05
 
@@ -66,10 +68,13 @@ def has_manifest(folder):
 
 
 def lock(agent, request):
-    """Operation lock: hold the lock of this node until the agent ends; Stop if a run holds it."""
+    """Operation lock: hold the lock of this node until the agent ends; Stop if a run holds it.
+
+    `last` of the answer is the highest number of a run here.
+    """
     folder = state_folder(request["root"])
     if folder in _locks:
-        return {}
+        return {"last": last_number(request["root"])}
     make_folder(folder)
     path = os.path.join(folder, "lock")
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -83,7 +88,7 @@ def lock(agent, request):
     line = "run %s of cluster %s, since %s\n" % holder
     os.pwrite(fd, line.encode("utf-8"), 0)
     _locks[folder] = fd  # it stays open: the lock ends with this process
-    return {}
+    return {"last": last_number(request["root"])}
 
 
 def acquire(fd):
@@ -132,10 +137,13 @@ def write_manifest(folder, manifest):
 def read_manifest(folder):
     """Return the manifest of a run, with defaults for keys that older releases did not write.
 
-    They knew files only, and left owner and mode as they were.
+    They knew files only, left owner and mode as they were, and did not number runs.
     """
     text = read_own_file(manifest_path(folder))
     manifest = loads(text.decode("ascii"))
+    manifest.setdefault("number", 0)
+    manifest.setdefault("nodes", "")
+    manifest.setdefault("node", "")
     for entry in manifest["files"]:
         entry.setdefault("running", False)
         entry.setdefault("access", None)
@@ -146,15 +154,31 @@ def read_manifest(folder):
 
 
 def all_runs(root):
-    """Yield folder and manifest of every run, oldest first, except runs that had not begun."""
+    """Return (folder, manifest) of every run, oldest first, except runs that had not begun.
+
+    They are ordered by number: the name of a run is made from the clock of a controller.
+    """
     runs = os.path.join(state_folder(root), "runs")
     if not os.path.isdir(runs):
-        return
-    for name in sorted(os.listdir(runs)):
+        return []
+    found = []
+    for name in os.listdir(runs):
         folder = os.path.join(runs, name)
         if has_manifest(folder):
             refuse_shared(manifest_path(folder), root)
-            yield folder, read_manifest(folder)
+            found.append((folder, read_manifest(folder)))
+    return sorted(found, key=run_order)
+
+
+def run_order(found):
+    """Return the sort key of one (folder, manifest): number, then name."""
+    _, manifest = found
+    return manifest["number"], manifest["run"]
+
+
+def last_number(root):
+    """Return the highest number of a run here, 0 if there is none."""
+    return max([manifest["number"] for _, manifest in all_runs(root)] or [0])
 
 
 def new_access(entry):
@@ -172,11 +196,12 @@ def access_before(entry):
 def stage(agent, request):
     """Operation stage: check every file, keep its old bytes, write the new ones beside it.
 
-    {"root", "run", "cluster", "undoes", "files": [{"path", "before", "after", "mode", "access",
-    "running", "resource"}]}: bytes in base64, null for no such file. `before` is what the file
-    had when the change was planned. `access` is mode, user and group that a file gets also where
-    it exists. `running` marks a value of the running kernel, which is written in place, after all
-    files. No file that another program reads changes here.
+    {"root", "run", "number", "node", "nodes", "cluster", "undoes", "files": [{"path", "before",
+    "after", "mode", "access", "running", "resource"}]}: bytes in base64, null for no such file.
+    `nodes` names all nodes of the run, folded, and `node` is the name of this one among them.
+    `before` is what the file had when the change was planned. `access` is mode, user and group
+    that a file gets also where it exists. `running` marks a value of the running kernel, which is
+    written in place, after all files. No file that another program reads changes here.
     """
     root = request["root"]
     refuse_unsettled(root)
@@ -212,6 +237,9 @@ def new_manifest(request, files):
     run, root, undone = request["run"], request["root"], request.get("undoes")
     manifest = {
         "run": run,
+        "number": request["number"],
+        "node": request["node"],
+        "nodes": request["nodes"],
         "cluster": request["cluster"],
         "undoes": undone,
         "state": "staged",
@@ -537,11 +565,31 @@ def described(folder, manifest):
     for entry in manifest["files"]:
         files.append(described_file(folder, entry))
     row = {}
-    for key in ("run", "cluster", "state", "undoes"):
+    for key in ("run", "number", "node", "nodes", "cluster", "state", "undoes"):
         row[key] = manifest[key]
     row["files"] = files
     row["by"] = manifest.get("by")
+    row["reversible"] = is_reversible(folder, manifest)
     return row
+
+
+def is_reversible(folder, manifest):
+    """Return whether there is anything to put back: files, or steps that were not undone."""
+    if manifest["files"]:
+        return True
+    for step_action in read_steps(folder):
+        for operation in step_action["operations"]:
+            if operation.get("state") in STEPS_TO_UNDO:
+                return True
+    return False
+
+
+def read_steps(folder):
+    """Return the step actions of a run in their order; the part `steps` writes them."""
+    path = os.path.join(folder, STEPS)
+    if not os.path.exists(path):
+        return []
+    return loads(read_own_file(path).decode("ascii"))
 
 
 def described_file(folder, entry):
@@ -580,19 +628,20 @@ def remove_folder(folder):
 def forget_old(root):
     """Remove the oldest settled runs.
 
-    Failed runs count too, or they would fill the disk. The last run that is done always stays.
+    Runs that can be rolled back and all others are counted apart: a run that changed nothing must
+    not take the place of one that did, and without a limit for both they would fill the disk.
     """
-    settled = []
-    last_done = None
+    reversible = []
+    others = []
     for folder, manifest in all_runs(root):
         state = manifest["state"]
-        if state not in UNSETTLED:
-            settled.append(folder)
-        if state == "done":
-            last_done = folder
-    for folder in settled[:-KEEP]:
-        if folder != last_done:
-            remove_folder(folder)
+        if state in UNSETTLED:
+            continue
+        is_kept = state == "done" and not manifest["undoes"] and is_reversible(folder, manifest)
+        kind = reversible if is_kept else others
+        kind.append(folder)
+    for folder in reversible[:-KEEP] + others[:-KEEP]:
+        remove_folder(folder)
 
 
 def drop_staged():

@@ -8,20 +8,21 @@ from clusterprep.remote.agent.light import loads
 from clusterprep.remote.agent.readers import offer, read_file
 
 LOCKS = "/proc/locks"
-MOST = 100  # runs; the writing part keeps twenty
+MOST = 1000  # runs; the writing part keeps some forty
 
 
 def read_journal(folder):
     """Return the runs, oldest first, and what the lock says while a run holds it.
 
-    {"runs": [[run, cluster, state], …], "holder": text, or null if the lock is free}.
+    {"runs": [[run, cluster, state, number, nodes, node], …], "holder": text, or null if the lock
+    is free}. `nodes` names all nodes of the run, folded; `node` is the name of this one among them.
     """
     runs_folder = os.path.join(folder, "runs")
-    runs = list(_runs(runs_folder))
+    runs = _runs(runs_folder)
     holder = _holder(os.path.join(folder, "lock"))
     if holder is None and not _all_settled(runs):
         # Read again: a run may have been settled, and its lock released, since the first look.
-        runs = list(_runs(runs_folder))
+        runs = _runs(runs_folder)
     return {
         "runs": runs,
         "holder": holder,
@@ -29,19 +30,37 @@ def read_journal(folder):
 
 
 def _all_settled(runs):
-    for _, _, state in runs:
-        if state not in ("done", "undone"):
+    for row in runs:
+        if row[2] not in ("done", "undone"):
             return False
     return True
 
 
 def _runs(folder):
     names = _unless_missing(os.listdir, folder) or []
-    for name in sorted(names)[-MOST:]:
+    if len(names) > MOST:
+        raise ValueError("%s has more than %d runs" % (folder, MOST))
+    rows = []
+    for name in names:
         text = _unless_missing(read_file, os.path.join(folder, name, "manifest.json"))
         if text is not None:  # without a manifest a run had not begun
-            manifest = loads(text)
-            yield [manifest["run"], manifest["cluster"], manifest["state"]]
+            rows.append(_row(loads(text)))
+    return sorted(rows, key=_order)
+
+
+def _row(manifest):
+    """Return a run as it is reported. Older releases did not note the last three."""
+    row = [manifest["run"], manifest["cluster"], manifest["state"]]
+    return row + [
+        manifest.get("number", 0),
+        manifest.get("nodes", ""),
+        manifest.get("node", ""),
+    ]
+
+
+def _order(row):
+    """Return the sort key of a run: its number, then its name."""
+    return row[3], row[0]
 
 
 def _unless_missing(read, path):

@@ -15,10 +15,13 @@ file; `folders`, those that are made for it.
 import os
 
 from clusterprep.remote.agent.act import (
+    STEPS,
+    STEPS_TO_UNDO,
     access_before,
     changed_error,
     current_state,
     read_manifest,
+    read_steps,
     remove_empty_folders,
     run_folder,
 )
@@ -30,35 +33,23 @@ from clusterprep.remote.agent.disk import (
     guarded,
     make_folder,
     missing_folders,
-    read_own_file,
     refuse_pinned,
     remove_file,
     remove_leftover,
     replace_file,
     set_value,
 )
-from clusterprep.remote.agent.light import dumps, loads
+from clusterprep.remote.agent.light import dumps
 
-JOURNAL = "steps.json"
-TO_UNDO = ("begun", "done")  # states of operations that a rollback takes back
 SETTLED = ("done", "undone", "kept", "again")  # states of operations that were not interrupted
 
 
 # ---------------------------------------------------------------- the journal
 
 
-def read_journal(folder):
-    """Return the step actions of a run in their order."""
-    path = os.path.join(folder, JOURNAL)
-    if not os.path.exists(path):
-        return []
-    text = read_own_file(path).decode("ascii")
-    return loads(text)
-
-
 def write_journal(folder, step_actions):
     """Put the journal on disk, before what it says happens."""
-    path = os.path.join(folder, JOURNAL)
+    path = os.path.join(folder, STEPS)
     text = dumps(step_actions).encode("ascii") + b"\n"
     replace_file(
         path,
@@ -86,7 +77,7 @@ def perform(request):
     manifest = read_manifest(folder)
     if manifest["state"] != "committed":
         raise Stop("failed", "run %s is %s" % (run, manifest["state"]))
-    step_actions = read_journal(folder)
+    step_actions = read_steps(folder)
     for index, step_action in enumerate(request["deeds"]):
         step_actions.append(step_action)
         for operation in step_action["operations"]:
@@ -174,7 +165,7 @@ def take_back(request):
     takes back, `kept`, and the first that failed, `deed`.
     """
     folder = run_folder(request["root"], request["run"])
-    step_actions = read_journal(folder)
+    step_actions = read_steps(folder)
     answer = {
         "undone": [],
         "kept": [],
@@ -196,7 +187,7 @@ def _undo_all(request, folder, step_actions, answer):
     goes_on = force or request.get("go_on")
     for index in reversed(range(len(step_actions))):
         operations = step_actions[index]["operations"]
-        to_undo = [each for each in reversed(operations) if each.get("state") in TO_UNDO]
+        to_undo = [each for each in reversed(operations) if each.get("state") in STEPS_TO_UNDO]
         for operation in to_undo:
             failure = yield from undo_operation(operation, force)
             write_journal(folder, step_actions)
@@ -328,7 +319,7 @@ def list_step_actions(agent, request):
     """
     rows = []
     folder = run_folder(request["root"], request["run"])
-    for step_action in read_journal(folder):
+    for step_action in read_steps(folder):
         row = [
             step_action[key] for key in ("place", "step", "resource", "target", "action", "diff")
         ]

@@ -59,13 +59,12 @@ def test_an_ordinary_user_sees_that_a_run_is_under_way_and_cannot_hold_it_up(fol
     assert as_nobody(folder) == "None"
 
 
-def remembered(folder: Path, name: str, state: str) -> Path:
+def remembered(folder: Path, name: str, state: str, **more: Any) -> Path:
     """The folder of a run in this state."""
     run = folder / "runs" / name
     run.mkdir(parents=True, exist_ok=True)
-    (run / "manifest.json").write_text(
-        json.dumps({"run": name, "cluster": f"of {name}", "state": state, "files": []})
-    )
+    manifest = {"run": name, "cluster": f"of {name}", "state": state, "files": [], **more}
+    (run / "manifest.json").write_text(json.dumps(manifest))
     return run
 
 
@@ -83,16 +82,30 @@ def test_runs_are_told_oldest_first_and_one_without_a_manifest_had_not_begun(
     for name, state in (("20", "done"), ("10", "undone"), ("30", "staged")):
         remembered(tmp_path, name, state)
     (tmp_path / "runs/25").mkdir()
-    runs = [["10", "of 10", "undone"], ["20", "of 20", "done"], ["30", "of 30", "staged"]]
+    older = [0, "", ""]
+    runs = [
+        ["10", "of 10", "undone", *older],
+        ["20", "of 20", "done", *older],
+        ["30", "of 30", "staged", *older],
+    ]
     assert read_journal(str(tmp_path)) == {"runs": runs, "holder": None}
 
 
-def test_of_very_many_runs_the_last_are_told(tmp_path: Path) -> None:
-    for number in range(journal.MOST + 3):
-        remembered(tmp_path, f"{number:03}", "done")
-    runs = read_journal(str(tmp_path))["runs"]
-    assert [run for run, _, _ in runs] == [f"{number:03}" for number in range(3, journal.MOST + 3)]
-    assert journal.MOST == 100
+def test_runs_are_ordered_by_their_number_and_not_by_the_clock_of_their_names(
+    tmp_path: Path,
+) -> None:
+    for name, number in (("2026", 2), ("2027", 1), ("2025", 3)):
+        remembered(tmp_path, name, "done", number=number, nodes="n[1-2]", node="n2")
+    rows = read_journal(str(tmp_path))["runs"]
+    assert [row[0] for row in rows] == ["2027", "2026", "2025"]
+    assert rows[0] == ["2027", "of 2027", "done", 1, "n[1-2]", "n2"]
+
+
+def test_more_runs_than_are_ever_kept_are_not_cut_without_a_word(tmp_path: Path) -> None:
+    for number in range(journal.MOST + 1):
+        remembered(tmp_path, f"{number:04}", "done")
+    with pytest.raises(ValueError, match="more than 1000 runs"):
+        read_journal(str(tmp_path))
 
 
 def refusing(name: str, number: int, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,7 +214,7 @@ def test_a_run_that_was_settled_while_it_was_looked_at_is_no_run_that_was_cut_of
         if held:
             fcntl.flock(run, fcntl.LOCK_EX)
         found = read_journal(str(tmp_path))
-    assert [state for _, _, state in found["runs"]] == [
+    assert [row[2] for row in found["runs"]] == [
         state if held or state == "undone" else "done" for state in states
     ]
     assert len(listed) == looks

@@ -37,6 +37,7 @@ class Steps:
     def __init__(self, link: Link, root: Path) -> None:
         self.link, self.root = link, root
         self.body = {"root": str(root), "run": RUN, "cluster": "test", "undoes": None, "files": []}
+        self.body.update(number=1, node="n1", nodes="n1")
         for op in ("lock", "stage", "commit"):
             assert "no" not in self.ask(op)
 
@@ -272,6 +273,7 @@ class Here:
             (root / name).chmod(mode)
         self.root = root
         self.body = {"root": str(root), "run": RUN, "cluster": "test", "undoes": None, "files": []}
+        self.body.update(number=1, node="n1", nodes="n1")
         with noted():
             act.stage(None, self.body)
             act.commit(None, self.body)
