@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterprep.changes.damaged_runs import refuse_damaged
 from clusterprep.changes.recovery import Recovery, finish_interrupted_runs
 from clusterprep.changes.transaction import Transaction, with_lost
 from clusterprep.cli.commands.session import Invocation
@@ -24,6 +25,7 @@ def finish_earlier_runs(
 
     `by` is the name of the rollback that wants them rolled back.
     """
+    refuse_damaged(fleet)
     force = invocation.settings.force
     with invocation.deadline.shield():
         recovery = finish_interrupted_runs(

@@ -39,7 +39,7 @@ from clusterprep.remote.agent.disk import (
     replace_file,
     set_value,
 )
-from clusterprep.remote.agent.light import dumps
+from clusterprep.remote.agent.light import dumps, readable
 
 SETTLED = ("done", "undone", "kept", "again")  # states of operations that were not interrupted
 
@@ -50,7 +50,7 @@ SETTLED = ("done", "undone", "kept", "again")  # states of operations that were 
 def write_journal(folder, step_actions):
     """Put the journal on disk, before what it says happens."""
     path = os.path.join(folder, STEPS)
-    text = dumps(step_actions).encode("ascii") + b"\n"
+    text = dumps(readable(step_actions)).encode("ascii") + b"\n"
     replace_file(
         path,
         text,
