@@ -25,7 +25,7 @@ from tests.support.fleet import healthy
 
 UNSETTLED = ("staged", "committed")
 PART_OF = {
-    **dict.fromkeys(("lock", "stage", "commit", "settle", "undo", "runs"), "act"),
+    **dict.fromkeys(("lock", "stage", "commit", "settle", "undo", "runs", "set_aside"), "act"),
     **dict.fromkeys(("perform", "take_back", "deeds", "halt"), "steps"),
     **dict.fromkeys(("look", "listen", "dial", "unlisten"), "look"),
 }
@@ -92,6 +92,9 @@ class FakeNode:
             self.files.pop(path, None)
         else:
             self.files[path] = base64.b64decode(text)
+
+    def do_set_aside(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {"moved": []}
 
     def do_lock(self, body: Mapping[str, Any]) -> dict[str, Any]:
         if self.holder:
