@@ -16,7 +16,7 @@ from clusterprep.changes.resources import PlanContext, StepResource
 from clusterprep.errors import LinkLost
 from clusterprep.facts import Fact
 from clusterprep.facts.account import Rights
-from clusterprep.facts.journal import Journal, JournalEntry
+from clusterprep.facts.journal import DamagedRun, Journal, JournalEntry
 from clusterprep.model import Absent, Fleet, Inventory, Node, NodeSnapshot, Read
 from clusterprep.model.files import FileState
 from clusterprep.model.operations import Reboot, RunCommand, StepAction
@@ -77,6 +77,7 @@ class FakeNode:
     boots: int = 1
     broken_switch: bool = False  # turning it on has no effect
     parts: set[str] = field(default_factory=lambda: {"look"})
+    damaged: dict[str, str] = field(default_factory=dict)  # run → why its record cannot be read
 
     def answer(self, op: str, body: Mapping[str, Any]) -> dict[str, Any]:
         if PART_OF[op] not in self.parts:
@@ -94,7 +95,9 @@ class FakeNode:
             self.files[path] = base64.b64decode(text)
 
     def do_set_aside(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        return {"moved": []}
+        moved = [[run, f"damaged-{run}", why] for run, why in self.damaged.items()]
+        self.damaged = {}
+        return {"moved": moved}
 
     def do_lock(self, body: Mapping[str, Any]) -> dict[str, Any]:
         if self.holder:
@@ -349,7 +352,8 @@ class FakeAgents:
             JournalEntry(run, manifest["cluster"], manifest["state"])
             for run, manifest in fake.runs.items()
         ]
-        facts["state.journal"] = Journal(tuple(entries), fake.locked_by)
+        damaged = tuple(DamagedRun(run, why) for run, why in fake.damaged.items())
+        facts["state.journal"] = Journal(tuple(entries), fake.locked_by, damaged)
         facts["ssh.rights"] = Rights(0, "root")
         facts[SWITCH.name] = fake.switch
         for fact in plan.facts:

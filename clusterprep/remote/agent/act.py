@@ -52,6 +52,7 @@ UNSETTLED = ("staged", "committed")
 STATES = ("done", "undone") + UNSETTLED
 MAX_MANIFEST = 256 << 10  # bytes, as many as a reader of the journal takes
 SPARE = 1024  # bytes that a manifest may grow by
+LARGE = object()  # stands for the bytes of a file that is larger than those that are written
 STEPS = "steps.json"  # of the folder of a run; the part `steps` says what is in it
 STEPS_TO_UNDO = ("begun", "done")  # states of operations that a rollback takes back
 # PAUSE in seconds. `check` takes the lock for an instant, to see whether a run holds it.
@@ -142,7 +143,7 @@ def encoded_manifest(manifest):
     """Return a manifest as its file has it; raise Stop if readers would not take as much."""
     text = dumps(readable(manifest)).encode("ascii") + b"\n"
     if len(text) > MAX_MANIFEST:
-        why = "the journal of %d files would have %d bytes, and at most %d are read: use fewer files"
+        why = "the journal of %d files would have %d bytes, at most %d are read: write fewer files"
         raise Stop("failed", why % (len(manifest["files"]), len(text), MAX_MANIFEST))
     return text
 
@@ -209,7 +210,7 @@ def complete_manifest(manifest):
 
 
 def refuse_unfit(manifest, run):
-    """Raise ValueError or LookupError if a manifest is not one that a release wrote for this run."""
+    """Raise ValueError or LookupError if a manifest is not what a release wrote for this run."""
     if manifest["run"] != run:
         raise ValueError("it is of run %s" % manifest["run"])
     if manifest["state"] not in STATES:
@@ -655,12 +656,14 @@ def is_replaced(folder, manifest, entry):
 def refuse_edited(folder, entries):
     """Raise Stop for the first file that is neither what the run wrote nor what was before it."""
     for entry in entries:
-        data, _ = current_state(entry)
         after = read_stored(folder, entry["after"])
         before = read_stored(folder, entry["backup"])
+        path, place, coded = entry["path"], entry["place"], encoded_or_none(after)
+        data, _ = state_or_large(entry)
         if data in (before, after):
             continue
-        path, place, coded = entry["path"], entry["place"], encoded_or_none(after)
+        if data is LARGE:
+            raise Stop("changed", "%s has grown beyond what is kept" % place, path=path)
         raise changed_error(
             path,
             place,
@@ -668,6 +671,16 @@ def refuse_edited(folder, entries):
             "after it was written",
             after=coded,
         )
+
+
+def state_or_large(entry):
+    """Return current_state; LARGE for the bytes if they are too many to be those of a run."""
+    try:
+        return current_state(entry)
+    except Stop as stop:
+        if stop.body["no"] != "truncated":
+            raise
+        return LARGE, None
 
 
 def restore(folder, manifest, entries, by=None):
@@ -682,7 +695,7 @@ def restore(folder, manifest, entries, by=None):
 def put_back(folder, entry):
     """Give a file or kernel value of the manifest its old bytes, owner and mode."""
     old = read_stored(folder, entry["backup"])
-    data, access = current_state(entry)
+    data, access = state_or_large(entry)
     same_access = not entry["access"] or access == entry["was"]
     if data == old and same_access:
         return

@@ -173,8 +173,10 @@ def write_new(path, data, mode, uid, gid, attributes=None):
                 os.fchown(fd, uid, gid)
             os.fchmod(fd, mode)
             os.fsync(fd)
-    except BaseException:
+    except BaseException as error:
         os.unlink(path)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = path  # a write names no file
         raise
 
 

@@ -1,4 +1,4 @@
-"""JSON, signals and sockets without the standard library's Python layers; texts as names of files.
+"""JSON, signals and sockets without the standard library's Python layers; names of files as text.
 
 `json`, `signal` and `socket` import `re` and `enum`, which takes a node longer than starting
 Python does. Their C cores are there in every CPython from 3.6; where one is missing or differs,
@@ -58,8 +58,8 @@ try:
 except ImportError:
     import socket  # type: ignore[no-redef]
 
-# Names on disk are UTF-8. Python 3.6 takes them for ASCII in the C locale, and keeps each other byte
-# as a lone surrogate; later releases use UTF-8 there.
+# Names on disk are UTF-8. In the C locale Python 3.6 takes them for ASCII, and each other byte is a
+# lone surrogate; later releases use UTF-8 there.
 _NAMES_ARE_ASCII = sys.getfilesystemencoding() in ("ascii", "us-ascii")
 
 

@@ -4,6 +4,8 @@ import errno
 import os
 import signal
 
+_open_descriptor = getattr(os, "pidfd_open", None)
+_signal_descriptor = getattr(signal, "pidfd_send_signal", None)
 MARK = "CLUSTERPREP_TRIAL"  # in the environment of everything that descends from a rank
 
 
@@ -95,7 +97,7 @@ def send_signal(process, number=signal.SIGKILL):
         if descriptor is None:
             os.kill(pid, number)
         else:
-            signal.pidfd_send_signal(descriptor, number)
+            _signal_descriptor(descriptor, number)
     except OSError as error:
         if error.errno not in (errno.ESRCH, errno.EPERM):
             raise
@@ -106,9 +108,11 @@ def send_signal(process, number=signal.SIGKILL):
 
 def _process_descriptor(pid):
     """Return a descriptor of a process; None before Python 3.9 and Linux 5.3, and if it is gone."""
+    if _open_descriptor is None or _signal_descriptor is None:
+        return None
     try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
+        return _open_descriptor(pid)
+    except OSError:
         return None
 
 
