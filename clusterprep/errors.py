@@ -3,8 +3,9 @@
 ClusterprepError   exit code
 ├── InputError     2    the user's files or options are wrong; carries every Problem
 ├── Refused        4    a lock is held, a file changed, a rollback would destroy edits
+├── ChangeFailed   1    a change was begun, and was put back or could not be
 ├── Interrupted    130  Ctrl-C, SIGTERM, SIGHUP
-├── OutOfTime      3    --timeout reached, and no change is half done
+├── OutOfTime      3    --timeout reached before anything was changed
 ├── NotKnown       3    what was asked for could not be determined
 └── Unreached      3    one node could not be used; while looking it becomes ssh.reach
     └── LinkLost   3    a node that answered before went silent; ends a command before it writes
@@ -119,6 +120,12 @@ class Refused(ClusterprepError):
     def __init__(self, message: str, diff: str = "") -> None:
         super().__init__(message)
         self.diff = diff
+
+
+class ChangeFailed(ClusterprepError):
+    """What was written did not stay, or is on some nodes only; the message says where."""
+
+    code = 1
 
 
 class Interrupted(ClusterprepError):

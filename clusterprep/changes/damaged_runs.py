@@ -54,10 +54,13 @@ def refuse_damaged(fleet: Fleet) -> None:
 
 
 def set_aside(agents: Agents, transaction: Transaction) -> SetAside:
-    """Have every node move the folders of its damaged runs aside; return what was moved."""
-    failed = dict(transaction.lock())
-    if failed:
-        return SetAside(failed=failed)
+    """Have every node move the folders of its damaged runs aside; return what was moved.
+
+    Nothing is asked where a lock cannot be taken: the command then ends without writing anything.
+    """
+    if transaction.lock():
+        return SetAside()
+    failed = {}
     bodies = {name: transaction.request_body(name) for name in agents.links}
     moved = []
     for name, answer in agents.ask("set_aside", bodies, LIMIT).items():

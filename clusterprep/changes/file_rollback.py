@@ -8,13 +8,15 @@ rollback that first had to roll back an interrupted run stops there: that run wa
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterprep.changes.file_plan import diff_text
 from clusterprep.errors import InputError, Refused
+from clusterprep.facts.journal import LARGEST_NUMBER, parse_nodes
 from clusterprep.model.files import Access, FileChange
-from clusterprep.remote.untrusted import require_text
+from clusterprep.model.nodeset import fold
+from clusterprep.remote.untrusted import require_integer, require_text
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 LONGEST_PATH = 4096  # characters; PATH_MAX of Linux
@@ -44,7 +46,8 @@ class OldFile:
 class OldRun:
     """A run as a node remembers it; `undoes` names the run that this one rolled back.
 
-    `by` names the rollback that undid this run, which had been interrupted.
+    `by` names the rollback that undid this run, which had been interrupted. `number`, `nodes` and
+    `node` are those of JournalEntry. `reversible` says whether anything of it can be put back.
     """
 
     run: str
@@ -53,6 +56,23 @@ class OldRun:
     undoes: str | None
     files: tuple[OldFile, ...]
     by: str | None = None
+    number: int = 0
+    nodes: tuple[str, ...] = ()
+    node: str = ""
+    reversible: bool = True
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """A key by which newer runs come later."""
+        return self.number, self.run
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is done and can be rolled back: it is no rollback, and changed something."""
+        return self.state == "done" and self.undoes is None and self.reversible
+
+
+RememberedRuns = Mapping[str, Sequence[OldRun]]  # by the name of the node
 
 
 # ---------------------------------------------------------------- what nodes remember
@@ -79,6 +99,10 @@ def _parse_run(row: Mapping[str, object]) -> OldRun:
     state = str(row["state"])
     undoes = _optional_text(row["undoes"])
     by = _optional_text(row["by"])
+    number = require_integer(row["number"], most=LARGEST_NUMBER)
+    nodes = parse_nodes(row["nodes"])
+    node = str(row["node"])
+    reversible = row["reversible"] is True
     return OldRun(
         run,
         cluster,
@@ -86,6 +110,10 @@ def _parse_run(row: Mapping[str, object]) -> OldRun:
         undoes,
         parsed,
         by,
+        number,
+        nodes,
+        node,
+        reversible,
     )
 
 
@@ -132,47 +160,97 @@ def _decoded(text: object) -> bytes | None:
 # ---------------------------------------------------------------- what to roll back
 
 
-def last_run(
-    remembered: Mapping[str, Sequence[OldRun]], cluster: str, wanted: str | None
-) -> str | None:
+def last_run(remembered: RememberedRuns, cluster: str, wanted: str | None) -> str | None:
     """Return the run to roll back: `wanted`, else the cluster's last that changed something.
 
     None if there is no such run. A run that could not commit everywhere rolled itself back and
-    changed nothing. Raises InputError if no node remembers `wanted`.
+    changed nothing. Raises InputError if no node remembers `wanted`, and if without it nodes have
+    different last runs.
     """
-    names: set[str] = set()  # of runs that are no rollbacks themselves
-    done: set[str] = set()
-    rolled_back: set[str | None] = set()
-    for run in _runs_of(remembered, cluster):
-        if run.undoes is None:
-            names.add(run.run)
-            if run.state == "done":
-                done.add(run.run)
-        if run.state == "done":
-            rolled_back.add(run.undoes)
-        if run.by is not None:
-            rolled_back.add(run.run)
     if wanted is not None:
-        if wanted not in names:
-            message = f"no node remembers a run {wanted!r} of cluster {cluster!r}"
-            raise InputError.of(message, key="--run")
+        _require_remembered(remembered, cluster, wanted)
         return wanted
-    # A run that was rolled back counts as well: rolling it back again changes nothing, and the one
-    # before it must not be rolled back by mistake.
-    candidates = done | (names & rolled_back)
-    return max(candidates, default=None)
+    rolled_back = _rolled_back(remembered, cluster)
+    last_by_node: dict[str, str] = {}
+    earlier = set()
+    for node, runs in remembered.items():
+        # A run that was rolled back counts as well: rolling it back again changes nothing, and
+        # the one before it must not be rolled back by mistake.
+        candidates = []
+        for run in runs:
+            is_undone = run.undoes is None and run.run in rolled_back
+            if run.cluster == cluster and (run.is_done or is_undone):
+                candidates.append(run)
+        names = [run.run for run in sorted(candidates, key=lambda run: run.order)]
+        if names:
+            last_by_node[node] = names[-1]
+            earlier.update(names[:-1])
+    # A run that is followed by another one on any of its nodes is not the last.
+    last: dict[str, list[str]] = {}
+    for node, name in last_by_node.items():
+        if name not in earlier:
+            last.setdefault(name, []).append(node)
+    if len(last) > 1:
+        seen = ", ".join(f"{name} on {fold(nodes)}" for name, nodes in last.items())
+        message = f"nodes have different last runs: {seen}; say which is to be undone"
+        raise InputError.of(message, key="--run")
+    return next(iter(last), None)
 
 
-def _runs_of(remembered: Mapping[str, Sequence[OldRun]], cluster: str) -> Iterator[OldRun]:
+def _require_remembered(remembered: RememberedRuns, cluster: str, wanted: str) -> None:
+    """Raise InputError if no node remembers this run, or if it is a rollback itself."""
     for runs in remembered.values():
         for run in runs:
-            if run.cluster == cluster:
-                yield run
+            if run.run == wanted and run.cluster == cluster and run.undoes is None:
+                return
+    message = f"no node remembers a run {wanted!r} of cluster {cluster!r}"
+    raise InputError.of(message, key="--run")
 
 
-def plan_rollback(
-    remembered: Mapping[str, Sequence[OldRun]], run: str, force: bool
-) -> tuple[FileChange, ...]:
+def _rolled_back(remembered: RememberedRuns, cluster: str) -> set[str | None]:
+    """Return the names of the runs that rollbacks have undone, on one node at least."""
+    names: set[str | None] = set()
+    for runs in remembered.values():
+        for run in runs:
+            if run.cluster != cluster:
+                continue
+            if run.state == "done":
+                names.add(run.undoes)
+            if run.by is not None:
+                names.add(run.run)
+    return names
+
+
+@dataclass(frozen=True)
+class OtherNodes:
+    """The nodes of a run that cannot be rolled back now.
+
+    `forgetful` were asked and remember nothing of it, `not_asked` are all others.
+    """
+
+    forgetful: tuple[str, ...] = ()
+    not_asked: tuple[str, ...] = ()
+
+
+def other_nodes(remembered: RememberedRuns, run: str) -> OtherNodes:
+    """Return the nodes on which a run wrote as well and that do not remember it.
+
+    Runs of old releases do not name their nodes.
+    """
+    wanted: dict[str, None] = {}
+    seen = set()
+    for node, runs in remembered.items():
+        for old in runs:
+            if old.run == run:
+                wanted.update(dict.fromkeys(old.nodes))
+                seen.add(old.node or node)
+    missing = [name for name in wanted if name not in seen]
+    forgetful = tuple(name for name in missing if name in remembered)
+    not_asked = tuple(name for name in missing if name not in remembered)
+    return OtherNodes(forgetful, not_asked)
+
+
+def plan_rollback(remembered: RememberedRuns, run: str, force: bool) -> tuple[FileChange, ...]:
     """Return the changes that put a run's old bytes back.
 
     Raises Refused if that would destroy later work, unless `force`.
@@ -225,8 +303,8 @@ def _change_back(node: str, file: OldFile) -> FileChange:
 def _later_work(node: str, runs: Sequence[OldRun], old: OldRun, file: OldFile) -> str:
     """Return why putting a file back would destroy later work; empty if it would not."""
     newest = ""
-    for run in runs:
-        is_later = run.run > old.run and run.state == "done" and run.undoes is None
+    for run in sorted(runs, key=lambda run: run.order):
+        is_later = run.order > old.order and run.state == "done" and run.undoes is None
         if is_later and _wrote(run, file.path):
             newest = run.run
     if newest:

@@ -4,6 +4,19 @@ A run is interrupted because its controller died or a node was lost. The check s
 on its nodes while no run holds the lock. Every action here can be repeated, so a recovery may be
 interrupted as well.
 
+What becomes of a run is decided by what its nodes know of it, and its journal names them all:
+
+* One is done, and none is staged or undone: finalizing had begun, so all had committed. The others
+  are finalized.
+* One is staged or undone, and none is done: it is rolled back.
+* All of its nodes are committed: it is rolled back.
+* All that were asked are committed, and others were not asked or remember nothing of it: one of
+  these may be done, and then a rollback would make the nodes differ. Nothing is changed, except
+  with `force`.
+* One is done, and another staged or undone: no run comes that far, so a journal was changed, or
+  a node was rolled back by itself. What is not done is rolled back, and the nodes that are done
+  are named: a rollback of this run puts them back as well.
+
 If no node is done, all steps of the run are rolled back. If others are done, only a node that
 stopped in the middle of a step action rolls back that action, as after a step that fails.
 """
@@ -17,7 +30,7 @@ from typing import Any
 from clusterprep.changes.agents import Agents, Answers, refusals
 from clusterprep.changes.transaction import LIMIT, STEPS_LIMIT, Transaction, edit_diff
 from clusterprep.errors import LinkLost, Refused
-from clusterprep.facts.journal import Journal
+from clusterprep.facts.journal import UNSETTLED, Journal, JournalEntry
 from clusterprep.model import Fleet
 from clusterprep.model.nodeset import fold
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -26,16 +39,68 @@ FORCE = "`clusterprep rollback --force` puts the old bytes back all the same"
 
 
 @dataclass(frozen=True)
+class InterruptedRun:
+    """What the nodes that were reached know of a run that is not finished on one of them.
+
+    `states` has the state on each node that knows it, and `missing` the names of its other nodes:
+    they were not reached or asked, or remember nothing of it.
+    """
+
+    run: str
+    number: int
+    states: Mapping[str, str]
+    missing: tuple[str, ...]
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """A key by which newer runs come later."""
+        return self.number, self.run
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """The nodes on which it is to be finalized or rolled back."""
+        return tuple(name for name, state in self.states.items() if state in UNSETTLED)
+
+    @property
+    def done(self) -> tuple[str, ...]:
+        """The nodes that know it as done."""
+        return tuple(name for name, state in self.states.items() if state == "done")
+
+    @property
+    def not_committed(self) -> tuple[str, ...]:
+        """The nodes on which it is staged or undone."""
+        states = ("staged", "undone")
+        return tuple(name for name, state in self.states.items() if state in states)
+
+
+@dataclass(frozen=True)
 class FinishedRun:
-    """A run that was interrupted, and the nodes on which it is now finalized or rolled back."""
+    """A run that was interrupted, and the nodes on which it is now finalized or rolled back.
+
+    `done` are the nodes that knew it as done before, and `missing` those that were not asked.
+    """
 
     run: str
     nodes: tuple[str, ...]
     finalized: bool
+    done: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def differs(self) -> bool:
+        """Whether nodes have it done although it was rolled back on the others."""
+        return bool(self.done) and not self.finalized
 
     def __str__(self) -> str:
-        what = "stands on all nodes and is done now" if self.finalized else "was undone"
-        return f"run {self.run} was cut off; on {fold(self.nodes)} it {what}"
+        nodes = fold(self.nodes)
+        if self.finalized:
+            return f"run {self.run} was cut off; it is done now on {nodes}, as on {fold(self.done)}"
+        text = f"run {self.run} was cut off; it was undone on {nodes}"
+        if self.done:
+            text += f", and is done on {fold(self.done)}"
+        if self.missing:
+            text += f"; {fold(self.missing)}, where it wrote as well, was not asked"
+        return text
 
 
 @dataclass(frozen=True)
@@ -44,6 +109,14 @@ class Recovery:
 
     runs: tuple[FinishedRun, ...] = ()
     stuck: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def differing(self) -> FinishedRun | None:
+        """The newest run that is done on some nodes and was rolled back on others, if any."""
+        for finished in self.runs:
+            if finished.differs:
+                return finished
+        return None
 
 
 def finish_interrupted_runs(
@@ -55,86 +128,136 @@ def finish_interrupted_runs(
 ) -> Recovery:
     """Finish what earlier runs left unfinished, newest first, and return what was done.
 
-    `by` is the name of the rollback that wants it rolled back. Raises Refused if a file was edited
-    meanwhile, unless `force`.
+    `by` is the name of the rollback that wants it rolled back. Unless `force`, raises Refused if a
+    file was edited meanwhile, or if it depends on nodes that were not asked.
     """
-    unfinished = _unfinished_runs(fleet)
-    if not unfinished:
+    interrupted = interrupted_runs(fleet)
+    if not interrupted:
         return Recovery()
+    if not force:
+        for run in interrupted:
+            _refuse_partial_view(run, fleet)
     failed = transaction.lock()
     if failed:
         return Recovery(stuck=failed)
     finisher = _Finisher(
         agents,
         transaction,
-        fleet,
         force,
         by,
     )
     finished = []
-    for run in sorted(unfinished, reverse=True):
-        result = finisher.finish(run, unfinished[run])
+    for run in interrupted:
+        result = finisher.finish(run)
         if result is not None:
             finished.append(result)
     return Recovery(tuple(finished), finisher.stuck)
+
+
+def interrupted_runs(fleet: Fleet) -> list[InterruptedRun]:
+    """Return the runs that are not finished on some node that was reached, newest first."""
+    entries_by_run: dict[str, dict[str, JournalEntry]] = {}
+    for node in fleet.reached:
+        journal = fleet.fact(node.name, "state.journal")
+        if not isinstance(journal, Journal):
+            continue
+        for entry in journal.entries:
+            entries_by_run.setdefault(entry.run, {})[node.name] = entry
+    found = []
+    for run, entries in entries_by_run.items():
+        interrupted = _interrupted_run(run, entries)
+        if interrupted.unfinished:
+            found.append(interrupted)
+    return sorted(found, key=lambda each: each.order, reverse=True)
+
+
+def _interrupted_run(run: str, entries: Mapping[str, JournalEntry]) -> InterruptedRun:
+    """Return a run by what its nodes remember, each under its name of now."""
+    states = {}
+    numbers = []
+    wanted: dict[str, None] = {}
+    seen = set()
+    for name, entry in entries.items():
+        states[name] = entry.state
+        numbers.append(entry.number)
+        wanted.update(dict.fromkeys(entry.nodes))
+        seen.add(entry.node or name)
+    missing = tuple(name for name in wanted if name not in seen)
+    return InterruptedRun(run, max(numbers), states, missing)
+
+
+def _refuse_partial_view(run: InterruptedRun, fleet: Fleet) -> None:
+    """Raise Refused if it depends on nodes that were not asked whether a run stands."""
+    if not run.missing or run.done or run.not_committed:
+        return
+    reached = {node.name for node in fleet.reached}
+    forgetful = [name for name in run.missing if name in reached]
+    others = [name for name in run.missing if name not in reached]
+    parts = []
+    if others:
+        parts.append(f"{fold(others)} was not asked")
+    if forgetful:
+        parts.append(f"{fold(forgetful)} remembers nothing of it")
+    why = " and ".join(parts)
+    message = (
+        f"run {run.run} was cut off on {fold(run.unfinished)}, and {why}: if it is done there, to "
+        "undo it here would make the nodes differ; nothing was written"
+    )
+    raise Refused(f"{message}. Ask all of its nodes; or {FORCE}, on these alone")
 
 
 class _Finisher:
     """Finishes one interrupted run after the other; `stuck` collects why nodes could not do it."""
 
     def __init__(
-        self, agents: Agents, transaction: Transaction, fleet: Fleet, force: bool, by: str | None
+        self, agents: Agents, transaction: Transaction, force: bool, by: str | None
     ) -> None:
         self._agents = agents
         self._transaction = transaction
-        self._fleet = fleet
         self._force = force
         self._by = by
         self.stuck: dict[str, str] = {}
 
-    def finish(self, run: str, states: Mapping[str, str]) -> FinishedRun | None:
-        """Finish a run; `states` has how far it came on each node. None if there was nothing."""
-        finalized = self._is_done_somewhere(run)
-        forward = []
-        back = []
-        for name, state in states.items():
-            if finalized and state == "committed":
-                forward.append(name)
-            else:
-                back.append(name)
-        self._roll_back_steps(run, back, force=self._force)
+    def finish(self, run: InterruptedRun) -> FinishedRun | None:
+        """Finish a run. None if there was nothing to do."""
+        finalized = bool(run.done) and not run.not_committed
+        finished = self._finalize(run) if finalized else self._roll_back(run)
+        if not finished:
+            return None
+        names = tuple(name for name in run.states if name in finished)
+        missing = () if finalized else run.missing
+        return FinishedRun(
+            run.run,
+            names,
+            finalized,
+            run.done,
+            missing,
+        )
+
+    def _finalize(self, run: InterruptedRun) -> set[str]:
+        """Finalize a run where it is not done; return the nodes that had something to do."""
         # A node that committed may have died in the middle of one step: that one is rolled back.
         self._roll_back_steps(
-            run,
-            forward,
+            run.run,
+            run.unfinished,
             half=True,
             again=True,
             force=self._force,
         )
-        done = self._finish_files("settle", run, forward, {"run": run})
-        undo = {
-            "undo": run,
+        return self._finish_files("settle", run.run, run.unfinished, {"run": run.run})
+
+    def _roll_back(self, run: InterruptedRun) -> set[str]:
+        """Roll a run back where it is not done; return the nodes that had something to do."""
+        self._roll_back_steps(run.run, run.unfinished, force=self._force)
+        options = {
+            "undo": run.run,
             "force": self._force,
             "by": self._by,
         }
-        done |= self._finish_files("undo", run, back, undo)
+        finished = self._finish_files("undo", run.run, run.unfinished, options)
         # Commands that read the old files run once these are back.
-        self._roll_back_steps(run, self._not_stuck(back), again=True)
-        if not done:
-            return None
-        names = tuple(name for name in states if name in done)
-        return FinishedRun(run, names, finalized)
-
-    def _is_done_somewhere(self, run: str) -> bool:
-        """Whether a node knows the run as done.
-
-        Finalizing begins only when all nodes have committed, so one such node speaks for all.
-        """
-        for node in self._fleet.reached:
-            journal = self._fleet.fact(node.name, "state.journal")
-            if isinstance(journal, Journal) and journal.state(run) == "done":
-                return True
-        return False
+        self._roll_back_steps(run.run, self._not_stuck(run.unfinished), again=True)
+        return finished
 
     def _finish_files(
         self, op: str, run: str, names: Iterable[str], options: Mapping[str, Any]
@@ -191,15 +314,3 @@ def _refuse_edited(run: str, answers: Answers) -> None:
         difference = edit_diff(name, path, answer.get("after"), answer.get("current"))
         why = answer.get("why")
         raise Refused(f"{name}: run {run} was cut off, and {why}; {FORCE}", difference)
-
-
-def _unfinished_runs(fleet: Fleet) -> dict[str, dict[str, str]]:
-    """Return run → node → state, of all runs that are not finished on some node."""
-    unfinished: dict[str, dict[str, str]] = {}
-    for node in fleet.reached:
-        journal = fleet.fact(node.name, "state.journal")
-        if not isinstance(journal, Journal):
-            continue
-        for entry in journal.unsettled:
-            unfinished.setdefault(entry.run, {})[node.name] = entry.state
-    return unfinished

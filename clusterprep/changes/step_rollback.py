@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusterprep.changes.agents import Agents, Answer, refusal
-from clusterprep.changes.file_rollback import OldRun
+from clusterprep.changes.file_rollback import OldRun, RememberedRuns
 from clusterprep.changes.step_answers import failure_text
 from clusterprep.changes.step_runner import PERMANENT
 from clusterprep.changes.transaction import LIMIT, STEPS_LIMIT, Transaction
@@ -25,8 +25,6 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 # States of an operation after which there is nothing more to roll back.
 ENDED = frozenset({"undone", "kept"})
-
-RememberedRuns = Mapping[str, Sequence[OldRun]]  # by the name of the node
 
 
 @dataclass(frozen=True)
@@ -98,8 +96,9 @@ class StepRollback:
             return []
         newer: dict[str, None] = {}
         for runs in remembered.values():
+            orders = [run.order for run in runs if run.run == self._run]
             for run in runs:
-                if run.run > self._run and run.undoes is None:
+                if orders and run.order > orders[0] and run.undoes is None:
                     newer[run.run] = None
         return list(newer)
 

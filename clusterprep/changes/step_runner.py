@@ -340,7 +340,8 @@ class StepRunner:
                 if number < failed_at:
                     self._results[key] = ("done", "")
                 elif number == failed_at:
-                    self._results[key] = ("failed", f"{name}: {failure.why}")
+                    outcome: StepOutcome = "unanswered" if failure.lost else "failed"
+                    self._results[key] = (outcome, f"{name}: {failure.why}")
                 else:
                     self._results[key] = ("not-started", "")
 
@@ -386,14 +387,14 @@ class StepRunner:
             return
         key = journal[number]
         before = self._results.get(key)
-        if before is None or before[0] != "failed":
+        if before is None or before[0] not in ("failed", "unanswered"):
             self._results[key] = (outcome, why)
 
     def _add_to_failure(self, name: str, text: str) -> None:
         """Add a line to the reason of what failed on a node."""
         for key, (outcome, why) in self._results.items():
             _, node, _ = key
-            if node == name and outcome == "failed":
+            if node == name and outcome in ("failed", "unanswered"):
                 longer = f"{why}\n{text}"
                 self._results[key] = (outcome, longer)
 

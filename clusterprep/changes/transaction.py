@@ -20,15 +20,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusterprep.changes.agents import LONGEST, Agents, Answers, refusal, refusals
+from clusterprep.changes.agents import LONGEST, Agents, Answers, refusals
 from clusterprep.changes.file_plan import diff_text
 from clusterprep.changes.file_rollback import OldRun, parse_runs
+from clusterprep.changes.node_answers import NodeAnswers, node_answers, undo_answers
 from clusterprep.errors import LinkLost, Refused
-from clusterprep.facts.journal import Journal, JournalEntry
+from clusterprep.facts.journal import LARGEST_NUMBER, Journal, JournalEntry
 from clusterprep.model import Fleet, StepOutcome
 from clusterprep.model.files import FileChange
+from clusterprep.model.nodeset import fold
 from clusterprep.remote.transports.link import WRITING_LIMIT
-from clusterprep.remote.untrusted import as_list, shortened
+from clusterprep.remote.untrusted import as_list, require_integer, shortened
 from clusterprep.runtime.deadline import Deadline
 
 LIMIT = 60.0  # seconds for one phase on all nodes: a few small files and their fsyncs
@@ -41,7 +43,7 @@ ByNode = Mapping[str, list[FileChange]]
 class Receipt:
     """What became of a write: an outcome and a detail per node.
 
-    `lost` has the nodes that went away, so that the state of their files is not known.
+    `lost` has the nodes on which the run may not be settled: they went away, or refused.
     """
 
     outcomes: dict[str, StepOutcome] = field(default_factory=dict)
@@ -75,9 +77,14 @@ class Transaction:
             self._bodies[node.name] = body
         self._staged: set[str] = set()
         self._locked = False
+        # Of this run, among those of all nodes that it locked: the clock of a controller may be
+        # wrong, so what is later is decided by the nodes.
+        self._number = 1
         self.receipt = Receipt()
         self.committed = False  # and neither finalized nor rolled back
         self.rolled_back = False  # after it had been committed
+        self.put_back = NodeAnswers()  # what nodes answered to the rollback of this run
+        self.finalized = NodeAnswers()  # what nodes answered when it was made final
         # Folders that a run made which is now undone, and that others use → their nodes.
         self.remaining_folders: dict[str, list[str]] = {}
 
@@ -104,6 +111,7 @@ class Transaction:
             failed = refusals(answers)
             if failed:
                 return failed
+            self._number_after(answers)
         self._locked = True
         return {}
 
@@ -112,6 +120,21 @@ class Transaction:
         chosen = list(names)
         self._agents.load("act", chosen)
         return refusals(self._ask("lock", chosen))
+
+    def _number_after(self, answers: Answers) -> None:
+        """Make the number of this run higher than those of all runs on these nodes.
+
+        Raises LinkLost if a node has a number that none can be.
+        """
+        for name, answer in answers.items():
+            if isinstance(answer, LinkLost):
+                continue
+            try:
+                last = require_integer(answer.get("last"), most=LARGEST_NUMBER)
+            except ValueError as error:
+                raise LinkLost("garbled", f"{name}: the number of its last run: {error}") from None
+            # A node can make the number as large as there is, and nothing breaks: names decide.
+            self._number = min(max(self._number, last + 1), LARGEST_NUMBER)
 
     def _machine_id(self, name: str) -> str:
         return str(self._fleet.fact(name, "host.machine_id"))
@@ -172,20 +195,22 @@ class Transaction:
         return self.receipt
 
     def roll_back(self) -> None:
-        """Put the old bytes back on every node that staged.
+        """Put the old bytes back on every node that staged; `put_back` has their answers.
 
         A node that cannot be asked keeps its manifest, so the next run can do it.
         """
         self._agents.bear_silence(WRITING_LIMIT)
-        answers = self._ask("undo", self._staged_names(), undo=self._run)
-        for name, answer in answers.items():
-            why = refusal(answer)
-            if why is not None:
-                self.receipt.outcomes[name] = "failed"
-                self.receipt.details[name] = why
-                self.receipt.lost.add(name)
-            elif self.receipt.outcomes.get(name) != "failed":
-                self.receipt.outcomes[name] = "rolled-back" if self.committed else "not-started"
+        answers = undo_answers(self._ask("undo", self._staged_names(), undo=self._run))
+        outcomes = self.receipt.outcomes
+        for name in answers.done:
+            if outcomes.get(name) != "failed":
+                outcomes[name] = "rolled-back" if self.committed else "not-started"
+        outcomes.update(dict.fromkeys(answers.refused, "failed"))
+        # Before the commit nothing was in place, whatever became of the node.
+        outcomes.update(dict.fromkeys(answers.lost, "unanswered" if self.committed else "failed"))
+        self.receipt.details.update({**answers.refused, **answers.lost})
+        self.receipt.lost.update(answers.refused, answers.lost)
+        self.put_back = self.put_back.joined(answers)
         self._staged.clear()
         if self.committed:
             self.rolled_back = True
@@ -198,9 +223,10 @@ class Transaction:
         """
         self._agents.bear_silence(WRITING_LIMIT)
         answers = self._ask("settle", self._staged_names())
-        for name, why in refusals(answers).items():
-            self.receipt.details[name] = why
-            self.receipt.lost.add(name)
+        self.finalized = node_answers(answers)
+        unconfirmed = {**self.finalized.refused, **self.finalized.lost}
+        self.receipt.details.update(unconfirmed)
+        self.receipt.lost.update(unconfirmed)
         for name, answer in answers.items():
             if isinstance(answer, LinkLost):
                 continue
@@ -216,10 +242,14 @@ class Transaction:
         Raises Refused if a file is not what was planned against.
         """
         bodies = {}
+        nodes = fold(by_node)
         for name, changes in by_node.items():
             files = [_file_request(change) for change in changes]
             bodies[name] = {
                 **self._bodies[name],
+                "number": self._number,
+                "node": name,
+                "nodes": nodes,
                 "undoes": undoes,
                 "files": files,
             }
@@ -229,13 +259,14 @@ class Transaction:
         for name, answer in answers.items():
             if isinstance(answer, LinkLost):
                 self.receipt.lost.add(name)
-        _refuse_changed(by_node, answers, "nothing was written")
+        _refuse_changed(by_node, answers, "; nothing was written")
         return failed
 
     def _commit(self, by_node: ByNode) -> None:
         """Have every node commit. If one fails all are rolled back, and it is in the receipt.
 
-        Raises Refused, after the rollback, if a file was changed since it was staged.
+        Raises Refused, after the rollback, if a file was changed since it was staged; `put_back`
+        then says what became of the rollback.
         """
         answers = self._ask("commit", by_node)
         self.committed = True
@@ -244,8 +275,8 @@ class Transaction:
             self.receipt.outcomes = dict.fromkeys(by_node, "done")
             return
         self.roll_back()
-        _refuse_changed(by_node, answers, "what had been written was put back")
-        self._mark(by_node, failed, "rolled-back")
+        _refuse_changed(by_node, answers)
+        self._mark_failed(failed)
 
     # ------------------------------------------------------------ helpers
 
@@ -266,11 +297,18 @@ class Transaction:
         """Note the outcome of every node: those in `failed` have failed, the rest are `others`."""
         outcomes = self.receipt.outcomes
         for name in names:
-            if name in failed:
-                outcomes[name] = "failed"
-            elif outcomes.get(name) != "failed":
+            if name not in failed and outcomes.get(name) != "failed":
                 outcomes[name] = others
-        self.receipt.details.update(failed)
+        self._mark_failed(failed)
+
+    def _mark_failed(self, failed: Mapping[str, str]) -> None:
+        """Note why nodes failed; of those that no longer answer nothing better is known."""
+        for name, why in failed.items():
+            if self.receipt.outcomes.get(name) == "unanswered":
+                continue
+            self.receipt.outcomes[name] = "failed"
+            put_back = self.put_back.refused.get(name)
+            self.receipt.details[name] = why if put_back is None else f"{why}\n{put_back}"
 
 
 # ---------------------------------------------------------------- answers that end the command
@@ -286,8 +324,8 @@ def _refuse_locked(answers: Answers) -> None:
             raise Refused(message)
 
 
-def _refuse_changed(by_node: ByNode, answers: Answers, result: str) -> None:
-    """Raise Refused if a file changed since it was planned; `result` says what was written."""
+def _refuse_changed(by_node: ByNode, answers: Answers, result: str = "") -> None:
+    """Raise Refused if a file changed since it was planned; `result` ends its message."""
     for name, answer in answers.items():
         if isinstance(answer, LinkLost) or answer.get("no") != "changed":
             continue
@@ -298,7 +336,7 @@ def _refuse_changed(by_node: ByNode, answers: Answers, result: str) -> None:
                 before = encoded(change.before)
         difference = edit_diff(name, path, before, answer.get("current"))
         why = shortened(answer.get("why"), LONGEST)
-        raise Refused(f"{name}: {why}; {result}", difference)
+        raise Refused(f"{name}: {why}{result}", difference)
 
 
 def _lost_before_writing(name: str, lost: LinkLost) -> LinkLost:

@@ -15,6 +15,9 @@ from clusterprep.nccl.variables.variables import registry
 
 REMEMBERED = 20  # runs of a verify whose speed counts
 KEPT = 200  # applies of a cluster whose outcomes and environment are kept
+# Runs in the order in which they were recorded: their names are made from a clock, which may have
+# been set back since.
+_NEWEST = "select run from {table} where cluster = ? group by run order by max(rowid) desc limit ?"
 _WELL = ("done", "unchanged")  # outcomes of a node on which nothing failed
 
 
@@ -29,10 +32,14 @@ class AppliedEnvironments:
 
     def last(self, cluster: str) -> dict[str, dict[str, str]]:
         """Return node → name → value, as the newest run of each node left it."""
-        query = """select node, name, value from given g where cluster = ? and run =
-                   (select max(run) from given where cluster = g.cluster and node = g.node)"""
+        # Beside max(), SQLite takes a bare column from the row that has the maximum.
+        query = """with newest as
+                   (select node, run, max(rowid) from given where cluster = ? group by node)
+                   select g.node, g.name, g.value from given g
+                   join newest on g.node = newest.node and g.run = newest.run
+                   where g.cluster = ?"""
         values: dict[str, dict[str, str]] = {}
-        for node, name, value in self._read(query, cluster):
+        for node, name, value in self._read(query, cluster, cluster):
             values.setdefault(node, {})[name] = value
         return values
 
@@ -98,7 +105,7 @@ class AppliedEnvironments:
 
     def runs(self, cluster: str, most: int = 3) -> tuple[str, ...]:
         """Return the newest applies whose environment is recorded, the newest first."""
-        query = "select distinct run from environment where cluster = ? order by run desc limit ?"
+        query = _NEWEST.format(table="environment")
         rows = self._read(query, cluster, most)
         return _first_column(rows)
 
@@ -107,7 +114,9 @@ class AppliedEnvironments:
 
         `trial` names its nodes, ranks, backend, collective and size.
         """
-        query = "select busbw from speed where cluster = ? and trial = ? order by run desc limit ?"
+        query = (
+            "select busbw from speed where cluster = ? and trial = ? order by rowid desc limit ?"
+        )
         rows = self._read(query, cluster, trial, REMEMBERED)
         return tuple(map(float, _first_column(rows)))
 
@@ -127,8 +136,7 @@ class AppliedEnvironments:
 
     def applies(self, cluster: str) -> tuple[str, ...]:
         """Return the applies whose outcomes are recorded, the newest first."""
-        query = "select distinct run from outcome where cluster = ? order by run desc"
-        rows = self._read(query, cluster)
+        rows = self._read(_NEWEST.format(table="outcome"), cluster, self._kept)
         return _first_column(rows)
 
     def _read(self, query: str, *values: str | int) -> list[tuple[Any, ...]]:
@@ -155,9 +163,9 @@ def _first_column(rows: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def _deletion_of_old(table: str, cluster: str, kept: int) -> Statement:
     """Return what deletes all but the newest applies of a cluster."""
-    newest = f"select distinct run from {table} where cluster = ? order by run desc limit {kept}"
+    newest = _NEWEST.format(table=table)
     old = f"delete from {table} where cluster = ? and run not in ({newest})"
-    return old, (cluster, cluster)
+    return old, (cluster, cluster, kept)
 
 
 def outcomes(report: Report) -> dict[str, tuple[str, bool]]:

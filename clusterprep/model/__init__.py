@@ -252,7 +252,7 @@ class EnvPath:
 
 
 StepOutcome = Literal[
-    "planned", "done", "unchanged", "failed", "rolled-back", "undone", "not-started"
+    "planned", "done", "unchanged", "failed", "rolled-back", "undone", "not-started", "unanswered"
 ]
 
 

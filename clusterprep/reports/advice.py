@@ -14,7 +14,7 @@ def advice(report: Report, place: str = "above") -> Advice:
     sentences = {
         "error": "correct this, then run the same command again",
         "refused": f"settle what stands {place}, then run it again",
-        "interrupted": "run it again when you like; what an apply had written was put back",
+        "interrupted": "run it again when you like",
     }
     if report.verdict in sentences:
         return [("next", sentences[report.verdict])]
@@ -46,9 +46,10 @@ def _after_failure(report: Report, place: str) -> Advice:
     if report.verify and report.verify.culprits:
         nodes = fold_nodes(report.verify.culprits[0].nodes)
         return [("next", f"look at {nodes} first, then verify again"), *_explain(finding)]
-    for row in report.changes or ():
-        if row.outcome in ("failed", "rolled-back"):
-            return [("next", "mend what made the change fail, then run the same command again")]
+    outcomes = {row.outcome for row in report.changes or ()}
+    if outcomes & {"failed", "rolled-back", "unanswered"}:
+        again = "mend what made the change fail, then run the same command again"
+        return [("next", again), *_undo(report)]
     step = f"mend what stands {place}"
     if finding and finding.remedy:
         step = f"paste the fixes {place}"
@@ -94,6 +95,12 @@ def _after_success(report: Report) -> Advice:
             ("next", "nothing has been written yet; this writes it:"),
             ("run", "clusterprep apply INVENTORY"),
         ]
+    return _undo(report)
+
+
+def _undo(report: Report) -> Advice:
+    """Return how to undo an apply that wrote something, also if it failed afterwards."""
+    outcomes = {row.outcome for row in report.changes or ()}
     if report.command == "apply" and "done" in outcomes:
         return [("undo", f"clusterprep rollback INVENTORY --run {safe_text(report.run)}")]
     return []

@@ -40,9 +40,19 @@ NODES_COLUMN = 24  # columns at most of the nodes before a reason
 INDENT = 2
 
 # In the order in which changes are shown.
-_OUTCOMES = ("failed", "rolled-back", "undone", "not-started", "planned", "done", "unchanged")
+_OUTCOMES = (
+    "failed",
+    "unanswered",
+    "rolled-back",
+    "undone",
+    "not-started",
+    "planned",
+    "done",
+    "unchanged",
+)
 _OUTCOME_STYLES = {
     "failed": "bold red",
+    "unanswered": "bold red",
     "rolled-back": "bold red",
     "not-started": "bold red",
     "done": "green",

@@ -46,7 +46,13 @@ NAME = 256  # characters of a node's name in the script's data
 TEMPLATE = "report.html"
 
 # CSS classes.
-_OUTCOMES = {"failed": "f", "rolled-back": "w", "not-started": "u", "done": "p"}
+_OUTCOMES = {
+    "failed": "f",
+    "unanswered": "f",
+    "rolled-back": "w",
+    "not-started": "u",
+    "done": "p",
+}
 _DIFF = {"+": "add", "-": "del", "@": "at"}
 
 # What the template asks for about a trial.

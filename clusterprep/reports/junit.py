@@ -40,6 +40,7 @@ Kind = Literal["pass", "failure", "error", "skipped"]
 
 _CHANGE_KINDS: dict[str, Kind] = {
     "failed": "failure",
+    "unanswered": "error",
     "rolled-back": "skipped",
     "not-started": "skipped",
 }

@@ -16,7 +16,7 @@ from clusterprep.changes.resources import env, file
 from clusterprep.cli.commands import apply, rollback
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import Trial, plan_survey
-from clusterprep.errors import ClusterprepError, Interrupted, LinkLost, Refused
+from clusterprep.errors import ChangeFailed, ClusterprepError, Interrupted, LinkLost, Refused
 from clusterprep.history.applied import AppliedEnvironments
 from clusterprep.history.runs import Runs
 from clusterprep.model import ChangeRow, EnvValue, Report, VerifyResult
@@ -340,9 +340,8 @@ def test_a_file_that_changed_since_it_was_planned(command: Make, op: str) -> Non
     done.agents.faults[op, "n3"] = {**edit, "current": "bWluZQo="}
     with ending(Refused) as caught:
         done.apply()
-    what = "nothing was written" if op == "stage" else "what had been written was put back"
-    more = PUT_BACK if op == "commit" else ""
-    assert caught[0].message == f"n3: {MOTD} changed since it was planned; {what}{more}"
+    more = PUT_BACK if op == "commit" else "; nothing was written"
+    assert caught[0].message == f"n3: {MOTD} changed since it was planned{more}"
     assert "+mine" in cast("Refused", caught[0]).diff
     assert caught[0].code == 4
     assert motd(done.agents) == dict.fromkeys(NAMES)
@@ -378,13 +377,13 @@ def test_a_node_lost_between_stage_and_commit_or_after_its_commit(
     done.agents.faults["commit", "n2"] = fault
     report = done.apply()
     assert report.code == 1
-    assert ends(report.changes) == {"n1": "rolled-back", "n2": "failed", "n3": "rolled-back"}
+    assert ends(report.changes) == {"n1": "rolled-back", "n2": "unanswered", "n3": "rolled-back"}
     assert done.agents.ops("n1") == ["lock", "stage", "commit", "undo"]
     assert done.agents.ops("n2") == ["lock", "stage", "commit"]
     kept = b"new\n" if fault == LOST_AFTER else None
     assert motd(done.agents) == {"n1": None, "n2": kept, "n3": None}
     assert journal_verdicts(report)["n2"] in ("fail", "unknown")
-    (row,) = [row for row in report.changes or () if row.outcome == "failed"]
+    (row,) = [row for row in report.changes or () if row.outcome == "unanswered"]
     assert "the node was lost" in row.detail
 
 
@@ -433,7 +432,7 @@ def test_a_rollback_that_fails_on_one_node(command: Make) -> None:
             id="while-looking-again",
         ),
         pytest.param(
-            "settle", "; what was written stays on all nodes", b"new\n", WRITTEN, id="at-the-end"
+            "settle", "; what was written stays on n[1-3]", b"new\n", WRITTEN, id="at-the-end"
         ),
     ],
 )
@@ -471,8 +470,9 @@ def test_a_signal_once_steps_have_begun_rolls_them_back_around_the_files(
 def test_what_nothing_takes_back_is_said_in_the_error(command: Make) -> None:
     done = command(FILE, replace(SWITCH, params={"how": "for-ever"}))
     done.agents.interrupt_during = "second survey"
-    with ending(Interrupted) as caught:
+    with ending(ChangeFailed) as caught:
         done.apply()
+    assert caught[0].code == 1, "not all that was done is put back"
     lines = [f"{name}: nothing takes it back: main" for name in NAMES]
     assert caught[0].message == "\n".join([f"interrupted by SIGTERM{PUT_BACK}", *lines])
     assert switches(done.agents) == everywhere("on")
@@ -482,7 +482,7 @@ def test_steps_that_one_node_cannot_roll_back_are_said_in_the_error(command: Mak
     done = command(FILE, SWITCH)
     done.agents.interrupt_during = "second survey"
     done.agents.faults["take_back", "n2"] = {"no": "failed", "why": "exit code 1"}
-    with ending(Interrupted) as caught:
+    with ending(ChangeFailed) as caught:
         done.apply()
     assert caught[0].message == f"interrupted by SIGTERM{PUT_BACK}\nn2: exit code 1"
     assert switches(done.agents) == {"n1": "off", "n2": "on", "n3": "off"}
@@ -548,7 +548,7 @@ def test_a_node_lost_in_a_step(command: Make, fault: str) -> None:
     done.agents.faults["perform", "n2"] = fault
     report = done.apply()
     assert report.code == 1
-    assert ends(report.changes) == {"n1": "done+done", "n2": "done+failed", "n3": "done+done"}
+    assert ends(report.changes) == {"n1": "done+done", "n2": "done+unanswered", "n3": "done+done"}
     assert done.agents.ops("n2") == ["lock", "stage", "commit", "perform"]
     assert journal_verdicts(report)["n2"] in ("fail", "unknown")
     assert done.agents.surveys == 1  # the others are not asked again without it
@@ -611,7 +611,7 @@ def interrupted_run(command: Make, moment: str) -> FakeAgents:
     if moment == "settle":
         agents.faults["settle", "n2"] = LOST_BEFORE
     agents.interrupt_during = moment
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted if moment == "settle" else ChangeFailed):
         done.apply()
     fresh = FakeAgents()
     for name in NAMES:
@@ -627,7 +627,7 @@ def test_a_run_that_was_cut_off_is_rolled_back_first(command: Make) -> None:
     report = done.apply()
     assert states(agents, OLD) == everywhere("undone")
     assert states(agents) == everywhere("done")
-    assert f"run {OLD} was cut off; on n[1-3] it was undone" in report.notices
+    assert f"run {OLD} was cut off; it was undone on n[1-3]" in report.notices
     expected = ["lock", "take_back", "undo", "take_back", "stage", "commit", "settle"]
     assert agents.ops("n1") == expected
     assert agents.bodies("undo")["n1"]["undo"] == OLD
@@ -640,7 +640,7 @@ def test_a_run_that_one_node_knows_as_done_is_finalized_on_the_others(command: M
     report = done.apply()
     assert states(agents, OLD) == everywhere("done")
     assert motd(agents) == dict.fromkeys(NAMES, b"new\n")
-    assert f"run {OLD} was cut off; on n2 it stands on all nodes and is done now" in report.notices
+    assert f"run {OLD} was cut off; it is done now on n2, as on n[1,3]" in report.notices
     assert agents.ops("n2") == ["lock", "take_back", "settle"]
     assert agents.bodies("take_back")["n2"]["half"] is True
 

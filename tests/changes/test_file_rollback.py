@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from clusterprep.changes.file_rollback import OldFile, OldRun, last_run, parse_runs, plan_rollback
+from clusterprep.changes.file_rollback import (
+    OldFile,
+    OldRun,
+    OtherNodes,
+    last_run,
+    other_nodes,
+    parse_runs,
+    plan_rollback,
+)
 from clusterprep.errors import InputError, Refused
 from clusterprep.model.files import Access
 
@@ -79,12 +87,41 @@ FILE = touched(b"old\n", b"new\n")
             R2,
             id="cut-off-and-rolled-back",
         ),
+        pytest.param(
+            {"n1": [run(R1, FILE), replace(run(R2), reversible=False)]},
+            R1,
+            id="a-later-one-that-changed-nothing",
+        ),
+        pytest.param(
+            {"n1": [replace(run(R3, FILE), number=1), replace(run(R1, FILE), number=2)]},
+            R1,
+            id="by-number-whatever-the-clock-of-a-controller-said",
+        ),
+        pytest.param(
+            {"n1": [run(R1, FILE), run(R2, FILE)], "n2": [run(R1, FILE), run(R2, FILE)], "n3": []},
+            R2,
+            id="a-node-that-remembers-nothing",
+        ),
     ],
 )
 def test_the_last_run_that_changed_something(
     memories: dict[str, list[OldRun]], expected: str | None
 ) -> None:
     assert last_run(memories, "demo", None) == expected
+
+
+def test_nodes_with_different_last_runs_need_the_name_of_one() -> None:
+    memories = {"n1": [run(R1, FILE), run(R2, FILE)], "n2": [run(R3, FILE)]}
+    with pytest.raises(InputError, match=f"{R2} on n1, {R3} on n2"):
+        last_run(memories, "demo", None)
+    assert last_run(memories, "demo", R2) == R2
+
+
+def test_the_other_nodes_of_a_run_are_known_by_the_names_that_they_had() -> None:
+    both = replace(run(R1, FILE), nodes=("a1", "a2", "a3"))
+    memories = {"n1": [replace(both, node="a1")], "a2": [], "n9": [run(R2, FILE)]}
+    assert other_nodes(memories, R1) == OtherNodes(("a2",), ("a3",))
+    assert other_nodes({"n1": [run(R1, FILE)], "n2": []}, R1) == OtherNodes(), "an old release's"
 
 
 def test_a_run_asked_for_must_be_one_of_this_cluster() -> None:
@@ -235,6 +272,10 @@ def answer(**fields: Any) -> dict[str, Any]:
         "state": "done",
         "undoes": None,
         "by": None,
+        "number": 0,
+        "node": "",
+        "nodes": "",
+        "reversible": True,
         "files": [row],
         **fields,
     }

@@ -33,6 +33,17 @@ def test_the_newest_run_of_each_node_counts_and_a_rollback_is_forgotten(tmp_path
     assert applied.last("other") == {}
 
 
+def test_the_newest_run_is_the_one_that_was_recorded_last_whatever_the_clock_says(
+    tmp_path: Path,
+) -> None:
+    applied = AppliedEnvironments(tmp_path, kept=2)
+    for run in ("20271231", "20261121", "20261120"):
+        applied.record_written("c", run, environment(("a",), NCCL_ALGO=run), ("a",))
+        applied.record_outcomes("c", report(run, row("done", "a")))
+    assert applied.last("c") == {"a": {"NCCL_ALGO": "20261120"}}
+    assert applied.applies("c") == ("20261120", "20261121")
+
+
 def test_a_job_wide_value_that_differs_is_refused_and_a_free_one_is_not() -> None:
     wanted = environment(("a",), NCCL_ALGO="Ring", NCCL_SOCKET_IFNAME="eth1")
     refuse_clashes(wanted, ["a"], {"b": {"NCCL_ALGO": "Ring", "NCCL_SOCKET_IFNAME": "eth0"}})

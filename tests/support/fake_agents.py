@@ -16,7 +16,7 @@ from clusterprep.changes.resources import PlanContext, StepResource
 from clusterprep.errors import LinkLost
 from clusterprep.facts import Fact
 from clusterprep.facts.account import Rights
-from clusterprep.facts.journal import DamagedRun, Journal, JournalEntry
+from clusterprep.facts.journal import DamagedRun, Journal, JournalEntry, parse_nodes
 from clusterprep.model import Absent, Fleet, Inventory, Node, NodeSnapshot, Read
 from clusterprep.model.files import FileState
 from clusterprep.model.operations import Reboot, RunCommand, StepAction
@@ -103,7 +103,7 @@ class FakeNode:
         if self.holder:
             return {"no": "locked", "why": self.holder}
         self.locked_by = f"run {body['run']} of cluster {body['cluster']}"
-        return {}
+        return {"last": max((run["number"] for run in self.runs.values()), default=0)}
 
     def do_stage(self, body: Mapping[str, Any]) -> dict[str, Any]:
         for run, manifest in self.runs.items():
@@ -115,6 +115,9 @@ class FakeNode:
         self.runs[body["run"]] = {
             "state": "staged",
             "cluster": body["cluster"],
+            "number": body["number"],
+            "node": body["node"],
+            "nodes": body["nodes"],
             "undoes": body["undoes"],
             "by": None,
             "files": list(body["files"]),
@@ -164,12 +167,14 @@ class FakeNode:
     def do_runs(self, body: Mapping[str, Any]) -> dict[str, Any]:
         rows = []
         for run, manifest in self.runs.items():
-            keys = ("cluster", "state", "undoes", "by")
+            keys = ("cluster", "state", "undoes", "by", "number", "node", "nodes")
+            is_pending = any(deed["state"] == "done" for deed in manifest["deeds"])
             files = [
                 {**file, "now": self.content(file["path"]), "strange": None, "access": None}
                 for file in manifest["files"]
             ]
-            rows.append({"run": run, **{key: manifest[key] for key in keys}, "files": files})
+            row = {"run": run, **{key: manifest[key] for key in keys}, "files": files}
+            rows.append({**row, "reversible": bool(files) or is_pending})
         return {"runs": rows}
 
     def do_perform(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -349,7 +354,14 @@ class FakeAgents:
         facts = dict(self._base.snapshots[node.name].facts)
         fake = self.nodes[node.name]
         entries = [
-            JournalEntry(run, manifest["cluster"], manifest["state"])
+            JournalEntry(
+                run,
+                manifest["cluster"],
+                manifest["state"],
+                manifest["number"],
+                parse_nodes(manifest["nodes"]),
+                manifest["node"],
+            )
             for run, manifest in fake.runs.items()
         ]
         damaged = tuple(DamagedRun(run, why) for run, why in fake.damaged.items())

@@ -27,8 +27,12 @@ from clusterprep.cli.commands.stages import (
     survey,
     survey_again,
 )
-from clusterprep.cli.commands.write_stages import finalize, finish_earlier_runs
-from clusterprep.errors import ClusterprepError
+from clusterprep.cli.commands.write_stages import (
+    finalize,
+    finish_earlier_runs,
+    put_back_on_error,
+)
+from clusterprep.errors import Refused
 from clusterprep.history.applied import refuse_clashes
 from clusterprep.model import ChangeRow, Finding, Fleet, Report
 from clusterprep.model.nodeset import fold
@@ -124,7 +128,11 @@ def _write_and_verify(
 ) -> Report:
     """Write, survey again, verify, finalize. An error before the last stage rolls all back."""
     step_runner = _step_runner(invocation, fanout, transaction, prepared)
-    try:
+
+    def roll_back() -> list[str]:
+        return roll_back_run(transaction, step_runner, invocation.deadline)
+
+    with put_back_on_error(invocation, transaction, roll_back):
         receipt = _write_files(invocation, transaction, prepared)
         _run_steps(invocation, step_runner, receipt)
         _remember_environment(invocation, prepared, receipt)
@@ -142,8 +150,6 @@ def _write_and_verify(
                 prepared.environment,
                 findings,
             )
-    except ClusterprepError as error:
-        raise _rolled_back(invocation, transaction, step_runner, error) from error
     # `finalize` judges the nodes of `receipt.lost` again.
     receipt.lost.update(step_runner.lost)
     surveyed = surveyed.with_findings(trial.findings)
@@ -186,6 +192,7 @@ def _prepare(
     recovery = Recovery()
     if not _is_blocked(invocation, surveyed):
         recovery = finish_earlier_runs(invocation, fanout, transaction, surveyed.fleet)
+    _refuse_differing(recovery)
     if recovery.runs:
         surveyed = survey_again(invocation, fanout, query_plan, surveyed)
     environment = Environment((), {})
@@ -193,6 +200,15 @@ def _prepare(
         environment = render(surveyed.fleet)
     change_plan = predict_changes(surveyed.fleet, invocation.steps, environment)
     return Prepared(surveyed, recovery, environment, change_plan)
+
+
+def _refuse_differing(recovery: Recovery) -> None:
+    """Raise Refused if a run is done on some nodes and was rolled back on others."""
+    differing = recovery.differing
+    if differing is None:
+        return
+    remedy = f"`clusterprep rollback --run {differing.run}` puts the others back as well"
+    raise Refused(f"{differing}: nodes differ; {remedy}; nothing was written")
 
 
 def _may_write(invocation: Invocation, prepared: Prepared) -> bool:
@@ -288,22 +304,6 @@ def _may_verify(invocation: Invocation, findings: list[Finding]) -> bool:
     says that no rank was started because of them.
     """
     return invocation.settings.verify and not blocking_findings(findings, on_busy=True)
-
-
-def _rolled_back(
-    invocation: Invocation,
-    transaction: Transaction,
-    step_runner: StepRunner,
-    error: ClusterprepError,
-) -> ClusterprepError:
-    """Roll back what was written, and return the error with what became of it."""
-    troubles = roll_back_run(transaction, step_runner, invocation.deadline)
-    if transaction.rolled_back:
-        invocation.applied.forget(invocation.inventory.cluster, invocation.run)
-        error = error.extended("; what had been written was put back on all nodes")
-    for trouble in troubles:
-        error = error.extended(f"\n{trouble}")
-    return error
 
 
 # ---------------------------------------------------------------- reports

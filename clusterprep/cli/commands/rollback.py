@@ -6,17 +6,32 @@ commit the old files, finalize.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
+
 from clusterprep.changes.damaged_runs import SetAside, set_aside
 from clusterprep.changes.file_plan import change_rows
-from clusterprep.changes.file_rollback import last_run, plan_rollback
+from clusterprep.changes.file_rollback import (
+    OtherNodes,
+    RememberedRuns,
+    last_run,
+    other_nodes,
+    plan_rollback,
+)
 from clusterprep.changes.recovery import Recovery
-from clusterprep.changes.step_rollback import RememberedRuns, StepRollback
+from clusterprep.changes.step_rollback import StepRollback
 from clusterprep.changes.transaction import Receipt, Transaction
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands.report import survey_report
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import JOURNAL, Survey, plan_survey, survey, survey_again
-from clusterprep.cli.commands.write_stages import finalize, finish_earlier_runs
+from clusterprep.cli.commands.write_stages import (
+    finalize,
+    finish_earlier_runs,
+    put_back_on_error,
+    stuck_rows,
+)
+from clusterprep.errors import ClusterprepError, Refused
 from clusterprep.model import ChangeRow, Report, StepOutcome
 from clusterprep.model.files import FileChange
 from clusterprep.model.nodeset import fold
@@ -35,12 +50,13 @@ class Target:
     """The run to roll back and the files that this writes; None if there is no such run.
 
     `was_interrupted` says that this rollback has already finished an interrupted run, which then
-    was the last one.
+    was the last one. `others` are nodes of the run that keep what it wrote.
     """
 
     run: str | None
     files: tuple[FileChange, ...]
     was_interrupted: bool
+    others: OtherNodes = OtherNodes()
 
 
 @dataclass(frozen=True)
@@ -82,7 +98,15 @@ def roll_back_changes(invocation: Invocation, fanout: Fanout, query_plan: QueryP
     )
     if recovery.runs:
         surveyed = survey_again(invocation, fanout, query_plan, surveyed)
-    outcome = _roll_back(invocation, fanout, transaction, recovery)
+
+    def roll_back() -> list[str]:
+        with contextlib.suppress(ClusterprepError), invocation.deadline.shield():
+            if transaction.committed:
+                transaction.roll_back()
+        return []
+
+    with put_back_on_error(invocation, transaction, roll_back):
+        outcome = _roll_back(invocation, fanout, transaction, recovery)
     surveyed = finalize(invocation, query_plan, transaction, surveyed)
     target_run = outcome.target.run
     if target_run is not None and outcome.succeeded:
@@ -132,17 +156,40 @@ def _choose_target(
 ) -> Target:
     """Return the run that --run names, else the last one, and the files that undo it.
 
-    An interrupted run that this rollback has finished was the last one, so no other is taken.
+    An interrupted run that this rollback has finished was the last one, so no other is taken; but
+    where a node has it as done all the same, that node is to be put back, too.
     """
     settings = invocation.settings
-    was_interrupted = _was_finished_by(remembered, invocation.run)
-    target_run = None
-    if settings.run or not was_interrupted:
-        target_run = last_run(remembered, invocation.inventory.cluster, settings.run)
-    files: tuple[FileChange, ...] = ()
-    if target_run is not None and not recovery.stuck:
-        files = plan_rollback(remembered, target_run, settings.force)
-    return Target(target_run, files, was_interrupted)
+    differing = recovery.differing
+    was_interrupted = differing is None and _was_finished_by(remembered, invocation.run)
+    wanted = settings.run
+    if wanted is None and differing is not None:
+        wanted = differing.run
+    if recovery.stuck or (was_interrupted and not wanted):
+        return Target(None, (), was_interrupted)
+    run = last_run(remembered, invocation.inventory.cluster, wanted)
+    if run is None:
+        return Target(None, (), was_interrupted)
+    others = other_nodes(remembered, run)
+    if others.forgetful and not settings.partial:
+        raise _forgotten(run, others.forgetful)
+    files = plan_rollback(remembered, run, settings.force)
+    return Target(
+        run,
+        files,
+        was_interrupted,
+        others,
+    )
+
+
+def _forgotten(run: str, names: Iterable[str]) -> Refused:
+    """Return the error for a run that some of its nodes do not remember any more."""
+    nodes = fold(names)
+    message = (
+        f"run {run} wrote to {nodes} as well, which remembers nothing of it and would keep what it "
+        f"has; nothing was written; --partial undoes it on the others"
+    )
+    return Refused(message)
 
 
 def _was_finished_by(remembered: RememberedRuns, rollback_name: str) -> bool:
@@ -159,7 +206,7 @@ def _was_finished_by(remembered: RememberedRuns, rollback_name: str) -> bool:
 
 def _add_notices(invocation: Invocation, transaction: Transaction, outcome: Outcome) -> None:
     target = outcome.target
-    invocation.notices.append(_summary(outcome))
+    invocation.notices.append(_summary(invocation, outcome))
     for folder, nodes in transaction.remaining_folders.items():
         invocation.notices.append(
             f"{folder} of {fold(nodes)} stays: run {target.run} made it, and files of others "
@@ -167,14 +214,36 @@ def _add_notices(invocation: Invocation, transaction: Transaction, outcome: Outc
         )
 
 
-def _summary(outcome: Outcome) -> str:
-    """Return a sentence that says whether the run is undone."""
+def _summary(invocation: Invocation, outcome: Outcome) -> str:
+    """Return a sentence that says whether the run is undone, and on which nodes it is not."""
     target = outcome.target
-    if not target.files and not outcome.steps.nodes:
+    if outcome.recovery.stuck:
+        nodes = fold(outcome.recovery.stuck)
+        return f"a run that was cut off could not be finished on {nodes}; nothing else was undone"
+    if target.run is None:
         return NOTHING_MORE if target.was_interrupted else NOTHING
+    if not target.files and not outcome.steps.nodes:
+        text = f"run {target.run} was undone before; --run undoes an earlier one"
+        return text + _kept_text(invocation, target.others)
     if outcome.succeeded:
-        return f"run {target.run} is undone"
+        text = f"run {target.run} is undone"
+        if target.others != OtherNodes():
+            text += f" on {fold(outcome.receipt.outcomes)}"
+        return text + _kept_text(invocation, target.others)
     return f"run {target.run} is not undone; rollback goes on where it stopped"
+
+
+def _kept_text(invocation: Invocation, others: OtherNodes) -> str:
+    """Return what is to be said of nodes of the run that were not put back."""
+    text = ""
+    if others.forgetful:
+        text += f"; {fold(others.forgetful)} remembers nothing of it and keeps what it has"
+    if others.not_asked:
+        why = "was not asked"
+        if set(others.not_asked) <= set(invocation.settings.left_out):
+            why = "is left out by --limit"
+        text += f"; {fold(others.not_asked)}, where it wrote as well, {why} and keeps what it has"
+    return text
 
 
 def _blocked_report(invocation: Invocation, surveyed: Survey) -> Report:
@@ -203,7 +272,7 @@ def _final_report(invocation: Invocation, surveyed: Survey, outcome: Outcome) ->
     findings_code = exit_codes.findings_code(surveyed.findings)
     write_code = exit_codes.OK if succeeded else exit_codes.FAILED
     code = exit_codes.worst(findings_code, write_code)
-    rows = _rows(outcome)
+    rows = (*stuck_rows(outcome.recovery), *_rows(outcome))
     return survey_report(invocation, code, surveyed, changes=rows)
 
 

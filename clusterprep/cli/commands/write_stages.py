@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+
 from clusterprep.changes.damaged_runs import refuse_damaged
+from clusterprep.changes.node_answers import put_back_text, stays_text
 from clusterprep.changes.recovery import Recovery, finish_interrupted_runs
 from clusterprep.changes.transaction import Transaction, with_lost
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import JOURNAL, Survey
-from clusterprep.errors import ClusterprepError
-from clusterprep.model import Fleet
+from clusterprep.errors import ChangeFailed, ClusterprepError, OutOfTime, Refused
+from clusterprep.model import ChangeRow, Fleet
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.judge import judge
 from clusterprep.survey.queries import QueryPlan
@@ -43,6 +47,60 @@ def finish_earlier_runs(
     return recovery
 
 
+@contextlib.contextmanager
+def put_back_on_error(
+    invocation: Invocation, transaction: Transaction, roll_back: Callable[[], list[str]]
+) -> Iterator[None]:
+    """Roll back what the block wrote if it raises, and raise the error with what became of it.
+
+    `roll_back` does that, and returns what it could not put back, and why.
+    """
+    try:
+        yield
+    except Exception as error:
+        troubles = roll_back()
+        if transaction.put_back.complete:
+            invocation.applied.forget(invocation.inventory.cluster, invocation.run)
+        if not transaction.rolled_back:
+            raise
+        raise _failed_write(transaction, error, troubles) from error
+
+
+def _failed_write(transaction: Transaction, error: Exception, troubles: list[str]) -> Exception:
+    """Return the error with what became of the files on each node.
+
+    If one could not be put back the command has failed, whatever ended it.
+    """
+    what = f"; {put_back_text(transaction.put_back)}"
+    for trouble in troubles:
+        what += f"\n{trouble}"
+    if not isinstance(error, ClusterprepError):
+        return RuntimeError(f"{type(error).__name__}: {error}{what}")
+    if isinstance(error, OutOfTime) or troubles or not transaction.put_back.complete:
+        diff = error.diff if isinstance(error, Refused) else ""
+        return ChangeFailed(f"{error.message}{what}\n{diff}".rstrip())
+    return error.extended(what)
+
+
+def stuck_rows(recovery: Recovery) -> tuple[ChangeRow, ...]:
+    """Return what nodes said that could not finish a run that was cut off, as rows of a report."""
+    nodes_by_reason: dict[str, list[str]] = {}
+    for name, why in recovery.stuck.items():
+        nodes_by_reason.setdefault(why, []).append(name)
+    rows = []
+    for why, names in nodes_by_reason.items():
+        row = ChangeRow(
+            tuple(names),
+            "journal",
+            "the run that was cut off",
+            "none",
+            "failed",
+            detail=why,
+        )
+        rows.append(row)
+    return tuple(rows)
+
+
 def finalize(
     invocation: Invocation, query_plan: QueryPlan, transaction: Transaction, surveyed: Survey
 ) -> Survey:
@@ -54,7 +112,7 @@ def finalize(
         with invocation.deadline.shield():
             transaction.finalize()
     except ClusterprepError as error:
-        raise error.extended("; what was written stays on all nodes") from error
+        raise error.extended(f"; {stays_text(transaction.finalized)}") from error
     lost = transaction.receipt.lost
     if not lost:
         return surveyed
