@@ -18,7 +18,6 @@ import stat
 import time
 
 from clusterprep.remote.agent.disk import (
-    NO_ROOM,
     Stop,
     attributes_of,
     below_root,
@@ -36,8 +35,9 @@ from clusterprep.remote.agent.disk import (
     remove_file,
     remove_links,
     replace_file,
-    replace_from,
+    replace_state,
     reserve,
+    roomy,
     set_value,
     store_bytes,
     sync_folder,
@@ -51,7 +51,6 @@ KEEP = 20  # runs that can be rolled back, and as many of the others, whose old 
 UNSETTLED = ("staged", "committed")
 STATES = ("done", "undone") + UNSETTLED
 MAX_MANIFEST = 256 << 10  # bytes, as many as a reader of the journal takes
-SPARE = 1024  # bytes that a manifest may grow by
 LARGE = object()  # stands for the bytes of a file that is larger than those that are written
 STEPS = "steps.json"  # of the folder of a run; the part `steps` says what is in it
 STEPS_TO_UNDO = ("begun", "done")  # states of operations that a rollback takes back
@@ -140,11 +139,12 @@ def is_run_name(run):
 
 
 def encoded_manifest(manifest):
-    """Return a manifest as its file has it; raise Stop if readers would not take as much."""
-    text = dumps(readable(manifest)).encode("ascii") + b"\n"
-    if len(text) > MAX_MANIFEST:
+    """Return a manifest as bytes; raise Stop if readers would not take as much."""
+    text = dumps(readable(manifest)).encode("ascii")
+    size = len(roomy(text))
+    if size > MAX_MANIFEST:
         why = "the journal of %d files would have %d bytes, at most %d are read: write fewer files"
-        raise Stop("failed", why % (len(manifest["files"]), len(text), MAX_MANIFEST))
+        raise Stop("failed", why % (len(manifest["files"]), size, MAX_MANIFEST))
     return text
 
 
@@ -155,26 +155,7 @@ def spare_path(folder):
 def write_manifest(folder, manifest):
     """Write the manifest of a run, on a full disk into the room that its staging took for it."""
     text = encoded_manifest(manifest)
-    path = manifest_path(folder)
-    try:
-        replace_manifest(path, text)
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        try:
-            replace_from(spare_path(folder), path, text)
-        except OSError:  # a release that kept no spare file, or it does not do here
-            raise error
-
-
-def replace_manifest(path, text):
-    replace_file(
-        path,
-        text,
-        0o644,
-        os.geteuid(),
-        os.getegid(),
-    )
+    replace_state(manifest_path(folder), text, spare_path(folder), 0o644)
 
 
 def read_manifest(folder):
@@ -366,7 +347,7 @@ def former_files(root, undone):
 def new_entry(wanted, place, run, former):
     """Return what the manifest says of one file; raise Stop if it changed since it was planned.
 
-    `attributes` are the bytes of the extended attributes that the file has and keeps, as JSON.
+    `attributes` are the extended attributes that the file has and keeps, {name: bytes}.
     """
     path = wanted["path"]
     entry = {
@@ -411,24 +392,25 @@ def kept_name(path, run):
 
 
 def coded_attributes(attributes):
-    """Return extended attributes as the bytes of JSON, None if there are none."""
-    if not attributes:
-        return None
+    """Return extended attributes as JSON has them, {name: base64}."""
     coded = {}
     for name, value in attributes.items():
         coded[name] = encoded_or_none(value)
-    return dumps(coded).encode("ascii")
+    return coded
+
+
+def decoded_attributes(coded):
+    """Return extended attributes as {name: bytes}."""
+    attributes = {}
+    for name, value in coded.items():
+        attributes[name] = decoded(value)
+    return attributes
 
 
 def stored_attributes(folder, entry):
     """Return the extended attributes that staging kept of a file, as {name: bytes}."""
     text = read_stored(folder, entry["attributes"])
-    if text is None:
-        return {}
-    attributes = {}
-    for name, value in loads(text.decode("ascii")).items():
-        attributes[name] = decoded(value)
-    return attributes
+    return {} if text is None else decoded_attributes(loads(text.decode("ascii")))
 
 
 def current_state(entry):
@@ -474,12 +456,21 @@ def stage_files(folder, manifest, files):
         after = decoded(wanted["after"])
         entry["backup"] = store_bytes(folder, "%d.before" % number, before)
         entry["after"] = store_bytes(folder, "%d.after" % number, after)
-        attributes = coded_attributes(entry["attributes"])
+        attributes = None
+        if entry["attributes"]:
+            # Not in the manifest, which everyone may read.
+            attributes = dumps(coded_attributes(entry["attributes"])).encode("ascii")
         entry["attributes"] = store_bytes(folder, "%d.attributes" % number, attributes)
-    text = encoded_manifest(manifest)
+    text = roomy(encoded_manifest(manifest))
     # Before anything is written, so that the later states have room whatever happens to the disk.
-    reserve(spare_path(folder), len(text) + SPARE)
-    replace_manifest(manifest_path(folder), text)
+    reserve(spare_path(folder), len(text), 0o644)
+    replace_file(
+        manifest_path(folder),
+        text,
+        0o644,
+        os.geteuid(),
+        os.getegid(),
+    )
     for path in manifest["folders"]:
         make_folder(path)
     for entry, wanted in zip(entries, files):
@@ -505,13 +496,21 @@ def discard(manifest):
         beside = entry["beside"]
         if os.path.lexists(beside):
             os.unlink(beside)
-    remove_links(kept_links(manifest))
+    remove_links(kept_links(manifest["files"]))
     remove_empty_folders(manifest)
 
 
-def kept_links(manifest):
-    """Return the second names that a run gave to old files."""
-    return [entry["kept"] for entry in manifest["files"] if entry["kept"]]
+def kept_links(entries):
+    """Return the second names that files of a manifest, or operations of steps, gave old files."""
+    return [entry["kept"] for entry in entries if entry.get("kept")]
+
+
+def kept_by_steps(folder):
+    """Return the second names that the steps of a run gave to old files."""
+    links = []
+    for step_action in read_steps(folder):
+        links.extend(kept_links(step_action["operations"]))
+    return links
 
 
 def remove_empty_folders(manifest):
@@ -583,7 +582,7 @@ def settle(agent, request):
     if state != "committed":
         raise Stop("failed", "run %s is %s, so it cannot be done" % (run, state))
     # First of all: a crash after the last word of the journal would leave them for ever.
-    remove_links(kept_links(manifest))
+    remove_links(kept_links(manifest["files"]) + kept_by_steps(folder))
     undone = manifest["undoes"]
     mark(folder, undone, "undone")
     manifest["state"] = "done"
@@ -662,8 +661,7 @@ def refuse_edited(folder, entries):
         data, _ = state_or_large(entry)
         if data in (before, after):
             continue
-        if data is LARGE:
-            raise Stop("changed", "%s has grown beyond what is kept" % place, path=path)
+        refuse_large(path, place, data)
         raise changed_error(
             path,
             place,
@@ -681,6 +679,12 @@ def state_or_large(entry):
         if stop.body["no"] != "truncated":
             raise
         return LARGE, None
+
+
+def refuse_large(path, place, data):
+    """Raise Stop if state_or_large gave LARGE for a file."""
+    if data is LARGE:
+        raise Stop("changed", "%s has grown beyond what is kept" % place, path=path)
 
 
 def restore(folder, manifest, entries, by=None):
@@ -704,25 +708,31 @@ def put_back(folder, entry):
         set_value(place, old)
     elif old is None:
         remove_file(place)
-    elif is_kept(entry, old):
+    else:
+        bring_back(entry, old, stored_attributes(folder, entry))
+
+
+def bring_back(entry, old, attributes):
+    """Put an old file in place again: itself if it is still there, else its bytes and all else."""
+    place = entry["place"]
+    if is_kept(entry, old):
         os.rename(entry["kept"], place)
         sync_folder(os.path.dirname(place))
-    else:
-        mode, uid, gid = access_before(entry)
-        attributes = stored_attributes(folder, entry)
-        replace_file(
-            place,
-            old,
-            mode,
-            uid,
-            gid,
-            attributes,
-        )
+        return
+    mode, uid, gid = access_before(entry)
+    replace_file(
+        place,
+        old,
+        mode,
+        uid,
+        gid,
+        attributes,
+    )
 
 
 def is_kept(entry, old):
     """Return whether the old file itself is still there under its second name, as it was."""
-    link = entry["kept"]
+    link = entry.get("kept")
     if not link or not os.path.lexists(link):
         return False
     data, state = current(link)
@@ -791,7 +801,11 @@ def free_name(path):
 
 
 def described(folder, manifest):
-    """Return a run as it is reported, with its files as they were, were written and are now."""
+    """Return a run as it is reported, with its files as they were, were written and are now.
+
+    Raises Stop or OSError if a part of its record cannot be read.
+    """
+    read_steps(folder)
     files = []
     for entry in manifest["files"]:
         files.append(described_file(folder, entry))

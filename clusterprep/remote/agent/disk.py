@@ -11,6 +11,7 @@ from clusterprep.remote.agent.readers import encoded
 
 MAX_FILE = 1 << 20  # bytes of a file that is written or kept
 MAX_ATTRIBUTES = 1 << 16  # bytes of all extended attributes of a file, with their names
+ROOM = 1024  # bytes; the state of a run grows by less than these
 ACL = "system.posix_acl_access"
 # What the kernel keeps about the bytes of a file, and drops or computes anew when they change.
 OF_THE_BYTES = ("security.ima", "security.evm", "security.capability")
@@ -297,28 +298,62 @@ def remove_links(links):
         sync_folder(folder)
 
 
-def reserve(path, size):
-    """Write a file of blanks, whose blocks `replace_from` then has also on a full disk."""
-    write_new(
-        path,
-        b" " * size,
-        0o644,
-        os.geteuid(),
-        os.getegid(),
-    )
+def roomy(text):
+    """Return bytes of JSON with blanks behind them, so that later ones fit into the same file."""
+    size = (len(text) // ROOM + 2) * ROOM
+    return text.ljust(size - 1) + b"\n"
 
 
-def replace_from(spare, path, data):
-    """Replace a file by a spare one of ours, which needs no room. The file is the next spare.
+def reserve(path, size, mode):
+    """Have a spare file of at least `size` blanks, whose blocks are there on a full disk."""
+    if not os.path.lexists(path):
+        write_new(
+            path,
+            b" " * size,
+            mode,
+            os.geteuid(),
+            os.getegid(),
+        )
+        return
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(fd, "wb") as sink:
+        present = sink.seek(0, os.SEEK_END)
+        if present < size:
+            sink.write(b" " * (size - present))
+            sink.flush()
+            os.fsync(fd)
 
-    Blanks follow the data. Raises OSError if there is no spare file, or if it is too small.
+
+def replace_state(path, text, spare, mode):
+    """Replace a file of our own state; on a full disk by the spare one that `reserve` made."""
+    try:
+        replace_file(
+            path,
+            roomy(text),
+            mode,
+            os.geteuid(),
+            os.getegid(),
+        )
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        try:
+            replace_from(spare, path, text)
+        except OSError:  # a release that kept no spare file, or it does not do here
+            raise error
+
+
+def replace_from(spare, path, text):
+    """Replace a file by a spare one, which needs no room. The file is the next spare one.
+
+    Raises OSError if there is no spare file, or if it is too small.
     """
     fd = os.open(spare, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
-        if len(data) > size:
+        if len(text) > size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        os.pwrite(fd, data.ljust(size), 0)
+        os.pwrite(fd, text.ljust(size), 0)
         os.fsync(fd)
     finally:
         os.close(fd)

@@ -306,17 +306,26 @@ def test_a_full_disk_at_the_start_leaves_nothing(small: Path) -> None:
 
 
 def test_the_spare_room_is_there_again_after_each_state(node: Node) -> None:
-    """Also after a crash in the middle, as long as one of the two files is left."""
     node.ask("stage", files=CHANGE)
     folder = node.root / STATE / "runs" / RUN
     spare, manifest = folder / "manifest.spare", folder / "manifest.json"
     size = spare.stat().st_size
-    for state in ("committed", "undone", "staged"):
-        text = act.encoded_manifest(dict(act.read_manifest(str(folder)), state=state))
-        disk.replace_from(str(spare), str(manifest), text)
+    assert manifest.stat().st_size == size
+    for state in ("committed", "undone", "staged", "done"):
+        kept = dict(act.read_manifest(str(folder)), state=state, by=NEXT)
+        disk.replace_from(str(spare), str(manifest), act.encoded_manifest(kept))
         assert node.state() == state
-        spare.stat()
-    assert manifest.stat().st_size in (size, size - act.SPARE)
+        assert manifest.stat().st_size == spare.stat().st_size == size
+
+
+def test_a_state_that_is_larger_than_its_room_is_refused(node: Node) -> None:
+    node.ask("stage", files=CHANGE)
+    folder = node.root / STATE / "runs" / RUN
+    with pytest.raises(OSError, match="No space"):
+        disk.replace_from(
+            str(folder / "manifest.spare"), str(folder / "manifest.json"), b"x" * 5000
+        )
+    assert node.state() == "staged"
 
 
 def test_a_state_on_a_full_disk_that_is_killed_at_any_call_is_the_old_one_or_the_new(
