@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from clusterprep.changes.agents import LONGEST, Agents, refusal
+from clusterprep.changes.agents import LONGEST, MOVES_ASIDE, Agents, refusal
 from clusterprep.changes.transaction import LIMIT, Transaction
 from clusterprep.errors import LinkLost, Refused
 from clusterprep.facts.journal import Journal
 from clusterprep.model import Fleet
 from clusterprep.remote.untrusted import as_list, shortened
 from clusterprep.runtime.lazy_dataclass import dataclass
-
-MOVES = "`clusterprep rollback --force` moves this record aside and changes no other file"
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def refuse_damaged(fleet: Fleet) -> None:
         further = f" ({more} more there)" if more else ""
         message = (
             f"{node.name}: {shortened(first.why)}{further}; so it is not known how run "
-            f"{first.run} ended there; nothing was written. {MOVES}"
+            f"{first.run} ended there; nothing was written. {MOVES_ASIDE}"
         )
         raise Refused(message)
 

@@ -47,6 +47,15 @@ def test_nothing_is_written_and_the_file_and_the_command_are_named(
     assert {op for op, _, _ in agents.sent} <= {"lock"}
 
 
+def test_a_node_that_finds_it_only_when_it_stages_names_the_way_out_too(command: Make) -> None:
+    agents = FakeAgents()
+    agents.faults[("stage", "n2")] = {"no": "damaged", "why": EMPTY}
+    (row,) = (
+        row for row in command(agents=agents).apply().changes or () if row.outcome == "failed"
+    )
+    assert row.detail == f"damaged: {EMPTY}; {WAY_OUT}"
+
+
 def test_force_moves_the_record_aside_and_rolls_nothing_back(
     command: Make, agents: FakeAgents
 ) -> None:
