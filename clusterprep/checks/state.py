@@ -91,8 +91,7 @@ JOURNAL = Check(
     "ones, and a job on them hangs.",
     how="The journal in /var/lib/clusterprep/runs and the lock beside it. A run that still works "
     "holds the lock.",
-    remedy="clusterprep rollback INVENTORY   # or apply: each first settles what was cut off; "
-    "a record that is damaged is moved aside by rollback INVENTORY --force, which then changes "
-    "nothing else",
+    remedy="clusterprep rollback INVENTORY   # or apply: each first settles what was cut off; with "
+    "--force it only moves a damaged record aside",
     proof=Proof("state.journal", _cut_off),
 )
