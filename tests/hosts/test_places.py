@@ -93,7 +93,10 @@ def test_a_trick_on_each_node_is_told_and_nothing_is_written_anywhere(at: int, l
     assert done.code == 1
     assert not done.outcomes() & {"done"}
     for name, (_, path, words) in tricks.items():
-        assert words in why(done)[name], (path, why(done))
+        told = why(done)[name]
+        assert words in told, (path, told)
+        assert told.count(f"{path} ") == 1, "it is named once"
+        assert "chmod" not in told, "programs rely on the mode of such a folder"
         assert news(lab.host(name)) == [], f"on {name}"
 
 
