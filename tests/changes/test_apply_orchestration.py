@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,19 +12,13 @@ import pytest
 
 from clusterprep.changes.playbook.steps import Step
 from clusterprep.changes.resources import env, file
-from clusterprep.cli.commands import apply, rollback
-from clusterprep.cli.commands.session import Invocation
-from clusterprep.cli.commands.stages import Trial, plan_survey
+from clusterprep.cli.commands import rollback
+from clusterprep.cli.commands.stages import Trial
 from clusterprep.errors import ChangeFailed, ClusterprepError, Interrupted, LinkLost, Refused
-from clusterprep.history.applied import AppliedEnvironments
-from clusterprep.history.runs import Runs
-from clusterprep.model import ChangeRow, EnvValue, Report, VerifyResult
+from clusterprep.model import ChangeRow, EnvValue, Report
 from clusterprep.model.operations import wire
 from clusterprep.nccl.environment import Environment
-from clusterprep.runtime.deadline import Deadline
-from clusterprep.survey.fanout import Fanout
-from clusterprep.survey.selection import Selection
-from clusterprep.survey.settings import RunSettings
+from tests.support.commands import Command, Quiet, new_command, result
 from tests.support.fake_agents import (
     LOST_AFTER,
     LOST_BEFORE,
@@ -46,71 +39,12 @@ FILE = Step("motd", file.RESOURCE, {"path": MOTD, "content": "new\n"}, line=1)
 SWITCH = Step("switch", SWITCHES, {}, line=5)
 
 
-class Quiet:
-    """Progress that is kept for a look."""
-
-    def __init__(self) -> None:
-        self.stages: list[str] = []
-
-    def stage(self, name: str, total: int, nodes: Sequence[str] = ()) -> None:
-        self.stages.append(name)
-
-    def step(self, node: str, outcome: str, seconds: float | None = None) -> None: ...
-
-
-@dataclass
-class Command:
-    """A command of three nodes without machines. `steps` are those of its playbook."""
-
-    agents: FakeAgents
-    invocation: Invocation
-    trials: list[tuple[str, ...]]
-
-    def apply(self, trial: Callable[..., Trial] | None = None) -> Report:
-        plan = apply.survey_plan(self.invocation)
-        fanout = cast("Fanout", self.agents)
-        with self.invocation.deadline:
-            return apply.apply_changes(self.invocation, fanout, plan, trial or self._passing_trial)
-
-    def rollback(self) -> Report:
-        settings = replace(self.invocation.settings, command="rollback")
-        invocation = replace(self.invocation, settings=settings)
-        plan = plan_survey(invocation, only=rollback.CHECKS)
-        with invocation.deadline:
-            return rollback.roll_back_changes(invocation, cast("Fanout", self.agents), plan)
-
-    def _passing_trial(self, *values: Any) -> Trial:
-        fleet = values[2]
-        self.trials.append(tuple(node.name for node in fleet.reached))
-        return Trial(result("pass"))
-
-
-def result(verdict: str) -> VerifyResult:
-    return VerifyResult(verdict, "gloo", 3, 1, "n1:29500")  # type: ignore[arg-type]
-
-
 @pytest.fixture
 def command(tmp_path: Path) -> Callable[..., Command]:
     def make(
         *steps: Step, agents: FakeAgents | None = None, run: str = RUN, **settings: Any
     ) -> Command:
-        fake = agents or FakeAgents()
-        chosen = {"verify": False, "selection": Selection(only=("ssh.reach",)), **settings}
-        invocation = Invocation(
-            settings=RunSettings("apply", **chosen),
-            inventory=fake.inventory,
-            steps=steps or (FILE,),
-            transports={},
-            password=lambda node: None,
-            watch=Quiet(),
-            deadline=Deadline(None),
-            confirm=lambda rows: True,
-            applied=AppliedEnvironments(tmp_path),
-            runs=Runs(tmp_path),
-            run=run,
-            started=datetime(2026, 11, 21, tzinfo=timezone.utc),
-        )
-        return Command(fake, invocation, [])
+        return new_command(tmp_path, agents or FakeAgents(), steps or (FILE,), run, **settings)
 
     return make
 
@@ -283,7 +217,7 @@ def test_nodes_left_out_with_another_environment_are_a_refusal(command: Make) ->
     done.invocation.applied.record_written("test", OLD, other, ("n9",))
     with ending(Refused) as caught:
         done.apply()
-    assert caught[0].message.endswith("apply without --limit; nothing was written")
+    assert caught[0].message.endswith("apply without --limit; this run wrote nothing")
     assert not done.agents.sent
 
 
@@ -340,7 +274,7 @@ def test_a_file_that_changed_since_it_was_planned(command: Make, op: str) -> Non
     done.agents.faults[op, "n3"] = {**edit, "current": "bWluZQo="}
     with ending(Refused) as caught:
         done.apply()
-    more = PUT_BACK if op == "commit" else "; nothing was written"
+    more = PUT_BACK if op == "commit" else "; this run wrote nothing"
     assert caught[0].message == f"n3: {MOTD} changed since it was planned{more}"
     assert "+mine" in cast("Refused", caught[0]).diff
     assert caught[0].code == 4
