@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -183,8 +183,9 @@ def tree_of(root: Path) -> Tree:
 
 
 def put_tree(root: Path, tree: Tree) -> None:
-    """Make the files of a node these."""
-    shutil.rmtree(root, ignore_errors=True)
+    """Make the files of a node these. What was there is moved away, as to remove it is slow."""
+    if root.exists():
+        root.rename(tempfile.mkdtemp(dir=root.parent, prefix="old-"))
     (root / "etc").mkdir(parents=True)
     for name, data in tree:
         place = root / name
