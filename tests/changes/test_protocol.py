@@ -232,6 +232,8 @@ def violations(before: State, move: Move, ending: Ending, liar: str) -> Iterator
         return
     yield from _untrue_about_files(before, ending, liar)
     yield from _untrue_about_undone(before, ending, liar)
+    if not move.force:
+        yield from _settled_by_a_part(before, ending)
     if leftovers(ending.state, liar):
         yield f"files are left beside others: {leftovers(ending.state, liar)}"
     is_limited = move.names or move.down
@@ -273,6 +275,26 @@ def _untrue_about_undone(before: State, ending: Ending, liar: str) -> Iterator[s
             yield f"run {run} is said to be undone, and on {name} it is {state}"
         if name not in nodes and state != "undone" and name not in expand_all(ending.said):
             yield f"run {run} stays on {name}, which is not named"
+
+
+def _settled_by_a_part(before: State, ending: Ending) -> Iterator[str]:
+    """Look for runs that were cut off and are now done on one node and undone on another."""
+    for run, states in _states_by_run(before).items():
+        later = _states_by_run(ending.state).get(run, set())
+        was_open = bool(states & {"staged", "committed"})
+        differed = "done" in states and bool(states & {"staged", "undone"})
+        if not was_open or differed or f"run {run} is undone" in ending.said:
+            continue
+        if {"done", "undone"} <= later:
+            yield f"run {run} was cut off, and is now done on some nodes and undone on others"
+
+
+def _states_by_run(state: State) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for runs in manifests(state).values():
+        for run, manifest in runs.items():
+            found.setdefault(run, set()).add(str(manifest["state"]))
+    return found
 
 
 def _state_of(run: str, before: State, after: State, name: str) -> str:
