@@ -264,7 +264,7 @@ def plan_rollback(remembered: RememberedRuns, run: str, force: bool) -> tuple[Fi
                 continue
             for file in old.files:
                 if file.strange:
-                    raise Refused(f"{node}: {file.strange}; nothing was written")
+                    raise Refused(f"{node}: {file.strange}; this rollback wrote nothing")
                 reason = _later_work(node, runs, old, file)
                 if reason:
                     reasons.append(reason)

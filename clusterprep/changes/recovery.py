@@ -77,7 +77,8 @@ class InterruptedRun:
 class FinishedRun:
     """A run that was interrupted, and the nodes on which it is now finalized or rolled back.
 
-    `done` are the nodes that knew it as done before, and `missing` those that were not asked.
+    `done` are the nodes that knew it as done before, and `missing` those that were not asked or
+    remember nothing of it.
     """
 
     run: str
@@ -99,7 +100,7 @@ class FinishedRun:
         if self.done:
             text += f", and is done on {fold(self.done)}"
         if self.missing:
-            text += f"; {fold(self.missing)}, where it wrote as well, was not asked"
+            text += f"; of {fold(self.missing)}, where it wrote as well, nothing is known"
         return text
 
 

@@ -259,7 +259,7 @@ class Transaction:
         for name, answer in answers.items():
             if isinstance(answer, LinkLost):
                 self.receipt.lost.add(name)
-        _refuse_changed(by_node, answers, "; nothing was written")
+        _refuse_changed(by_node, answers, "; this run wrote nothing")
         return failed
 
     def _commit(self, by_node: ByNode) -> None:

@@ -234,4 +234,4 @@ def refuse_clashes(
         else:
             seen = f"{fold(differing)} were last given {name}={other_value}"
         message = f"{name}={value.value} must be equal on all ranks, and {seen}"
-        raise Refused(f"{message}; apply without --limit; nothing was written")
+        raise Refused(f"{message}; apply without --limit; this run wrote nothing")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,19 +12,20 @@ import pytest
 
 from clusterprep.changes.playbook.steps import Step
 from clusterprep.changes.resources import env, file
-from clusterprep.cli.commands import apply, rollback
-from clusterprep.cli.commands.session import Invocation
-from clusterprep.cli.commands.stages import Trial, plan_survey
-from clusterprep.errors import ChangeFailed, ClusterprepError, Interrupted, LinkLost, Refused
-from clusterprep.history.applied import AppliedEnvironments
-from clusterprep.history.runs import Runs
-from clusterprep.model import ChangeRow, EnvValue, Report, VerifyResult
+from clusterprep.cli.commands import rollback
+from clusterprep.cli.commands.stages import Trial
+from clusterprep.errors import (
+    ChangeFailed,
+    ClusterprepError,
+    Interrupted,
+    LinkLost,
+    OutOfTime,
+    Refused,
+)
+from clusterprep.model import ChangeRow, EnvValue, Report
 from clusterprep.model.operations import wire
 from clusterprep.nccl.environment import Environment
-from clusterprep.runtime.deadline import Deadline
-from clusterprep.survey.fanout import Fanout
-from clusterprep.survey.selection import Selection
-from clusterprep.survey.settings import RunSettings
+from tests.support.commands import Command, Quiet, new_command, result
 from tests.support.fake_agents import (
     LOST_AFTER,
     LOST_BEFORE,
@@ -46,71 +46,12 @@ FILE = Step("motd", file.RESOURCE, {"path": MOTD, "content": "new\n"}, line=1)
 SWITCH = Step("switch", SWITCHES, {}, line=5)
 
 
-class Quiet:
-    """Progress that is kept for a look."""
-
-    def __init__(self) -> None:
-        self.stages: list[str] = []
-
-    def stage(self, name: str, total: int, nodes: Sequence[str] = ()) -> None:
-        self.stages.append(name)
-
-    def step(self, node: str, outcome: str, seconds: float | None = None) -> None: ...
-
-
-@dataclass
-class Command:
-    """A command of three nodes without machines. `steps` are those of its playbook."""
-
-    agents: FakeAgents
-    invocation: Invocation
-    trials: list[tuple[str, ...]]
-
-    def apply(self, trial: Callable[..., Trial] | None = None) -> Report:
-        plan = apply.survey_plan(self.invocation)
-        fanout = cast("Fanout", self.agents)
-        with self.invocation.deadline:
-            return apply.apply_changes(self.invocation, fanout, plan, trial or self._passing_trial)
-
-    def rollback(self) -> Report:
-        settings = replace(self.invocation.settings, command="rollback")
-        invocation = replace(self.invocation, settings=settings)
-        plan = plan_survey(invocation, only=rollback.CHECKS)
-        with invocation.deadline:
-            return rollback.roll_back_changes(invocation, cast("Fanout", self.agents), plan)
-
-    def _passing_trial(self, *values: Any) -> Trial:
-        fleet = values[2]
-        self.trials.append(tuple(node.name for node in fleet.reached))
-        return Trial(result("pass"))
-
-
-def result(verdict: str) -> VerifyResult:
-    return VerifyResult(verdict, "gloo", 3, 1, "n1:29500")  # type: ignore[arg-type]
-
-
 @pytest.fixture
 def command(tmp_path: Path) -> Callable[..., Command]:
     def make(
         *steps: Step, agents: FakeAgents | None = None, run: str = RUN, **settings: Any
     ) -> Command:
-        fake = agents or FakeAgents()
-        chosen = {"verify": False, "selection": Selection(only=("ssh.reach",)), **settings}
-        invocation = Invocation(
-            settings=RunSettings("apply", **chosen),
-            inventory=fake.inventory,
-            steps=steps or (FILE,),
-            transports={},
-            password=lambda node: None,
-            watch=Quiet(),
-            deadline=Deadline(None),
-            confirm=lambda rows: True,
-            applied=AppliedEnvironments(tmp_path),
-            runs=Runs(tmp_path),
-            run=run,
-            started=datetime(2026, 11, 21, tzinfo=timezone.utc),
-        )
-        return Command(fake, invocation, [])
+        return new_command(tmp_path, agents or FakeAgents(), steps or (FILE,), run, **settings)
 
     return make
 
@@ -283,7 +224,7 @@ def test_nodes_left_out_with_another_environment_are_a_refusal(command: Make) ->
     done.invocation.applied.record_written("test", OLD, other, ("n9",))
     with ending(Refused) as caught:
         done.apply()
-    assert caught[0].message.endswith("apply without --limit; nothing was written")
+    assert caught[0].message.endswith("apply without --limit; this run wrote nothing")
     assert not done.agents.sent
 
 
@@ -340,7 +281,7 @@ def test_a_file_that_changed_since_it_was_planned(command: Make, op: str) -> Non
     done.agents.faults[op, "n3"] = {**edit, "current": "bWluZQo="}
     with ending(Refused) as caught:
         done.apply()
-    more = PUT_BACK if op == "commit" else "; nothing was written"
+    more = PUT_BACK if op == "commit" else "; this run wrote nothing"
     assert caught[0].message == f"n3: {MOTD} changed since it was planned{more}"
     assert "+mine" in cast("Refused", caught[0]).diff
     assert caught[0].code == 4
@@ -740,3 +681,166 @@ def test_rollback_with_a_node_missing_writes_nothing(command: Make) -> None:
     report = command(agents=agents).rollback()
     assert (report.code, report.changes) == (3, None)
     assert not agents.sent
+
+
+# ---------------------------------------------------------------- what each node answered
+
+
+def test_a_node_that_cannot_put_back_is_named_and_the_command_has_failed(command: Make) -> None:
+    done = command()
+    done.agents.interrupt_during = "second survey"
+    done.agents.faults["undo", "n2"] = FULL
+    done.agents.faults["undo", "n3"] = LOST_BEFORE
+    with ending(ChangeFailed) as caught:
+        done.apply()
+    assert caught[0].code == 1
+    assert caught[0].message == (
+        "interrupted by SIGTERM; what had been written was put back on n1 only; n2 may have it "
+        "still (failed: No space left on device); of n3 it is not known (the node was lost: no "
+        "sign of life for 5 s); `clusterprep rollback` goes on where it stopped"
+    )
+    assert motd(done.agents) == {"n1": None, "n2": b"new\n", "n3": b"new\n"}
+
+
+def test_a_node_that_says_that_the_run_is_done_has_not_put_it_back(command: Make) -> None:
+    done = command()
+    done.agents.interrupt_during = "second survey"
+    done.agents.faults["undo", "n2"] = {"nothing": "done"}
+    with ending(ChangeFailed) as caught:
+        done.apply()
+    assert "put back on n[1,3] only; n2 may have it still (it says that" in caught[0].message
+
+
+def test_a_time_limit_after_a_commit_that_was_undone_is_a_failure(command: Make) -> None:
+    def too_long(*values: Any) -> Trial:
+        raise OutOfTime("--timeout of 60 s reached")
+
+    done = command(verify=True)
+    with ending(ChangeFailed) as caught:
+        done.apply(too_long)
+    assert (caught[0].code, caught[0].message) == (1, f"--timeout of 60 s reached{PUT_BACK}")
+    assert motd(done.agents) == dict.fromkeys(NAMES)
+
+
+def test_a_bug_after_the_commit_rolls_back_and_says_so(command: Make) -> None:
+    def broken(*values: Any) -> Trial:
+        raise RecursionError("too deep")
+
+    done = command(verify=True)
+    with pytest.raises(RuntimeError) as raised:
+        done.apply(broken)
+    assert str(raised.value) == f"RecursionError: too deep{PUT_BACK}"
+    assert states(done.agents) == everywhere("undone")
+
+
+def test_what_stays_is_said_of_the_nodes_that_confirmed_it(command: Make) -> None:
+    done = command()
+    done.agents.interrupt_during = "settle"
+    done.agents.faults["settle", "n2"] = LOST_BEFORE
+    with ending(Interrupted) as caught:
+        done.apply()
+    assert caught[0].message == (
+        "interrupted by SIGTERM; what was written stays on n[1,3]; n2 did not confirm it (the node "
+        "was lost: no sign of life for 5 s); the next apply settles that"
+    )
+
+
+# ---------------------------------------------------------------- a rollback finds all of it
+
+
+def test_two_applies_that_failed_are_rolled_back(command: Make) -> None:
+    """The second one changed nothing, so it is not the run to undo."""
+    agents = FakeAgents()
+    for name in NAMES:
+        agents.nodes[name].broken_switch = True
+    for run in (OLD, RUN):
+        report = command(FILE, SWITCH, agents=agents, run=run).apply()
+        assert report.code == 1
+        for node in agents.nodes.values():
+            node.locked_by = None
+        agents.surveys = 0
+    assert motd(agents) == dict.fromkeys(NAMES, b"new\n")
+    report = command(FILE, SWITCH, agents=agents, run=LATER).rollback()
+    assert motd(agents) == dict.fromkeys(NAMES)
+    assert f"run {OLD} is undone" in report.notices
+
+
+def test_a_node_that_has_forgotten_the_run_stops_its_rollback(command: Make) -> None:
+    agents = applied(command)
+    del agents.nodes["n2"].runs[OLD]
+    with ending(Refused) as caught:
+        command(agents=agents).rollback()
+    assert f"run {OLD} wrote to n2 as well, which remembers nothing of it" in caught[0].message
+    assert motd(agents) == dict.fromkeys(NAMES, b"new\n")
+    report = command(agents=agents, partial=True).rollback()
+    said = f"run {OLD} is undone on n[1,3]; n2 remembers nothing of it and keeps what it has"
+    assert said in report.notices
+    assert motd(agents) == {"n1": b"old\n", "n2": b"new\n", "n3": b"old\n"}
+
+
+def test_a_rollback_that_cannot_finish_an_earlier_run_says_why(command: Make) -> None:
+    agents = interrupted_run(command, "commit")
+    agents.faults["undo", "n2"] = FULL
+    report = command(agents=agents).rollback()
+    assert report.code == 1
+    (row,) = [row for row in report.changes or () if row.outcome == "failed"]
+    assert (row.nodes, row.detail) == (("n2",), "failed: No space left on device")
+    said = "a run that was cut off could not be finished on n2; nothing else was undone"
+    assert said in report.notices
+
+
+def test_a_run_that_was_undone_is_not_called_nothing(command: Make) -> None:
+    agents = applied(command)
+    assert command(agents=agents).rollback().code == 0
+    report = command(agents=agents, run=LATER).rollback()
+    assert f"run {OLD} was undone before; --run undoes an earlier one" in report.notices
+
+
+@pytest.mark.parametrize("others", ["left-out", "forgotten"])
+def test_a_part_of_the_nodes_of_a_run_settles_nothing(command: Make, others: str) -> None:
+    """Where all that are asked have committed, one that is not may know the run as done."""
+    agents = interrupted_run(command, "commit")
+    for name, node in agents.nodes.items():
+        node.runs[OLD]["nodes"] = "n[1-4]" if others == "left-out" else "n[1-3]"
+        if others == "forgotten" and name == "n3":
+            del node.runs[OLD]
+    why = "n4 was not asked" if others == "left-out" else "n3 remembers nothing of it"
+    for act in (command(agents=agents).apply, command(agents=agents).rollback):
+        with ending(Refused) as caught:
+            act()
+        assert why in caught[0].message
+        assert "`clusterprep rollback --force`" in caught[0].message
+    assert motd(agents)["n1"] == b"new\n"
+    report = command(agents=agents, force=True).rollback()
+    asked = "n[1-3]" if others == "left-out" else "n[1-2]"
+    missing = "n4" if others == "left-out" else "n3"
+    said = f"run {OLD} was cut off; it was undone on {asked}; of {missing}, where it wrote as well"
+    assert any(said in notice for notice in report.notices), report.notices
+
+
+def test_one_done_beside_others_that_never_committed_is_no_proof(command: Make) -> None:
+    agents = interrupted_run(command, "commit")
+    agents.nodes["n2"].runs[OLD]["state"] = "undone"
+    agents.nodes["n2"].files.pop(MOTD)
+    agents.nodes["n3"].runs[OLD]["state"] = "done"
+    with ending(Refused) as caught:
+        command(agents=agents).apply()
+    assert f"`clusterprep rollback --run {OLD}`" in caught[0].message
+    assert f"run {OLD} was cut off; it was undone on n1, and is done on n3" in caught[0].message
+    report = command(agents=agents, run=LATER).rollback()
+    assert report.code == 0
+    assert motd(agents) == dict.fromkeys(NAMES)
+
+
+def test_a_run_has_a_number_after_all_that_its_nodes_know_whatever_its_name(command: Make) -> None:
+    agents = FakeAgents()
+    assert command(agents=agents, run=LATER).apply().code == 0
+    newer = replace(FILE, params={"path": MOTD, "content": "newer\n"})
+    agents.surveys = 0
+    assert command(newer, agents=agents, run=OLD).apply().code == 0
+    assert {node.runs[OLD]["number"] for node in agents.nodes.values()} == {2}
+    agents.surveys = 0
+    report = command(agents=agents, run=RUN).rollback()
+    assert f"run {OLD} is undone" in report.notices
+    assert motd(agents) == dict.fromkeys(NAMES, b"new\n")
+    assert agents.bodies("stage")["n1"]["nodes"] == "n[1-3]"

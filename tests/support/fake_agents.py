@@ -99,6 +99,26 @@ class FakeNode:
         self.damaged = {}
         return {"moved": moved}
 
+    def read(self, path: str) -> bytes | None:
+        """What a file holds now."""
+        return self.files.get(path)
+
+    def journal(self) -> Journal:
+        """What a look at the journal finds."""
+        entries = [
+            JournalEntry(
+                run,
+                manifest["cluster"],
+                manifest["state"],
+                manifest["number"],
+                parse_nodes(manifest["nodes"]),
+                manifest["node"],
+            )
+            for run, manifest in self.runs.items()
+        ]
+        damaged = tuple(DamagedRun(run, why) for run, why in self.damaged.items())
+        return Journal(tuple(entries), self.locked_by, damaged)
+
     def do_lock(self, body: Mapping[str, Any]) -> dict[str, Any]:
         if self.holder:
             return {"no": "locked", "why": self.holder}
@@ -353,24 +373,12 @@ class FakeAgents:
             return NodeSnapshot(node.name, node.address, False, "timed_out", detail, answered=False)
         facts = dict(self._base.snapshots[node.name].facts)
         fake = self.nodes[node.name]
-        entries = [
-            JournalEntry(
-                run,
-                manifest["cluster"],
-                manifest["state"],
-                manifest["number"],
-                parse_nodes(manifest["nodes"]),
-                manifest["node"],
-            )
-            for run, manifest in fake.runs.items()
-        ]
-        damaged = tuple(DamagedRun(run, why) for run, why in fake.damaged.items())
-        facts["state.journal"] = Journal(tuple(entries), fake.locked_by, damaged)
+        facts["state.journal"] = fake.journal()
         facts["ssh.rights"] = Rights(0, "root")
         facts[SWITCH.name] = fake.switch
         for fact in plan.facts:
             kind, _, path = fact.name.partition(":")
             if kind == "target":
-                facts[fact.name] = FileState(path, fake.files.get(path))
+                facts[fact.name] = FileState(path, fake.read(path))
         known = {fact.name: facts.get(fact.name, Absent("missing")) for fact in plan.facts}
         return NodeSnapshot(node.name, node.address, True, facts=known)

@@ -30,6 +30,7 @@ from clusterprep.cli.commands.stages import (
 from clusterprep.cli.commands.write_stages import (
     finalize,
     finish_earlier_runs,
+    finished_runs_said,
     put_back_on_error,
 )
 from clusterprep.errors import Refused
@@ -84,6 +85,13 @@ def apply_changes(
     verify: TrialStage = run_trial,
 ) -> Report:
     """Go through all stages on connected nodes; `verify` is the stage that runs the all-reduce."""
+    with finished_runs_said(invocation):
+        return _apply_changes(invocation, fanout, query_plan, verify)
+
+
+def _apply_changes(
+    invocation: Invocation, fanout: Fanout, query_plan: QueryPlan, verify: TrialStage
+) -> Report:
     surveyed = survey(invocation, fanout, query_plan)
     transaction = Transaction(fanout, surveyed.fleet, invocation.run)
     prepared = _prepare(
@@ -208,7 +216,7 @@ def _refuse_differing(recovery: Recovery) -> None:
     if differing is None:
         return
     remedy = f"`clusterprep rollback --run {differing.run}` puts the others back as well"
-    raise Refused(f"{differing}: nodes differ; {remedy}; nothing was written")
+    raise Refused(f"nodes differ; {remedy}; this apply wrote nothing")
 
 
 def _may_write(invocation: Invocation, prepared: Prepared) -> bool:

@@ -28,6 +28,7 @@ from clusterprep.cli.commands.stages import JOURNAL, Survey, plan_survey, survey
 from clusterprep.cli.commands.write_stages import (
     finalize,
     finish_earlier_runs,
+    finished_runs_said,
     put_back_on_error,
     stuck_rows,
 )
@@ -83,6 +84,11 @@ def run(invocation: Invocation) -> Report:
 
 def roll_back_changes(invocation: Invocation, fanout: Fanout, query_plan: QueryPlan) -> Report:
     """Go through all stages on connected nodes."""
+    with finished_runs_said(invocation):
+        return _roll_back_changes(invocation, fanout, query_plan)
+
+
+def _roll_back_changes(invocation: Invocation, fanout: Fanout, query_plan: QueryPlan) -> Report:
     surveyed = survey(invocation, fanout, query_plan)
     if blocked(surveyed.fleet, surveyed.findings, invocation.settings.partial):
         return _blocked_report(invocation, surveyed)
@@ -187,7 +193,7 @@ def _forgotten(run: str, names: Iterable[str]) -> Refused:
     nodes = fold(names)
     message = (
         f"run {run} wrote to {nodes} as well, which remembers nothing of it and would keep what it "
-        f"has; nothing was written; --partial undoes it on the others"
+        f"has; this rollback wrote nothing; --partial undoes it on the others"
     )
     return Refused(message)
 

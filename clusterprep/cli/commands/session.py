@@ -22,7 +22,11 @@ from clusterprep.survey.settings import RunSettings
 
 @dataclass(frozen=True)
 class Invocation:
-    """One run of one command. `run` is its name, `notices` collects sentences for its report."""
+    """One run of one command. `run` is its name, `notices` collects sentences for its report.
+
+    `finished` has those of them that say what became of earlier runs on the nodes. They are said
+    also if the command ends with an error.
+    """
 
     settings: RunSettings
     inventory: Inventory
@@ -38,6 +42,7 @@ class Invocation:
     started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     clock: float = field(default_factory=time.monotonic)  # when the command began
     notices: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
     budget: Budget | None = None
 
     @property

@@ -39,12 +39,24 @@ def finish_earlier_runs(
             force,
             by,
         )
-    for finished in recovery.runs:
-        invocation.notices.append(str(finished))
+    sentences = [str(finished) for finished in recovery.runs]
+    invocation.notices.extend(sentences)
+    invocation.finished.extend(sentences)
     for finished in recovery.runs:
         if not finished.finalized:
             invocation.applied.forget(invocation.inventory.cluster, finished.run)
     return recovery
+
+
+@contextlib.contextmanager
+def finished_runs_said(invocation: Invocation) -> Iterator[None]:
+    """Add what became of earlier runs to an error that ends the command."""
+    try:
+        yield
+    except ClusterprepError as error:
+        if not invocation.finished:
+            raise
+        raise error.extended("\n" + "\n".join(invocation.finished)) from error
 
 
 @contextlib.contextmanager
