@@ -11,6 +11,8 @@ from clusterprep.remote.transports.link import Frame, Link
 from clusterprep.remote.untrusted import shortened
 
 LONGEST = 4000  # characters of a text that a node sent
+# What mends a record of a run that a node cannot read; clusterprep/changes/damaged_runs.py does it.
+MOVES_ASIDE = "`clusterprep rollback --force` moves this record aside and changes no other file"
 Answer = Frame | LinkLost  # of one node to one request
 Answers = Mapping[str, Answer]  # by the name of the node
 
@@ -54,9 +56,10 @@ def refusal(answer: Answer) -> str | None:
     """Return why a node did not do what it was asked to, or None if it did."""
     if isinstance(answer, LinkLost):
         return lost_text(answer)
-    if "no" in answer:
-        return shortened(f"{answer.get('no')}: {answer.get('why')}", LONGEST)
-    return None
+    if "no" not in answer:
+        return None
+    why = shortened(f"{answer.get('no')}: {answer.get('why')}", LONGEST)
+    return f"{why}; {MOVES_ASIDE}" if answer.get("no") == "damaged" else why
 
 
 def lost_text(lost: LinkLost) -> str:

@@ -16,6 +16,8 @@ def journal(context: CheckContext, node: Node, journal: Journal) -> Outcome:
 
     An invocation that is still at work holds the lock; its entry may be unsettled.
     """
+    if journal.damaged:
+        return _damaged(context, node, journal)
     unsettled = journal.unsettled
     if not unsettled:
         message = "every run that wrote here was settled"
@@ -36,6 +38,21 @@ def journal(context: CheckContext, node: Node, journal: Journal) -> Outcome:
     message = "a run was cut off while it wrote here: nodes may differ"
     command = f"clusterprep rollback {context.inventory.path}"
     cure = f"{command}   # settles it first; so does apply"
+    return failed(
+        node,
+        message,
+        seen,
+        WANTED,
+        cure,
+    )
+
+
+def _damaged(context: CheckContext, node: Node, journal: Journal) -> Outcome:
+    """Fail: a record is damaged, so what it stands for may be finished or not."""
+    message = "the record of a run is damaged: it may have been cut off, and nothing is written"
+    seen = "; ".join(each.why for each in journal.damaged)
+    command = f"clusterprep rollback {context.inventory.path} --force"
+    cure = f"{command}   # moves the record aside and changes no other file"
     return failed(
         node,
         message,
@@ -74,6 +91,7 @@ JOURNAL = Check(
     "ones, and a job on them hangs.",
     how="The journal in /var/lib/clusterprep/runs and the lock beside it. A run that still works "
     "holds the lock.",
-    remedy="clusterprep rollback INVENTORY   # or apply: each first settles what was cut off",
+    remedy="clusterprep rollback INVENTORY   # or apply: each first settles what was cut off; with "
+    "--force it only moves a damaged record aside",
     proof=Proof("state.journal", _cut_off),
 )

@@ -144,7 +144,9 @@ def env(**params: Any) -> None:
 @click.option(
     "--run", "undo", metavar="ID", help="Undo this run; default: the last that changed something."
 )
-@click.option("--force", is_flag=True, help="Even if the files were edited since.")
+@click.option(
+    "--force", is_flag=True, help="Even if files were edited since; moves damaged records aside."
+)
 @click.option("--partial", is_flag=True, help="Continue without unreachable nodes.")
 def rollback(**params: Any) -> None:
     """Restore, byte for byte, the files that an apply replaced."""

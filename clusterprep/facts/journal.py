@@ -38,14 +38,23 @@ class JournalEntry:
 
 
 @dataclass(frozen=True)
+class DamagedRun:
+    """A run of which the record cannot be read, or no longer has the old bytes; `why` names it."""
+
+    run: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Journal:
-    """The runs, oldest first.
+    """The runs, oldest first, and those that are damaged.
 
     `holder` is what the lock says of the run that is at work there now.
     """
 
     entries: tuple[JournalEntry, ...] = ()
     holder: str | None = None
+    damaged: tuple[DamagedRun, ...] = ()
 
     @property
     def unsettled(self) -> tuple[JournalEntry, ...]:
@@ -64,7 +73,8 @@ def parse_journal(answer: Mapping[str, Any]) -> Journal:
     holder = answer["holder"]
     if holder is not None:
         holder = _text(holder)
-    return Journal(entries, holder)
+    damaged = tuple(DamagedRun(_text(run), _text(why)) for run, why in answer.get("damaged", ()))
+    return Journal(entries, holder, damaged)
 
 
 def _entry(row: Any) -> JournalEntry:

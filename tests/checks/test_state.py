@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.journal import Journal, JournalEntry
+from clusterprep.facts.journal import DamagedRun, Journal, JournalEntry
 from tests.support.fleet import absent, findings, fleet, same, told
 
 R1, R2 = "20261121-093000-4f2a", "20261121-101500-0001"
@@ -42,6 +42,17 @@ def journal(*states: str, holder: str | None = None) -> Journal:
 )
 def test_a_run_that_was_cut_off_is_told(found: Any, expected: str) -> None:
     assert told(fleet(**same("state.journal", found)), "state.journal") == {"n1": expected}
+
+
+def test_a_damaged_record_is_told_with_its_file_and_the_one_command_that_mends_it() -> None:
+    """Also where another run was cut off: the first command that mends anything is named alone."""
+    empty = DamagedRun(R1, f"/var/lib/clusterprep/runs/{R1}/manifest.json cannot be read: …")
+    for others in ((), journal("committed").entries):
+        found = Journal(others, None, (empty,))
+        (bad,) = findings(fleet(**same("state.journal", found)), "state.journal")
+        assert (bad.verdict, bad.severity, bad.seen) == ("fail", "error", empty.why)
+        assert "--force   # moves the record aside" in bad.remedy
+        assert "apply" not in bad.remedy
 
 
 def test_the_run_and_the_way_out_are_named() -> None:

@@ -31,13 +31,16 @@ TARGETS = {
     "/etc/clusterprep/nccl.env": "env-file",
     "/etc/clusterprep/task_prolog.sh": "slurm-task-prolog",
 }
-CALLS = "trace=write,fsync,fdatasync,rename,renameat,renameat2,unlink,unlinkat"
+CALLS = "trace=write,fsync,fdatasync,rename,renameat,renameat2,link,linkat,unlink,unlinkat"
 STATES = ["staged", "committed", "done"]
 
 
 @dataclass(frozen=True)
 class Call:
-    """A system call that succeeded, with its path: of a rename the source, of a write the file."""
+    """A system call that succeeded, with its path: of a rename and a link the new one.
+
+    `more` is the old path of these, and what a write wrote.
+    """
 
     name: str
     path: str
@@ -70,7 +73,8 @@ def _call(text: str) -> Call | None:
         opened = re.match(r"\d+<([^>]*)>(?:, \"(.*)\")?", words)
         return opened and Call(name, opened[1], opened[2] or "")
     paths = re.findall(r'"([^"]*)"', words)
-    return Call("rename" if name.startswith("rename") else "unlink", paths[-1], paths[0])
+    kind = next(kind for kind in ("rename", "unlink", "link") if name.startswith(kind))
+    return Call(kind, paths[-1], paths[0])
 
 
 def disorder(seen: list[Call], targets: Iterable[str]) -> list[str]:
@@ -87,7 +91,27 @@ def disorder(seen: list[Call], targets: Iterable[str]) -> list[str]:
             words.append(f"{call.path} is not on disk when the journal says staged")
     for target in targets:
         words += _moved(seen, target, committed)
+        words += _kept(seen, target)
     return words
+
+
+def _kept(seen: list[Call], target: str) -> Iterator[str]:
+    """The second name of an old file: there before the new one, and gone before the last word."""
+    made = [at for at, call in enumerate(seen) if (call.name, call.more) == ("link", target)]
+    if not made:
+        return
+    moved = next(
+        at
+        for at, call in enumerate(seen)
+        if call.path == target and call.name in ("rename", "unlink")
+    )
+    if moved < made[0]:
+        yield f"{target} has no second name when it is replaced"
+    link = seen[made[0]].path
+    done = next((at for at, state in _states(seen) if state == "done"), len(seen))
+    gone = [at for at, call in enumerate(seen) if (call.name, call.path) == ("unlink", link)]
+    if not gone or not _between(seen, "fsync", str(Path(link).parent), gone[0], done):
+        yield f"{link} may be there for ever"
 
 
 def _moved(seen: list[Call], target: str, committed: int) -> Iterator[str]:
@@ -194,6 +218,22 @@ def test_every_sync_counts(trace: list[Call]) -> None:
         assert disorder([call for call in trace if call != Call("fsync", folder)], TARGETS) != [], (
             folder
         )
+
+
+def test_the_second_name_of_an_old_file_is_there_in_time_and_goes_in_time(
+    trace: list[Call],
+) -> None:
+    """Of the four targets one was there before."""
+    (made,) = (n for n, call in enumerate(trace) if call.name == "link")
+    link, target = trace[made].path, trace[made].more
+    assert (target, link.rpartition("/")[0]) == ("/etc/nccl.conf", "/etc")
+    (gone,) = (n for n, call in enumerate(trace) if call == Call("unlink", link, link))
+    for spoilt in (
+        [*trace[:made], *trace[made + 1 :], trace[made]],
+        [*trace[:gone], *trace[gone + 1 :]],
+        [*trace[:gone], *trace[gone + 1 :], trace[gone]],
+    ):
+        assert disorder(spoilt, TARGETS) != []
 
 
 def test_every_order_counts(trace: list[Call]) -> None:

@@ -16,7 +16,7 @@ from clusterprep.changes.resources import PlanContext, StepResource
 from clusterprep.errors import LinkLost
 from clusterprep.facts import Fact
 from clusterprep.facts.account import Rights
-from clusterprep.facts.journal import Journal, JournalEntry, parse_nodes
+from clusterprep.facts.journal import DamagedRun, Journal, JournalEntry, parse_nodes
 from clusterprep.model import Absent, Fleet, Inventory, Node, NodeSnapshot, Read
 from clusterprep.model.files import FileState
 from clusterprep.model.operations import Reboot, RunCommand, StepAction
@@ -25,7 +25,7 @@ from tests.support.fleet import healthy
 
 UNSETTLED = ("staged", "committed")
 PART_OF = {
-    **dict.fromkeys(("lock", "stage", "commit", "settle", "undo", "runs"), "act"),
+    **dict.fromkeys(("lock", "stage", "commit", "settle", "undo", "runs", "set_aside"), "act"),
     **dict.fromkeys(("perform", "take_back", "deeds", "halt"), "steps"),
     **dict.fromkeys(("look", "listen", "dial", "unlisten"), "look"),
 }
@@ -77,6 +77,7 @@ class FakeNode:
     boots: int = 1
     broken_switch: bool = False  # turning it on has no effect
     parts: set[str] = field(default_factory=lambda: {"look"})
+    damaged: dict[str, str] = field(default_factory=dict)  # run → why its record cannot be read
 
     def answer(self, op: str, body: Mapping[str, Any]) -> dict[str, Any]:
         if PART_OF[op] not in self.parts:
@@ -110,7 +111,13 @@ class FakeNode:
             )
             for run, manifest in self.runs.items()
         ]
-        return Journal(tuple(entries), self.locked_by)
+        damaged = tuple(DamagedRun(run, why) for run, why in self.damaged.items())
+        return Journal(tuple(entries), self.locked_by, damaged)
+
+    def do_set_aside(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        moved = [[run, f"damaged-{run}", why] for run, why in self.damaged.items()]
+        self.damaged = {}
+        return {"moved": moved}
 
     def do_lock(self, body: Mapping[str, Any]) -> dict[str, Any]:
         if self.holder:

@@ -17,9 +17,12 @@ CHANGING = (
     "fchown",
     "fsync",
     "ftruncate",
+    "link",
     "pwrite",
+    "removexattr",
     "rename",
     "rmdir",
+    "setxattr",
     "unlink",
 )
 OPENED_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -30,7 +33,7 @@ class Cut(BaseException):
 
 
 class Call(NamedTuple):
-    """A call by its name and the path that it is about; of a rename the one that it leads to."""
+    """A call by its name and its path; of a rename and a link the one that it leads to."""
 
     name: str
     path: str
@@ -93,7 +96,7 @@ def noted(at: int | None = None, end: BaseException | None = None) -> Iterator[C
 
 def _noting(calls: Calls, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
     def call(*words: Any, **more: Any) -> Any:
-        renames = name == "rename"
+        renames = name in ("link", "rename")
         calls.note(
             Call(
                 name,

@@ -252,7 +252,9 @@ def known_states(states: Mapping[str, FileState | Absent]) -> dict[str, FileStat
     files = {}
     for path, state in states.items():
         if isinstance(state, Absent):
-            return Absent(state.reason, f"{path}: {state.detail}")
+            named = path in state.detail  # most reasons of the reader name it already
+            detail = state.detail if named else f"{path}: {state.detail}"
+            return Absent(state.reason, detail)
         files[path] = state
     return files
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
+from clusterprep.changes.damaged_runs import SetAside, set_aside
 from clusterprep.changes.file_plan import change_rows
 from clusterprep.changes.file_rollback import (
     OtherNodes,
@@ -93,6 +94,11 @@ def _roll_back_changes(invocation: Invocation, fanout: Fanout, query_plan: Query
         return _blocked_report(invocation, surveyed)
     transaction = Transaction(fanout, surveyed.fleet, invocation.run)
     transaction.lock()
+    if invocation.settings.force:
+        aside = set_aside(fanout, transaction)
+        if aside.any:
+            surveyed = survey_again(invocation, fanout, query_plan, surveyed)
+            return _aside_report(invocation, surveyed, aside)
     recovery = finish_earlier_runs(
         invocation, fanout, transaction, surveyed.fleet, by=invocation.run
     )
@@ -249,6 +255,21 @@ def _kept_text(invocation: Invocation, others: OtherNodes) -> str:
 def _blocked_report(invocation: Invocation, surveyed: Survey) -> Report:
     findings_code = exit_codes.findings_code(surveyed.findings)
     code = exit_codes.worst(findings_code, exit_codes.UNKNOWN)
+    return survey_report(invocation, code, surveyed)
+
+
+def _aside_report(invocation: Invocation, surveyed: Survey, aside: SetAside) -> Report:
+    """Report what was moved out of the journals. Nothing is rolled back: that is another command.
+
+    Who pastes the remedy for a damaged record does not ask for the last run to be undone.
+    """
+    invocation.notices.extend(aside.moved)
+    for node, why in aside.failed.items():
+        invocation.notices.append(f"{node}: the record of a damaged run is where it was: {why}")
+    invocation.notices.append("nothing was rolled back; the next rollback does that")
+    findings_code = exit_codes.findings_code(surveyed.findings)
+    write_code = exit_codes.FAILED if aside.failed else exit_codes.OK
+    code = exit_codes.worst(findings_code, write_code)
     return survey_report(invocation, code, surveyed)
 
 

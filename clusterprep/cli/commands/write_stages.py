@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
+from clusterprep.changes.damaged_runs import refuse_damaged
 from clusterprep.changes.node_answers import put_back_text, stays_text
 from clusterprep.changes.recovery import Recovery, finish_interrupted_runs
 from clusterprep.changes.transaction import Transaction, with_lost
@@ -28,6 +29,7 @@ def finish_earlier_runs(
 
     `by` is the name of the rollback that wants them rolled back.
     """
+    refuse_damaged(fleet)
     force = invocation.settings.force
     with invocation.deadline.shield():
         recovery = finish_interrupted_runs(

@@ -5,6 +5,11 @@ manifest says `staged` before a new file is written beside an old one, `committe
 rename, and `done` once every node has committed and the run is final; `undone` when the old bytes
 are in place again. A run that is staged or committed is not settled: the next command puts the
 old bytes back, or makes it `done` where another node says so already.
+
+Until then the old file itself stays beside the new one under a second name (`keep_link`), so that
+putting it back is a rename, with all that belongs to it. The stored bytes are for a later rollback,
+and for file systems on which a file has one name only. A manifest that cannot be read says nothing
+about its run: nothing is written until `set_aside` has moved that folder out of the way.
 """
 
 import fcntl
@@ -14,11 +19,13 @@ import time
 
 from clusterprep.remote.agent.disk import (
     Stop,
+    attributes_of,
     below_root,
     current,
     decoded,
     encoded_or_none,
     guarded,
+    keep_link,
     make_folder,
     missing_folders,
     read_own_file,
@@ -26,18 +33,25 @@ from clusterprep.remote.agent.disk import (
     refuse_pinned,
     refuse_shared,
     remove_file,
+    remove_links,
     replace_file,
+    replace_state,
+    reserve,
+    roomy,
     set_value,
     store_bytes,
     sync_folder,
     value_of,
     write_new,
 )
-from clusterprep.remote.agent.light import dumps, loads
+from clusterprep.remote.agent.light import dumps, loads, native, readable
 
 STATE = "/var/lib/clusterprep"
 KEEP = 20  # runs that can be rolled back, and as many of the others, whose old bytes are kept
 UNSETTLED = ("staged", "committed")
+STATES = ("done", "undone") + UNSETTLED
+MAX_MANIFEST = 256 << 10  # bytes, as many as a reader of the journal takes
+LARGE = object()  # stands for the bytes of a file that is larger than those that are written
 STEPS = "steps.json"  # of the folder of a run; the part `steps` says what is in it
 STEPS_TO_UNDO = ("begun", "done")  # states of operations that a rollback takes back
 # PAUSE in seconds. `check` takes the lock for an instant, to see whether a run holds it.
@@ -83,10 +97,11 @@ def lock(agent, request):
         holder = os.read(fd, 200).decode("utf-8", "replace").strip()
         os.close(fd)
         raise Stop("locked", holder or "another run")
-    os.ftruncate(fd, 0)
     holder = (request["run"], request["cluster"], time.strftime("%F %T %z"))
-    line = "run %s of cluster %s, since %s\n" % holder
-    os.pwrite(fd, line.encode("utf-8"), 0)
+    line = ("run %s of cluster %s, since %s\n" % holder).encode("utf-8", "surrogateescape")
+    # In this order: on a full disk the block of the earlier line is all that there is.
+    os.pwrite(fd, line, 0)
+    os.ftruncate(fd, len(line))
     _locks[folder] = fd  # it stays open: the lock ends with this process
     return {"last": last_number(request["root"])}
 
@@ -123,15 +138,24 @@ def is_run_name(run):
     return bool(run)
 
 
+def encoded_manifest(manifest):
+    """Return a manifest as bytes; raise Stop if readers would not take as much."""
+    text = dumps(readable(manifest)).encode("ascii")
+    size = len(roomy(text))
+    if size > MAX_MANIFEST:
+        why = "the journal of %d files would have %d bytes, at most %d are read: write fewer files"
+        raise Stop("failed", why % (len(manifest["files"]), size, MAX_MANIFEST))
+    return text
+
+
+def spare_path(folder):
+    return os.path.join(folder, "manifest.spare")
+
+
 def write_manifest(folder, manifest):
-    text = dumps(manifest).encode("ascii") + b"\n"
-    replace_file(
-        manifest_path(folder),
-        text,
-        0o644,
-        os.geteuid(),
-        os.getegid(),
-    )
+    """Write the manifest of a run, on a full disk into the room that its staging took for it."""
+    text = encoded_manifest(manifest)
+    replace_state(manifest_path(folder), text, spare_path(folder), 0o644)
 
 
 def read_manifest(folder):
@@ -139,8 +163,20 @@ def read_manifest(folder):
 
     They knew files only, left owner and mode as they were, and did not number runs.
     """
-    text = read_own_file(manifest_path(folder))
-    manifest = loads(text.decode("ascii"))
+    path = manifest_path(folder)
+    text = read_own_file(path)
+    try:
+        manifest = native(loads(text.decode("ascii")))
+        complete_manifest(manifest)
+        refuse_unfit(manifest, os.path.basename(folder))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        why = error if text.strip() else "it is empty"
+        raise Stop("damaged", "%s cannot be read: %s" % (path, why))
+    return manifest
+
+
+def complete_manifest(manifest):
+    """Add what older releases did not write."""
     manifest.setdefault("number", 0)
     manifest.setdefault("nodes", "")
     manifest.setdefault("node", "")
@@ -148,26 +184,52 @@ def read_manifest(folder):
         entry.setdefault("running", False)
         entry.setdefault("access", None)
         entry.setdefault("resource", None)
+        entry.setdefault("attributes", None)
+        entry.setdefault("kept", None)
         if "was" not in entry:
             entry["was"] = entry["backup"] and new_access(entry)
-    return manifest
+
+
+def refuse_unfit(manifest, run):
+    """Raise ValueError or LookupError if a manifest is not what a release wrote for this run."""
+    if manifest["run"] != run:
+        raise ValueError("it is of run %s" % manifest["run"])
+    if manifest["state"] not in STATES:
+        raise ValueError("%r is no state of a run" % (manifest["state"],))
+    for key in ("cluster", "undoes", "folders"):
+        manifest[key]
+    for entry in manifest["files"]:
+        for key in ("path", "place", "removes", "beside", "backup", "after", "mode", "uid", "gid"):
+            entry[key]
 
 
 def all_runs(root):
     """Return (folder, manifest) of every run, oldest first, except runs that had not begun.
 
-    They are ordered by number: the name of a run is made from the clock of a controller.
+    They are ordered by number: the name of a run is made from the clock of a controller. Those
+    whose manifest cannot be read are left out; `damaged_runs` has them.
     """
+    found = []
+    for folder in run_folders(root):
+        try:
+            found.append((folder, read_manifest(folder)))
+        except (Stop, OSError):
+            continue
+    return sorted(found, key=run_order)
+
+
+def run_folders(root):
+    """Return the folders of all runs that had begun, by name."""
     runs = os.path.join(state_folder(root), "runs")
     if not os.path.isdir(runs):
         return []
-    found = []
-    for name in os.listdir(runs):
+    folders = []
+    for name in sorted(os.listdir(runs)):
         folder = os.path.join(runs, name)
         if has_manifest(folder):
             refuse_shared(manifest_path(folder), root)
-            found.append((folder, read_manifest(folder)))
-    return sorted(found, key=run_order)
+            folders.append(folder)
+    return folders
 
 
 def run_order(found):
@@ -204,6 +266,7 @@ def stage(agent, request):
     written in place, after all files. No file that another program reads changes here.
     """
     root = request["root"]
+    refuse_damaged(root)
     refuse_unsettled(root)
     # A rollback reads the run that it undoes until it is settled, so nothing is forgotten before.
     if not request.get("undoes"):
@@ -232,6 +295,12 @@ def refuse_unsettled(root):
             raise Stop("unsettled", "run %s was begun here and never settled" % manifest["run"])
 
 
+def refuse_damaged(root):
+    """Raise Stop if the manifest of a run cannot be read: it may be a run that was cut off."""
+    for folder in run_folders(root):
+        read_manifest(folder)
+
+
 def new_manifest(request, files):
     """Return the manifest of a run that is staged now; raise Stop if a file has changed."""
     run, root, undone = request["run"], request["root"], request.get("undoes")
@@ -244,12 +313,12 @@ def new_manifest(request, files):
         "undoes": undone,
         "state": "staged",
     }
-    owners = former_owners(root, undone)
+    former = former_files(root, undone)
     entries = []
     folders = set()
     for wanted in files:
         place = below_root(root, wanted["path"])
-        entries.append(new_entry(wanted, place, run, owners))
+        entries.append(new_entry(wanted, place, run, former))
     for entry in entries:
         home = os.path.dirname(entry["place"])
         folders.update(missing_folders(home))
@@ -258,24 +327,28 @@ def new_manifest(request, files):
     return manifest
 
 
-def former_owners(root, undone):
-    """Return {path: [user, group]} of the files of the run that is undone.
+def former_files(root, undone):
+    """Return {path: (user, group, attributes)} of the files of the run that is undone.
 
-    A rollback that creates a file again, because it was removed meanwhile, gives it to this owner.
+    A rollback that creates a file again, because it was removed meanwhile, gives it these.
     """
     if not undone:
         return {}
     folder = run_folder(root, undone)
     if not has_manifest(folder):
         return {}
-    owners = {}
+    former = {}
     for entry in read_manifest(folder)["files"]:
-        owners[entry["path"]] = access_before(entry)[1:]
-    return owners
+        uid, gid = access_before(entry)[1:]
+        former[entry["path"]] = (uid, gid, stored_attributes(folder, entry))
+    return former
 
 
-def new_entry(wanted, place, run, owners):
-    """Return what the manifest says of one file; raise Stop if it changed since it was planned."""
+def new_entry(wanted, place, run, former):
+    """Return what the manifest says of one file; raise Stop if it changed since it was planned.
+
+    `attributes` are the extended attributes that the file has and keeps, {name: bytes}.
+    """
     path = wanted["path"]
     entry = {
         "path": path,
@@ -293,10 +366,12 @@ def new_entry(wanted, place, run, owners):
     elif was:
         refuse_pinned(place)
     entry["beside"] = beside_name(place, run)
+    entry["kept"] = kept_name(place, run) if was else None
     entry["was"] = was
     access = entry["access"] or was
+    uid, gid, attributes = former.get(path, (os.geteuid(), os.getegid(), {}))
+    entry["attributes"] = attributes_of(place) if was else attributes
     if not access:
-        uid, gid = owners.get(path, (os.geteuid(), os.getegid()))
         access = [wanted["mode"], uid, gid]
     entry["mode"], entry["uid"], entry["gid"] = access
     return entry
@@ -305,6 +380,37 @@ def new_entry(wanted, place, run, owners):
 def beside_name(path, run):
     folder, name = os.path.split(path)
     return os.path.join(folder, ".%s.clusterprep-%s" % (name, run))
+
+
+def kept_name(path, run):
+    """Return the second name of an old file, which readers of configuration folders pass over.
+
+    Most take only names that end in .conf, .sh and the like; logrotate takes all but some, of which
+    .old is one.
+    """
+    return beside_name(path, run) + ".old"
+
+
+def coded_attributes(attributes):
+    """Return extended attributes as JSON has them, {name: base64}."""
+    coded = {}
+    for name, value in attributes.items():
+        coded[name] = encoded_or_none(value)
+    return coded
+
+
+def decoded_attributes(coded):
+    """Return extended attributes as {name: bytes}."""
+    attributes = {}
+    for name, value in coded.items():
+        attributes[name] = decoded(value)
+    return attributes
+
+
+def stored_attributes(folder, entry):
+    """Return the extended attributes that staging kept of a file, as {name: bytes}."""
+    text = read_stored(folder, entry["attributes"])
+    return {} if text is None else decoded_attributes(loads(text.decode("ascii")))
 
 
 def current_state(entry):
@@ -350,24 +456,61 @@ def stage_files(folder, manifest, files):
         after = decoded(wanted["after"])
         entry["backup"] = store_bytes(folder, "%d.before" % number, before)
         entry["after"] = store_bytes(folder, "%d.after" % number, after)
-    write_manifest(folder, manifest)
+        attributes = None
+        if entry["attributes"]:
+            # Not in the manifest, which everyone may read.
+            attributes = dumps(coded_attributes(entry["attributes"])).encode("ascii")
+        entry["attributes"] = store_bytes(folder, "%d.attributes" % number, attributes)
+    text = roomy(encoded_manifest(manifest))
+    # Before anything is written, so that the later states have room whatever happens to the disk.
+    reserve(spare_path(folder), len(text), 0o644)
+    replace_file(
+        manifest_path(folder),
+        text,
+        0o644,
+        os.geteuid(),
+        os.getegid(),
+    )
     for path in manifest["folders"]:
         make_folder(path)
     for entry, wanted in zip(entries, files):
         if not entry["removes"] and not entry["running"]:
             after = decoded(wanted["after"])
-            write_new(entry["beside"], after, *new_access(entry))
+            mode, uid, gid = new_access(entry)
+            attributes = stored_attributes(folder, entry)
+            write_new(
+                entry["beside"],
+                after,
+                mode,
+                uid,
+                gid,
+                attributes,
+            )
 
 
 def discard(manifest):
-    """Remove the files that staging wrote beside others, and the folders made for them."""
+    """Remove what a run left beside files, and the folders made for them."""
     for entry in manifest["files"]:
         if entry["running"]:
             continue
         beside = entry["beside"]
         if os.path.lexists(beside):
             os.unlink(beside)
+    remove_links(kept_links(manifest["files"]))
     remove_empty_folders(manifest)
+
+
+def kept_links(entries):
+    """Return the second names that files of a manifest, or operations of steps, gave old files."""
+    return [entry["kept"] for entry in entries if entry.get("kept")]
+
+
+def kept_by_steps(folder):
+    """Return the second names that the steps of a run gave to old files."""
+    links = []
+    for step_action in read_steps(folder):
+        links.extend(kept_links(step_action["operations"]))
+    return links
 
 
 def remove_empty_folders(manifest):
@@ -414,6 +557,8 @@ def commit_entry(folder, entry, committed):
         committed.append(entry)
         set_value(place, read_stored(folder, entry["after"]))
         return
+    if entry["kept"]:
+        keep_link(place, entry["kept"])
     if entry["removes"]:
         os.unlink(place)
     else:
@@ -436,6 +581,8 @@ def settle(agent, request):
         return {"nothing": "done"}
     if state != "committed":
         raise Stop("failed", "run %s is %s, so it cannot be done" % (run, state))
+    # First of all: a crash after the last word of the journal would leave them for ever.
+    remove_links(kept_links(manifest["files"]) + kept_by_steps(folder))
     undone = manifest["undoes"]
     mark(folder, undone, "undone")
     manifest["state"] = "done"
@@ -508,12 +655,13 @@ def is_replaced(folder, manifest, entry):
 def refuse_edited(folder, entries):
     """Raise Stop for the first file that is neither what the run wrote nor what was before it."""
     for entry in entries:
-        data, _ = current_state(entry)
         after = read_stored(folder, entry["after"])
         before = read_stored(folder, entry["backup"])
+        path, place, coded = entry["path"], entry["place"], encoded_or_none(after)
+        data, _ = state_or_large(entry)
         if data in (before, after):
             continue
-        path, place, coded = entry["path"], entry["place"], encoded_or_none(after)
+        refuse_large(path, place, data)
         raise changed_error(
             path,
             place,
@@ -521,6 +669,22 @@ def refuse_edited(folder, entries):
             "after it was written",
             after=coded,
         )
+
+
+def state_or_large(entry):
+    """Return current_state; LARGE for the bytes if they are too many to be those of a run."""
+    try:
+        return current_state(entry)
+    except Stop as stop:
+        if stop.body["no"] != "truncated":
+            raise
+        return LARGE, None
+
+
+def refuse_large(path, place, data):
+    """Raise Stop if state_or_large gave LARGE for a file."""
+    if data is LARGE:
+        raise Stop("changed", "%s has grown beyond what is kept" % place, path=path)
 
 
 def restore(folder, manifest, entries, by=None):
@@ -535,7 +699,7 @@ def restore(folder, manifest, entries, by=None):
 def put_back(folder, entry):
     """Give a file or kernel value of the manifest its old bytes, owner and mode."""
     old = read_stored(folder, entry["backup"])
-    data, access = current_state(entry)
+    data, access = state_or_large(entry)
     same_access = not entry["access"] or access == entry["was"]
     if data == old and same_access:
         return
@@ -545,22 +709,103 @@ def put_back(folder, entry):
     elif old is None:
         remove_file(place)
     else:
-        replace_file(place, old, *access_before(entry))
+        bring_back(entry, old, stored_attributes(folder, entry))
+
+
+def bring_back(entry, old, attributes):
+    """Put an old file in place again: itself if it is still there, else its bytes and all else."""
+    place = entry["place"]
+    if is_kept(entry, old):
+        os.rename(entry["kept"], place)
+        sync_folder(os.path.dirname(place))
+        return
+    mode, uid, gid = access_before(entry)
+    replace_file(
+        place,
+        old,
+        mode,
+        uid,
+        gid,
+        attributes,
+    )
+
+
+def is_kept(entry, old):
+    """Return whether the old file itself is still there under its second name, as it was."""
+    link = entry.get("kept")
+    if not link or not os.path.lexists(link):
+        return False
+    data, state = current(link)
+    access = [stat.S_IMODE(state.st_mode), state.st_uid, state.st_gid]
+    return data == old and access == entry["was"]
 
 
 # ---------------------------------------------------------------- the list of runs
 
 
 def runs(agent, request):
-    """Operation runs: every run kept here, with the bytes of its files before, after and now."""
-    rows = []
-    for folder, manifest in all_runs(request["root"]):
-        rows.append(described(folder, manifest))
-    return {"runs": rows}
+    """Operation runs: every run kept here, with the bytes of its files before, after and now.
+
+    {"runs": rows, "damaged": [[run, why it cannot be rolled back], …]}.
+    """
+    rows, damaged = examine_runs(request["root"])
+    return {
+        "runs": rows,
+        "damaged": [[os.path.basename(folder), why] for folder, why in damaged],
+    }
+
+
+def examine_runs(root):
+    """Return the rows of all runs, oldest first, and (folder, why) of those that are damaged."""
+    found = []
+    damaged = []
+    for folder in run_folders(root):
+        try:
+            manifest = read_manifest(folder)
+            found.append((described(folder, manifest), manifest))
+        except Stop as stop:
+            damaged.append((folder, stop.body["why"]))
+        except OSError as error:
+            damaged.append((folder, "%s: %s" % (error.filename, error.strerror)))
+    rows = [row for row, _ in sorted(found, key=run_order)]
+    return rows, damaged
+
+
+def set_aside(agent, request):
+    """Operation set_aside: move the folders of damaged runs out of the journal; keep what is there.
+
+    {"moved": [[run, path of the folder now, why], …]}. The files of these runs stay as they are,
+    and so do files that they may have left beside them.
+    """
+    root = request["root"]
+    state = state_folder(root)
+    _, damaged = examine_runs(root)
+    moved = []
+    for folder, why in damaged:
+        run = os.path.basename(folder)
+        target = free_name(os.path.join(state, "damaged-%s" % run))
+        os.rename(folder, target)
+        sync_folder(os.path.dirname(folder))
+        sync_folder(state)
+        moved.append([run, target, why])
+    return {"moved": moved}
+
+
+def free_name(path):
+    """Return a path under which there is nothing yet: this one, or one with a number behind it."""
+    candidate, number = path, 1
+    while os.path.lexists(candidate):
+        number += 1
+        candidate = "%s-%d" % (path, number)
+    return candidate
 
 
 def described(folder, manifest):
-    """Return a run as it is reported, with its files as they were, were written and are now."""
+    """Return a run as it is reported, with its files as they were, were written and are now.
+
+    Raises Stop or OSError if a part of its record cannot be read.
+    """
+    read_steps(folder)
     files = []
     for entry in manifest["files"]:
         files.append(described_file(folder, entry))
@@ -584,12 +829,25 @@ def is_reversible(folder, manifest):
     return False
 
 
+def may_be_reversible(folder, manifest):
+    """Return is_reversible; True if the steps of a run cannot be read."""
+    try:
+        return is_reversible(folder, manifest)
+    except (Stop, OSError):
+        return True
+
+
 def read_steps(folder):
     """Return the step actions of a run in their order; the part `steps` writes them."""
     path = os.path.join(folder, STEPS)
     if not os.path.exists(path):
         return []
-    return loads(read_own_file(path).decode("ascii"))
+    text = read_own_file(path)
+    try:
+        return native(loads(text.decode("ascii")))
+    except ValueError as error:
+        why = error if text.strip() else "it is empty"
+        raise Stop("damaged", "%s cannot be read: %s" % (path, why))
 
 
 def described_file(folder, entry):
@@ -608,6 +866,8 @@ def described_file(folder, entry):
         row["now"] = encoded_or_none(data)
     except Stop as stop:
         row["strange"] = stop.body["why"]
+    except OSError as error:
+        row["strange"] = "%s: %s" % (error.filename, error.strerror)
     for key, name in (("before", "backup"), ("after", "after")):
         data = read_stored(folder, entry[name])
         row[key] = encoded_or_none(data)
@@ -637,8 +897,8 @@ def forget_old(root):
         state = manifest["state"]
         if state in UNSETTLED:
             continue
-        is_kept = state == "done" and not manifest["undoes"] and is_reversible(folder, manifest)
-        kind = reversible if is_kept else others
+        is_last_word = state == "done" and not manifest["undoes"]
+        kind = reversible if is_last_word and may_be_reversible(folder, manifest) else others
         kind.append(folder)
     for folder in reversible[:-KEEP] + others[:-KEEP]:
         remove_folder(folder)
@@ -656,5 +916,5 @@ def drop_staged():
 def install(agent):
     """Register the operations of this part."""
     agent.endings.append(drop_staged)
-    for operation in (lock, stage, commit, settle, undo, runs):
+    for operation in (lock, stage, commit, settle, undo, runs, set_aside):
         agent.ops[operation.__name__] = guarded(operation)

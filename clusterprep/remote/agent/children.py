@@ -15,6 +15,9 @@ import time
 from clusterprep.remote.agent.processes import (
     MARK,
     descendants,
+    exit_code,
+    is_alive,
+    kill_group,
     process_stat,
     read_process,
     send_signal,
@@ -49,7 +52,7 @@ class Child(object):
         """Notice the end of the process, or a change between running, stopped and stuck."""
         if self.ended:
             return
-        code = self.process.poll()
+        code = exit_code(self.process)
         if code is not None:
             self._end(code, now)
             return
@@ -181,26 +184,27 @@ class ProcessGroup(object):
             self.agent.answer(self._asked, left=remaining)
 
     def kill(self):
-        """Kill every process that descends from a child, and reap what ended.
+        """Kill every process that descends from a child. Returns the pids that still exist.
 
-        Returns the pids that still exist.
+        Children are not reaped here: their numbers stay their own until `close`.
         """
         own = []
         for child in self.children:
             pid = child.process.pid
             own.append(pid)
-            send_signal(os.killpg, pid)
-        pids = descendants(self.mark, own)
-        for pid in pids:
-            send_signal(os.kill, pid)
+            kill_group(pid)
+        processes = descendants(self.mark, own)
+        for process in processes:
+            send_signal(process)
         # A process whose first thread has ended shows as a zombie while others still run. For our
         # own children waitpid knows better.
         remaining = []
         for child in self.children:
-            if child.process.poll() is None:
+            if exit_code(child.process) is None:
                 remaining.append(child.process.pid)
-        for pid in pids:
-            if pid not in own and is_alive(pid):
+        for process in processes:
+            pid, _ = process
+            if pid not in own and is_alive(process):
                 remaining.append(pid)
         return remaining
 
@@ -211,18 +215,14 @@ class ProcessGroup(object):
             time.sleep(0.02)
 
     def close(self):
-        """Report and close what is left of all children, and leave the agent's loop."""
+        """Report, reap and close what is left of all children, and leave the agent's loop."""
         for child in self.children:
             child.look(time.monotonic())
+            child.process.poll()
             child.close()
         self.children = []
         self.agent.polls.remove(self.poll)
         self.agent.endings.remove(self.end)
-
-
-def is_alive(pid):
-    letter, _ = process_stat(pid)
-    return letter not in "ZX"
 
 
 def mark_of(agent):

@@ -14,7 +14,9 @@ from clusterprep.remote.agent.processes import (
     MARK,
     descendants,
     drain,
-    process_stat,
+    exit_code,
+    is_alive,
+    kill_group,
     send_signal,
     signal_name,
 )
@@ -67,7 +69,7 @@ class Command(object):
         """Notice the end, or kill the command if its limit has passed."""
         if self.ended:
             return
-        code = self.process.poll()
+        code = exit_code(self.process)
         if code is not None:
             self._end(code, "")
         elif at > self.deadline:
@@ -78,17 +80,18 @@ class Command(object):
         own = self.process.pid
         until = time.monotonic() + PATIENCE
         while True:
-            pids = [own] + descendants(self.mark, [own])
-            for pid in pids:
-                send_signal(os.kill, pid)
-            self.process.poll()
-            all_gone = all(process_stat(pid)[0] in "ZX" for pid in pids)
+            kill_group(own)  # it is not reaped before its end is noted
+            processes = descendants(self.mark, [own])
+            for process in processes:
+                send_signal(process)
+            all_gone = not any(is_alive(process) for process in processes)
             if all_gone or time.monotonic() > until:
                 break
             time.sleep(0.02)
-        self._end(self.process.poll(), why)
+        self._end(exit_code(self.process), why)
 
     def _end(self, code, why):
+        self.process.poll()
         self.agent.unwatch(self.fd)
         drain(self.fd, self.hear)
         os.close(self.fd)  # a daemon that it started may hold the other end

@@ -9,12 +9,29 @@ import sys
 from clusterprep.remote.agent.places import opened, owned_text, refusal
 from clusterprep.remote.agent.readers import encoded
 
-MAX_FILE = 1 << 20
+MAX_FILE = 1 << 20  # bytes of a file that is written or kept
+MAX_ATTRIBUTES = 1 << 16  # bytes of all extended attributes of a file, with their names
+ROOM = 1024  # bytes; the state of a run grows by less than these
+ACL = "system.posix_acl_access"
+# What the kernel keeps about the bytes of a file, and drops or computes anew when they change.
+OF_THE_BYTES = ("security.ima", "security.evm", "security.capability")
 # FS_IOC_GETFLAGS of 64-bit Linux; where it is another number the file system refuses it
 _GET_FLAGS = 0x80086601
 _PINNED = 0x10 | 0x20  # FS_IMMUTABLE_FL, FS_APPEND_FL
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# What link(2) says where a file cannot have a second name: a file system without hard links, a file
+# of another user, a name that is too long, too many links.
+_NO_LINK = (
+    errno.EPERM,
+    errno.ENOTSUP,
+    errno.ENOSYS,
+    errno.ENAMETOOLONG,
+    errno.EMLINK,
+    errno.EXDEV,
+)
 _REASONS = {
     errno.ENOSPC: "no_space",
+    errno.EDQUOT: "no_space",
     errno.EROFS: "read_only",
     errno.EACCES: "denied",
     errno.EPERM: "denied",
@@ -63,7 +80,8 @@ def encoded_or_none(data):
 def current(path):
     """Return bytes and state of a regular file, (None, None) if there is none.
 
-    Raises Stop for anything else. One byte more than MAX_FILE is read, for a caller to notice.
+    Raises Stop for anything else, and for a file that is too large to be kept: a part of it would
+    pass for the whole.
     """
     try:
         fd, state = opened(path)
@@ -74,7 +92,10 @@ def current(path):
             return None, None
         raise
     with os.fdopen(fd, "rb") as source:
-        return source.read(MAX_FILE + 1), state
+        data = source.read(MAX_FILE + 1)
+    if len(data) > MAX_FILE:
+        raise Stop("truncated", "%s has more than %d bytes" % (path, MAX_FILE))
+    return data, state
 
 
 def refuse_shared(path, root):
@@ -135,20 +156,75 @@ def missing_folders(path):
     return missing
 
 
-def write_new(path, data, mode, uid, gid):
-    """Write a file that did not exist; it is complete and on disk when this returns."""
+def write_new(path, data, mode, uid, gid, attributes=None):
+    """Write a file that did not exist; it is complete and on disk when this returns.
+
+    `attributes` are its extended attributes as {name: bytes}; without them it has only those that
+    the kernel gives by itself, and no access control list.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as sink:
+            # While it is empty: an access control list lets others read what is in it.
+            if _set_attributes(fd, path, attributes or {}):
+                os.fchmod(fd, 0o600)
             sink.write(data)
             sink.flush()
             if (uid, gid) != (os.geteuid(), os.getegid()):
                 os.fchown(fd, uid, gid)
             os.fchmod(fd, mode)
             os.fsync(fd)
-    except BaseException:
+    except BaseException as error:
         os.unlink(path)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = path  # a write names no file
         raise
+
+
+def attributes_of(path):
+    """Return the extended attributes of a file that a new one is to have too, as {name: bytes}.
+
+    Raises Stop if they are too many to be kept.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        attributes = _attributes(fd)
+    except OSError as error:
+        raise Stop("failed", "extended attributes of %s: %s" % (path, error.strerror))
+    finally:
+        os.close(fd)
+    size = sum(len(name) + len(value) for name, value in attributes.items())
+    if size > MAX_ATTRIBUTES:
+        why = "%s has %d bytes of extended attributes, and at most %d are kept"
+        raise Stop("failed", why % (path, size, MAX_ATTRIBUTES))
+    return attributes
+
+
+def _attributes(fd):
+    """Return the extended attributes of an open file; none on a file system without them."""
+    try:
+        names = os.listxattr(fd)
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        return {}
+    return dict((name, os.getxattr(fd, name)) for name in names if name not in OF_THE_BYTES)
+
+
+def _set_attributes(fd, path, wanted):
+    """Give a new file its extended attributes. Returns whether it has an access control list."""
+    present = _attributes(fd)
+    if ACL in present and ACL not in wanted:
+        os.removexattr(fd, ACL)  # of the folder's default list, which was not planned
+    for name, value in sorted(wanted.items()):
+        if present.get(name) == value:
+            continue
+        try:
+            os.setxattr(fd, name, value)
+        except OSError as error:
+            problem = (name, path, error.strerror)
+            raise Stop("failed", "%s cannot be given to the new file %s: %s" % problem)
+    return ACL in wanted
 
 
 def store_bytes(folder, name, data):
@@ -181,7 +257,7 @@ def remove_leftover(path):
     return beside
 
 
-def replace_file(path, data, mode, uid, gid):
+def replace_file(path, data, mode, uid, gid, attributes=None):
     """Replace a file by rename: a reader finds the old bytes or the new ones."""
     beside = remove_leftover(path)
     write_new(
@@ -190,9 +266,106 @@ def replace_file(path, data, mode, uid, gid):
         mode,
         uid,
         gid,
+        attributes,
     )
     os.rename(beside, path)
     sync_folder(os.path.dirname(path))
+
+
+# ---------------------------------------------------------------- on a full disk
+
+
+def keep_link(path, link):
+    """Give a file a second name, under which its bytes stay when another file takes its place.
+
+    Where a file can have one name only there is none, and its bytes are put back from a copy.
+    """
+    try:
+        os.link(path, link)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+
+
+def remove_links(links):
+    """Remove second names where they exist, and sync their folders."""
+    folders = set()
+    for link in links:
+        if os.path.lexists(link):
+            os.unlink(link)
+            folders.add(os.path.dirname(link))
+    for folder in sorted(folders):
+        sync_folder(folder)
+
+
+def roomy(text):
+    """Return bytes of JSON with blanks behind them, so that later ones fit into the same file."""
+    size = (len(text) // ROOM + 2) * ROOM
+    return text.ljust(size - 1) + b"\n"
+
+
+def reserve(path, size, mode):
+    """Have a spare file of at least `size` blanks, whose blocks are there on a full disk."""
+    if not os.path.lexists(path):
+        write_new(
+            path,
+            b" " * size,
+            mode,
+            os.geteuid(),
+            os.getegid(),
+        )
+        return
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(fd, "wb") as sink:
+        present = sink.seek(0, os.SEEK_END)
+        if present < size:
+            sink.write(b" " * (size - present))
+            sink.flush()
+            os.fsync(fd)
+
+
+def replace_state(path, text, spare, mode):
+    """Replace a file of our own state; on a full disk by the spare one that `reserve` made."""
+    try:
+        replace_file(
+            path,
+            roomy(text),
+            mode,
+            os.geteuid(),
+            os.getegid(),
+        )
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        try:
+            replace_from(spare, path, text)
+        except OSError:  # a release that kept no spare file, or it does not do here
+            raise error
+
+
+def replace_from(spare, path, text):
+    """Replace a file by a spare one, which needs no room. The file is the next spare one.
+
+    Raises OSError if there is no spare file, or if it is too small.
+    """
+    fd = os.open(spare, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        if len(text) > size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        os.pwrite(fd, text.ljust(size), 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    next_spare = remove_leftover(spare)
+    try:
+        os.link(path, next_spare)
+    except OSError:  # no room even for a name: then this was the last spare
+        next_spare = None
+    os.rename(spare, path)
+    sync_folder(os.path.dirname(path))
+    if next_spare:
+        os.rename(next_spare, spare)
 
 
 def value_of(path):

@@ -28,7 +28,13 @@ from clusterprep.remote.agent.children import (
     start_error,
 )
 from clusterprep.remote.agent.printed import OutputStream
-from clusterprep.remote.agent.processes import drain, process_stat
+from clusterprep.remote.agent.processes import (
+    drain,
+    identified,
+    is_alive,
+    process_stat,
+    send_signal,
+)
 
 WAY = "CLUSTERPREP_WAY"  # the name of the agent's socket
 BEGIN = "CLUSTERPREP_BEGIN"  # the arguments that the command begins with, in JSON
@@ -99,6 +105,7 @@ class Worker(object):
 
     def __init__(self, rank, pid):
         self.rank, self.pid, self.streams = rank, pid, {}
+        self.process = identified(pid)
 
     def is_closed(self):
         return all(stream.closed_at for stream in self.streams.values())
@@ -170,6 +177,13 @@ class Job(ProcessGroup):
         for worker in self.workers.values():
             pids[worker.rank] = worker.pid
         return pids
+
+    def process(self, rank):
+        """Return the process of a rank that is known, as `identified` gave it when it began."""
+        for worker in self.workers.values():
+            if worker.rank == rank:
+                return worker.process
+        return identified(self.pids()[rank])  # of a child, whose number stays its own
 
     def close(self):
         """Read the last lines of ranks first: later they would be lost."""
@@ -339,7 +353,7 @@ class Jobs(object):
             letter, _ = process_stat(pid)
             states[str(rank)] = letter
             if letter not in "TtZX":
-                abort(pid)
+                abort(self._job.process(rank))
         return {"states": states}
 
     def finish(self, agent, request):
@@ -349,12 +363,11 @@ class Jobs(object):
         return None
 
 
-def abort(pid):
-    prevent_core(pid)
-    try:
-        os.kill(pid, signal.SIGABRT)
-    except OSError:
-        pass
+def abort(process):
+    pid, _ = process
+    if is_alive(process):
+        prevent_core(pid)
+    send_signal(process, signal.SIGABRT)
 
 
 def prevent_core(pid):

@@ -3,12 +3,14 @@
 import errno
 import fcntl
 import os
+import stat
 
 from clusterprep.remote.agent.light import loads
-from clusterprep.remote.agent.readers import offer, read_file
+from clusterprep.remote.agent.readers import NoAnswer, offer, read_file
 
 LOCKS = "/proc/locks"
 MOST = 1000  # runs; the writing part keeps some forty
+STATES = ("staged", "committed", "done", "undone")
 
 
 def read_journal(folder):
@@ -16,17 +18,21 @@ def read_journal(folder):
 
     {"runs": [[run, cluster, state, number, nodes, node], …], "holder": text, or null if the lock
     is free}. `nodes` names all nodes of the run, folded; `node` is the name of this one among them.
+    "damaged" is there if runs cannot be rolled back: [[run, why], …].
     """
     runs_folder = os.path.join(folder, "runs")
-    runs = _runs(runs_folder)
+    runs, damaged = _runs(runs_folder)
     holder = _holder(os.path.join(folder, "lock"))
     if holder is None and not _all_settled(runs):
         # Read again: a run may have been settled, and its lock released, since the first look.
-        runs = _runs(runs_folder)
-    return {
+        runs, damaged = _runs(runs_folder)
+    journal = {
         "runs": runs,
         "holder": holder,
     }
+    if damaged:
+        journal["damaged"] = damaged
+    return journal
 
 
 def _all_settled(runs):
@@ -37,15 +43,66 @@ def _all_settled(runs):
 
 
 def _runs(folder):
+    """Return the rows of the runs, and [run, why] of those that are damaged."""
     names = _unless_missing(os.listdir, folder) or []
     if len(names) > MOST:
         raise ValueError("%s has more than %d runs" % (folder, MOST))
     rows = []
-    for name in names:
-        text = _unless_missing(read_file, os.path.join(folder, name, "manifest.json"))
-        if text is not None:  # without a manifest a run had not begun
-            rows.append(_row(loads(text)))
-    return sorted(rows, key=_order)
+    damaged = []
+    for name in sorted(names):
+        path = os.path.join(folder, name, "manifest.json")
+        try:
+            row = _unless_missing(_read_run, path)
+        except _DAMAGE as error:
+            damaged.append([name, "%s cannot be read: %s" % (path, _described(error))])
+            continue
+        if row is not None:  # without a manifest a run had not begun
+            rows.append(row)
+    return sorted(rows, key=_order), damaged
+
+
+# What is raised for a manifest that says nothing. Permission is no part of it: others may read it.
+_DAMAGE = (NoAnswer, ValueError, LookupError, TypeError, AttributeError, IsADirectoryError)
+
+
+def _described(error):
+    if isinstance(error, NoAnswer):
+        return error.why
+    if isinstance(error, KeyError):
+        return "it has no %s" % error
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _read_run(path):
+    """Return the row of a run. Raises one of _DAMAGE if it could not be rolled back."""
+    _refuse_foreign(path)
+    text = read_file(path)
+    if not text.strip():
+        raise ValueError("it is empty")
+    manifest = loads(text)
+    row = _row(manifest)
+    folder, run = os.path.dirname(path), row[0]
+    if run != os.path.basename(folder):
+        raise ValueError("it is of run %s" % run)
+    if row[2] not in STATES:
+        raise ValueError("%r is no state of a run" % (row[2],))
+    for entry in manifest["files"]:
+        for key in ("backup", "after", "attributes"):
+            name = entry.get(key)
+            if name and not os.path.exists(os.path.join(folder, name)):
+                raise ValueError("its file %s is missing" % name)
+    return row
+
+
+def _refuse_foreign(path):
+    """Raise ValueError if others than the owner of the journal could have written a manifest."""
+    state = os.lstat(path)
+    owners = (0, os.geteuid(), os.lstat(os.path.dirname(path)).st_uid)
+    if state.st_uid not in owners or state.st_mode & 0o022:
+        raise ValueError(
+            "it belongs to user %d, mode %04o: others could have written it"
+            % (state.st_uid, stat.S_IMODE(state.st_mode))
+        )
 
 
 def _row(manifest):

@@ -1,9 +1,11 @@
-"""JSON, signals and sockets without the standard library's Python layers.
+"""JSON, signals and sockets without the standard library's Python layers; names of files as text.
 
 `json`, `signal` and `socket` import `re` and `enum`, which takes a node longer than starting
 Python does. Their C cores are there in every CPython from 3.6; where one is missing or differs,
 the ordinary module serves.
 """
+
+import sys
 
 try:
     import _json
@@ -56,4 +58,36 @@ try:
 except ImportError:
     import socket  # type: ignore[no-redef]
 
-__all__ = ["dumps", "loads", "signal", "socket"]
+# Names on disk are UTF-8. In the C locale Python 3.6 takes them for ASCII, and each other byte is a
+# lone surrogate; later releases use UTF-8 there.
+_NAMES_ARE_ASCII = sys.getfilesystemencoding() in ("ascii", "us-ascii")
+
+
+def native(value):
+    """Return a JSON value with its texts as this interpreter's functions for files take them."""
+    return _recoded(value, "ascii") if _NAMES_ARE_ASCII else value
+
+
+def readable(value):
+    """Return a JSON value with its texts as others read them: the reverse of `native`."""
+    return _recoded(value, "utf-8") if _NAMES_ARE_ASCII else value
+
+
+def _recoded(value, encoding):
+    """Return a JSON value whose texts have the same bytes, by the rules of this encoding."""
+    if isinstance(value, str):
+        try:
+            return value.encode("utf-8", "surrogateescape").decode(encoding, "surrogateescape")
+        except UnicodeEncodeError:  # a surrogate that stands for no byte
+            return value
+    if isinstance(value, (list, tuple)):
+        return [_recoded(item, encoding) for item in value]
+    if isinstance(value, dict):
+        pairs = {}
+        for key, item in value.items():
+            pairs[_recoded(key, encoding)] = _recoded(item, encoding)
+        return pairs
+    return value
+
+
+__all__ = ["dumps", "loads", "native", "readable", "signal", "socket"]

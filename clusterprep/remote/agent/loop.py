@@ -14,7 +14,7 @@ import sys
 import time
 import zlib
 
-from clusterprep.remote.agent.light import dumps, loads, signal
+from clusterprep.remote.agent.light import dumps, loads, native, readable, signal
 
 HEARTBEAT = 1.0  # seconds; SSH and srun stay silent for half a minute and more when a node dies
 PATIENCE = 30.0  # seconds without a request or a pulse of the controller
@@ -48,7 +48,7 @@ class Agent(object):
 
     def emit(self, body):
         """Queue one frame for the controller: newline, nonce, length, JSON."""
-        payload = dumps(body).encode("ascii")
+        payload = dumps(readable(body)).encode("ascii")
         self._outgoing += b"\n%s %d %s\n" % (self.nonce, len(payload), payload)
         self._sent_at = time.monotonic()
 
@@ -128,7 +128,7 @@ class Agent(object):
         self._incoming = lines.pop()
         for line in lines:
             if line.strip():
-                request = loads(line.decode("ascii"))
+                request = native(loads(line.decode("ascii")))
                 self._serve(request)
 
     def _serve(self, request):
@@ -189,7 +189,7 @@ def load(agent, request):
         data = zlib.decompress(binascii.a2b_base64(packed))
         modules = marshal.loads(data)  # noqa: S302
     else:
-        modules = request["modules"]
+        modules = readable(request["modules"])  # programs, and no names of files
     for name, source in modules:
         module = agent.define(name, source)
         introduce(agent, module)

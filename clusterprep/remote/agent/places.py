@@ -13,6 +13,11 @@ import stat
 
 MOST_LINKS = 40  # as many as the kernel follows
 LIVE = ("/proc", "/sys", "/dev")  # what is there is no file
+# Where chmod is advised. Elsewhere programs may rely on the mode: of /tmp, of homes, of what is
+# shared, and of everything that all users may write on purpose.
+STATE = "/var/lib/clusterprep"
+SETTINGS = "/etc"
+OURS = ".clusterprep-"  # in the names of files that a run keeps beside others
 
 
 def refusal(place, root="/"):
@@ -22,7 +27,7 @@ def refusal(place, root="/"):
     follows them: those that root or this user made, and that stay below `root`.
     """
     folder = os.path.dirname(place)
-    base, why = _walked("/", _parts(root))
+    base, why = _walked("/", _parts(root), "/")
     if why:
         return why
     if base is None:
@@ -34,14 +39,14 @@ def refusal(place, root="/"):
     return _dangling(folder) if reached is None else None
 
 
-def _walked(folder, parts, base="/"):
+def _walked(folder, parts, base):
     """Return the folder to which the parts lead, and why that is refused.
 
     The folder is None if it is refused or a part is missing.
     """
     links = 0
     while parts:
-        why = _shared(folder, last=False)
+        why = _shared(folder, base, last=False)
         if why:
             return None, why
         name = parts.pop(0)
@@ -89,10 +94,10 @@ def _trusted(uid):
 
 def _unfit(folder, base):
     """Return why nothing may be made in the last folder of a path."""
-    return _live(folder) or _outside(folder, base) or _shared(folder, last=True)
+    return _live(folder) or _outside(folder, base) or _shared(folder, base, last=True)
 
 
-def _shared(folder, last):
+def _shared(folder, base, last):
     """Return why other users could change what a folder holds.
 
     A folder above the `last` may be sticky: there a file of root's stays as it is.
@@ -110,8 +115,26 @@ def _shared(folder, last):
         writers = "group %d" % state.st_gid
     else:
         return None
-    why = "%s (mode %04o) can be written by %s; chmod go-w takes that off"
-    return why % (folder, stat.S_IMODE(mode), writers)
+    advice = _advice(folder, base, state)
+    return "%s (mode %04o) can be written by %s: %s" % (
+        folder,
+        stat.S_IMODE(mode),
+        writers,
+        advice,
+    )
+
+
+def _advice(folder, base, state):
+    """Return what to do about a folder that others can write."""
+    inside = "/" + os.path.relpath(folder, base)
+    is_meant = state.st_mode & (stat.S_IWOTH | stat.S_ISVTX) or state.st_uid != 0
+    if _is_below(inside, STATE) or (_is_below(inside, SETTINGS) and not is_meant):
+        return "chmod go-w %s takes that off" % folder
+    return "choose a folder that no other user can write"
+
+
+def _is_below(folder, top):
+    return folder == top or folder.startswith(top + "/")
 
 
 def _has_acl(folder):
@@ -123,7 +146,7 @@ def _has_acl(folder):
 
 
 def _live(folder):
-    if any(folder == top or folder.startswith(top + "/") for top in LIVE):
+    if any(_is_below(folder, top) for top in LIVE):
         return "%s holds no files: it is what the running system shows" % folder
     return None
 
@@ -168,10 +191,23 @@ def _not_a_file(path, state):
         return "%s is a symbolic link; it is not followed" % path
     if not stat.S_ISREG(state.st_mode):
         return "%s is not a regular file" % path
-    if state.st_nlink > 1:
+    names = state.st_nlink
+    if names > 1:
+        names -= _names_of_ours(path, state)
+    if names > 1:
         why = "%s has %d names (hard links), and the others would keep the old bytes"
-        return why % (path, state.st_nlink)
+        return why % (path, names)
     return None
+
+
+def _names_of_ours(path, state):
+    """Return how many further names in its folder a run gave to a file, which a crash can leave."""
+    folder = os.path.dirname(path)
+    count = 0
+    for name in os.listdir(folder):
+        if OURS in name and os.path.samestat(os.lstat(os.path.join(folder, name)), state):
+            count += 1
+    return count
 
 
 def owned_text(path):

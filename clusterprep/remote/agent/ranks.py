@@ -27,6 +27,7 @@ from clusterprep.remote.agent.children import (
     popen,
     start_error,
 )
+from clusterprep.remote.agent.light import readable
 from clusterprep.remote.agent.nccl_lines import Output
 from clusterprep.remote.agent.processes import drain, process_stat
 from clusterprep.remote.agent.sockets import look as look_at_sockets
@@ -163,8 +164,8 @@ def spawn(trial, account, request, entry):
     number, python = entry["rank"], request["python"]
     ours, theirs = socket.socketpair()
     output, printed = os.pipe()
-    source = request["source"].encode("utf-8") + b"\nmain(FD)\n"
-    config = json.dumps(request["config"]).encode("ascii") + b"\n"
+    source = readable(request["source"]).encode("utf-8") + b"\nmain(FD)\n"
+    config = json.dumps(readable(request["config"])).encode("ascii") + b"\n"
     try:
         argv = [python, "-c", BOOT % number, str(theirs.fileno())]
         process = popen(
@@ -223,7 +224,7 @@ class Ranks(object):
         ranks = self._ranks()
         for rank, task in zip(ranks, request["tasks"]):
             rank.number = task["rank"]
-            rank.say(json.dumps(task).encode("ascii") + b"\n")
+            rank.say(json.dumps(readable(task)).encode("ascii") + b"\n")
         running = [rank for rank in ranks if not rank.ended]
         return {"left": len(running)}
 

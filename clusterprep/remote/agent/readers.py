@@ -92,7 +92,7 @@ def read_resolve(*names):
     for name in names:
         # As bytes: text would import the codec of international names, which takes longer than
         # everything else here.
-        encoded_name = name.encode("utf-8")
+        encoded_name = os.fsencode(name)
         try:
             infos = socket.getaddrinfo(encoded_name, None, 0, socket.SOCK_STREAM)
         except socket.gaierror as error:

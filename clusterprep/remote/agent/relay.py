@@ -100,16 +100,21 @@ class RelayedChild(object):
 
     def kill(self):
         """Kill its session; return whether there was any process to kill."""
-        pids = []
+        found = {}
         for name in os.listdir("/proc"):
-            if name.isdigit() and session(int(name)) == self.pid:
-                pids.append(int(name))
-        for pid in pids:
+            if not name.isdigit():
+                continue
+            process = session(int(name))
+            if process[0] == self.pid:
+                found[int(name)] = process
+        for pid, process in found.items():
+            if session(pid) != process:  # it has ended, and the number may be another's by now
+                continue
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:
                 pass
-        return bool(pids)
+        return bool(found)
 
 
 def become(streams, command, env):
@@ -133,13 +138,14 @@ def become(streams, command, env):
 
 
 def session(pid):
-    """Return the session of a running process; 0 if there is none."""
+    """Return session and start of a running process; (0, 0) if there is none."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as source:
             fields = source.read().rpartition(b")")[2].split()
     except OSError:
-        return 0
-    return 0 if fields[0] in (b"Z", b"X") else int(fields[3])
+        return 0, 0
+    is_running = fields[0] not in (b"Z", b"X")
+    return (int(fields[3]), int(fields[19])) if is_running else (0, 0)
 
 
 def environment():

@@ -8,8 +8,9 @@ undo.
 
 An operation is what `wire` of clusterprep/model/operations.py makes. Before it is done,
 `prepare_undo` adds to one that writes: `place`, its path with the root; `running`, whether it is a
-kernel value; `was`, mode, user and group of the file that is there; `uid` and `gid`, those of a new
-file; `folders`, those that are made for it.
+kernel value; `was`, mode, user and group of the file that is there; `attributes`, its extended
+attributes; `kept`, its second name while another file has its place; `uid` and `gid`, those of a
+new file; `folders`, those that are made for it.
 """
 
 import os
@@ -18,46 +19,61 @@ from clusterprep.remote.agent.act import (
     STEPS,
     STEPS_TO_UNDO,
     access_before,
+    bring_back,
     changed_error,
+    coded_attributes,
     current_state,
+    decoded_attributes,
+    free_name,
+    kept_links,
+    kept_name,
     read_manifest,
     read_steps,
+    refuse_large,
     remove_empty_folders,
     run_folder,
+    state_or_large,
 )
 from clusterprep.remote.agent.commands import end_all, refuse_failed, runs_commands, stop_all
 from clusterprep.remote.agent.disk import (
     Stop,
+    attributes_of,
     below_root,
     decoded,
     guarded,
+    keep_link,
     make_folder,
     missing_folders,
     refuse_pinned,
     remove_file,
     remove_leftover,
+    remove_links,
     replace_file,
+    replace_state,
+    reserve,
+    roomy,
     set_value,
 )
-from clusterprep.remote.agent.light import dumps
+from clusterprep.remote.agent.light import dumps, readable
 
+SPARE = "steps.spare"  # of the same folder; takes the place of the journal on a full disk
 SETTLED = ("done", "undone", "kept", "again")  # states of operations that were not interrupted
 
 
 # ---------------------------------------------------------------- the journal
 
 
-def write_journal(folder, step_actions):
-    """Put the journal on disk, before what it says happens."""
+def write_journal(folder, step_actions, grows=False):
+    """Put the journal on disk, before what it says happens.
+
+    Where it `grows`, because something is about to be done, room for its undo is taken as well.
+    """
     path = os.path.join(folder, STEPS)
-    text = dumps(step_actions).encode("ascii") + b"\n"
-    replace_file(
-        path,
-        text,
-        0o600,
-        os.geteuid(),
-        os.getegid(),
-    )
+    text = dumps(readable(step_actions)).encode("ascii")
+    spare = os.path.join(folder, SPARE)
+    if grows:
+        reserve(spare, 2 * len(roomy(text)), 0o600)
+    replace_state(path, text, spare, 0o600)
 
 
 # ---------------------------------------------------------------- doing
@@ -94,17 +110,17 @@ def perform(request):
 def _perform_operation(root, operation, folder, step_actions):
     """Do one operation, noted in the journal before. Yields a command. Raises Stop if it fails."""
     if operation["do"] in ("run", "reboot"):
-        write_journal(folder, step_actions)
+        write_journal(folder, step_actions, grows=True)
         command = yield operation
         codes = operation.get("codes", [0])
         refuse_failed(dict(operation, codes=codes), command)
     else:
-        prepare_undo(root, operation)
-        write_journal(folder, step_actions)
+        prepare_undo(root, operation, os.path.basename(folder))
+        write_journal(folder, step_actions, grows=True)
         write_after(operation)
 
 
-def prepare_undo(root, operation):
+def prepare_undo(root, operation, run):
     """Add to an operation what its undo needs; raise Stop if the file changed since the plan."""
     path = operation["path"]
     is_value = operation["do"] == "value"
@@ -116,8 +132,12 @@ def prepare_undo(root, operation):
         raise changed_error(path, place, seen, "since it was planned")
     if is_value:
         return
+    operation["kept"] = None
+    operation["attributes"] = {}
     if was:
         refuse_pinned(place)
+        operation["kept"] = free_name(kept_name(place, run))
+        operation["attributes"] = coded_attributes(attributes_of(place))
     operation["was"] = was
     operation["uid"] = os.geteuid()
     operation["gid"] = os.getegid()
@@ -138,18 +158,23 @@ def write_after(operation):
     after = decoded(operation["after"])
     if operation["running"]:
         set_value(place, after)
-    elif after is None:
+        return
+    if operation["kept"]:
+        keep_link(place, operation["kept"])
+    if after is None:
         remove_file(place)
-    else:
-        make_folder(os.path.dirname(place))
-        mode, uid, gid = access_before(operation)
-        replace_file(
-            place,
-            after,
-            mode,
-            uid,
-            gid,
-        )
+        return
+    make_folder(os.path.dirname(place))
+    mode, uid, gid = access_before(operation)
+    attributes = decoded_attributes(operation["attributes"])
+    replace_file(
+        place,
+        after,
+        mode,
+        uid,
+        gid,
+        attributes,
+    )
 
 
 # ---------------------------------------------------------------- undoing
@@ -226,6 +251,7 @@ def undo_operation(operation, force):
     except Stop as stop:
         if force:
             operation["state"] = "kept"
+            remove_links(kept_links([operation]))
         return stop.body
     operation["state"] = state_after_undo(operation)
     return None
@@ -271,8 +297,9 @@ def put_back(operation, force):
     place = operation["place"]
     old = before_of(operation)
     new = decoded(operation["after"])
-    seen, access = current_state(operation)
+    seen, access = state_or_large(operation)
     if seen not in (old, new) and not force:
+        refuse_large(operation["path"], place, seen)
         when = "after it was written"
         raise changed_error(operation["path"], place, seen, when, after=operation["after"])
     if operation["running"]:
@@ -284,8 +311,9 @@ def put_back(operation, force):
             remove_file(place)
         remove_empty_folders(operation)
     elif seen != old or access != operation["was"]:
-        mode, uid, gid = operation["was"]
-        replace_file(place, old, mode, uid, gid)
+        # Releases before this one noted no attributes.
+        bring_back(operation, old, decoded_attributes(operation.get("attributes") or {}))
+    remove_links(kept_links([operation]))
 
 
 def run_again(folder, step_actions):

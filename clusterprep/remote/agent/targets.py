@@ -24,9 +24,9 @@ def read_target(path, root="/"):
     except ValueError as error:
         raise NoAnswer("not_a_file", "%s; it is not touched" % error)
     with os.fdopen(fd, "rb") as source:
-        if state.st_size > MAX_TARGET:
-            raise NoAnswer("truncated", "%s has %d bytes" % (path, state.st_size))
-        data = source.read(MAX_TARGET)
+        data = source.read(MAX_TARGET + 1)
+    if len(data) > MAX_TARGET:
+        raise NoAnswer("truncated", "%s has more than %d bytes" % (path, MAX_TARGET))
     mode = stat.S_IMODE(state.st_mode)
     return {
         "data": encoded(data),

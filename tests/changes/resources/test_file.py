@@ -180,3 +180,9 @@ def test_a_reason_survives_with_the_path(reason: str) -> None:
         reason, "/etc/nccl.conf: why"
     )
     assert known_states({"/etc/b": there}) == {"/etc/b": there}
+
+
+def test_a_reason_that_names_the_file_already_names_it_once() -> None:
+    told = "/tmp/x is not touched: /tmp (mode 1777) can be written by all users"
+    found = known_states({"/tmp/x": Absent("not_ours", told)})
+    assert found == Absent("not_ours", told)

@@ -317,7 +317,7 @@ def test_owner_and_mode_are_given_where_they_are_asked_for_and_come_back(node: N
         )
         assert node.ask("undo") == {}
         assert (place.stat().st_mode & 0o777, node.text(CONF)) == (0o640, "old\n")
-        assert place.stat().st_ino != os.fstat(first.fileno()).st_ino
+        assert place.stat().st_ino == os.fstat(first.fileno()).st_ino, "it is the old file itself"
 
 
 @pytest.mark.parametrize("steps", [["commit"], ["commit", "settle"], []])
@@ -420,7 +420,7 @@ def test_the_journal_can_be_read_by_everybody_and_the_bytes_by_their_owner(node:
     }
     assert modes == {
         **dict.fromkeys(["clusterprep", "runs", RUN], 0o755),
-        "manifest.json": 0o644,
+        **dict.fromkeys(["manifest.json", "manifest.spare"], 0o644),
         **dict.fromkeys(["0.before", "0.after", "1.after"], 0o600),
     }
     assert (node.root / "etc/clusterprep").stat().st_mode & 0o777 == 0o755
@@ -624,7 +624,10 @@ def test_a_rollback_that_is_killed_at_any_call_has_undone_the_run_or_not(tmp_pat
 
 @pytest.mark.parametrize("op", ["stage", "commit"])
 def test_a_call_that_is_refused_leaves_all_as_it_was(tmp_path: Path, op: str) -> None:
-    """As a disk that is full; that of a value has a word of its own."""
+    """As a disk that is full; that of a value has a word of its own.
+
+    The journal has room of its own, so that what was committed is noted all the same.
+    """
     for number in itertools.count():
         node = Kinds(tmp_path / str(number))
         if op == "commit":
@@ -635,6 +638,9 @@ def test_a_call_that_is_refused_leaves_all_as_it_was(tmp_path: Path, op: str) ->
             assert answer == {}
             break
         refused = calls.made[number]
+        if op == "commit" and f"/{STATE}/" in refused.path:
+            assert (answer, node.state()) == ({}, "committed"), refused
+            continue
         of_value = refused.path.endswith(VALUE)
         assert answer["no"] == ("failed" if of_value else "no_space"), refused
         assert tree_of(node.root) == node.before, refused
@@ -699,7 +705,13 @@ def test_a_manifest_that_others_can_write_is_not_believed(node: Node, op: str) -
     node.stage()
     manifest = node.root / STATE / "runs" / RUN / "manifest.json"
     manifest.chmod(0o666)
-    assert node.ask(op)["no"] == "not_ours"
+    answer = node.ask(op)
+    if op == "runs":
+        ((run, why),) = answer["damaged"]
+        assert (answer["runs"], run) == ([], RUN)
+        assert "others could have written it" in why
+    else:
+        assert answer["no"] == "not_ours"
     manifest.chmod(0o644)
     assert (node.text(CONF), node.state()) == ("old\n", "staged")
 
@@ -908,7 +920,7 @@ def test_what_was_staged_goes_when_the_agent_ends_and_what_was_committed_stays(
 ) -> None:
     agent = SimpleNamespace(endings=[], ops={})
     act.install(agent)
-    assert sorted(agent.ops) == ["commit", "lock", "runs", "settle", "stage", "undo"]
+    assert sorted(agent.ops) == ["commit", "lock", "runs", "set_aside", "settle", "stage", "undo"]
     (end,) = agent.endings
     spoilt, staged, committed, undone = (Kinds(tmp_path / name) for name in ("a", "b", "c", "d"))
     for node, run in ((spoilt, "1"), (staged, "2"), (committed, "3"), (undone, "4")):
@@ -926,6 +938,81 @@ def test_what_was_staged_goes_when_the_agent_ends_and_what_was_committed_stays(
     died()
     refused = agent.ops["commit"](agent, {"root": str(staged.root), "run": "none"})
     assert refused["no"] == "failed"
+
+
+# ---------------------------------------------------------------- damaged records
+
+SPOILT = {
+    "manifest.json": ("", "it is empty"),
+    "0.before": (None, "No such file or directory"),
+}
+
+
+def spoilt(node: Node, name: str, run: str = RUN) -> Path:
+    """A node on which one run was done whole, and one record of it was damaged afterwards."""
+    for op in ("stage", "commit", "settle"):
+        assert node.ask(op, run, files=[wanted(CONF, "old\n", "new\n")]) == {}
+    place = node.root / STATE / "runs" / run / name
+    text, _ = SPOILT[name]
+    place.unlink() if text is None else place.write_text(text)
+    return place
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_damaged_record_is_moved_aside_with_all_that_is_left_of_it(node: Node, name: str) -> None:
+    place = spoilt(node, name)
+    seen = node.ask("runs")
+    ((run, why),) = seen["damaged"]
+    assert (seen["runs"], run, str(place) in why) == ([], RUN, True)
+    assert why.endswith(SPOILT[name][1])
+    kept = sorted(path.name for path in place.parent.iterdir())
+    assert node.ask("set_aside") == {
+        "moved": [[RUN, str(node.root / STATE / f"damaged-{RUN}"), why]]
+    }
+    assert sorted(path.name for path in (node.root / STATE / f"damaged-{RUN}").iterdir()) == kept
+    assert node.ask("runs") == {"runs": [], "damaged": []}
+    assert node.ask("set_aside") == {"moved": []}
+    assert node.text(CONF) == "new\n"
+    assert node.ask("stage", NEXT, files=[wanted(CONF, "new\n", "newer\n")]) == {}
+
+
+def test_a_run_that_cannot_be_read_stops_the_next_with_its_file(node: Node) -> None:
+    place = spoilt(node, "manifest.json")
+    answer = node.ask("stage", NEXT, files=[wanted(CONF, "new\n", "newer\n")])
+    assert answer == {"no": "damaged", "why": f"{place} cannot be read: it is empty"}
+    assert node.text(CONF) == "new\n"
+
+
+def test_a_damaged_record_keeps_no_other_run_from_its_end(node: Node) -> None:
+    """It may be damaged while another run is under way, and that one is told and finished."""
+    spoilt(node, "manifest.json").write_text("{}")
+    (node.root / STATE / "runs" / RUN).rename(node.root / STATE / "apart")
+    for op in ("stage", "commit"):
+        node.ask(op, NEXT, files=[wanted(CONF, "new\n", "newer\n")])
+    (node.root / STATE / "apart").rename(node.root / STATE / "runs" / RUN)
+    assert [row["run"] for row in node.ask("runs")["runs"]] == [NEXT]
+    assert node.ask("lock")["last"] == 0
+    held(node)
+    assert node.ask("settle", NEXT) == {}
+
+
+def test_a_second_record_of_the_same_name_takes_another_name_aside(node: Node) -> None:
+    (node.root / STATE / f"damaged-{RUN}").mkdir(parents=True)
+    spoilt(node, "manifest.json")
+    ((_, folder, _),) = node.ask("set_aside")["moved"]
+    assert folder.endswith(f"damaged-{RUN}-2")
+
+
+def test_steps_that_cannot_be_read_are_damage_too_and_are_not_forgotten(node: Node) -> None:
+    for op in ("stage", "commit", "settle"):
+        assert node.ask(op, files=[]) == {}
+    steps = node.root / STATE / "runs" / RUN / act.STEPS
+    steps.write_text("[")
+    steps.chmod(0o600)
+    assert node.ask("runs")["damaged"][0][1].startswith(f"{steps} cannot be read: ")
+    for number in range(act.KEEP + 2):
+        finished(node, f"20261123-{number:06d}-0000", "undo", files=[], number=1)
+    assert steps.exists()
 
 
 # ---------------------------------------------------------------- the order on disk

@@ -182,16 +182,19 @@ def test_a_file_is_read_with_its_state_and_no_file_is_none(tmp_path: Path) -> No
     assert (data, state and state.st_ino) == (b"it\n", path.stat().st_ino)
 
 
-@pytest.mark.parametrize(("more", "read"), [(0, 0), (1, 1), (2, 1)])
-def test_a_file_is_read_to_one_byte_more_than_any_is_written(
-    tmp_path: Path, more: int, read: int
-) -> None:
-    """So one that is too long is never taken for one that is not."""
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_a_file_that_is_too_large_to_be_kept_is_not_read_in_part(tmp_path: Path, more: int) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x" * (disk.MAX_FILE + more))
-    data, _ = disk.current(str(path))
-    assert data is not None
-    assert len(data) == disk.MAX_FILE + read == (1 << 20) + read
+    if more:
+        assert body(disk.current, str(path)) == {
+            "no": "truncated",
+            "why": f"{path} has more than 1048576 bytes",
+        }
+    else:
+        data, _ = disk.current(str(path))
+        assert data is not None
+        assert len(data) == disk.MAX_FILE == 1 << 20
 
 
 @pytest.mark.parametrize(

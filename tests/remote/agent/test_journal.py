@@ -9,6 +9,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -128,12 +129,62 @@ def test_what_cannot_be_read_is_not_taken_for_what_is_not_there(
         read_journal(str(tmp_path))
 
 
-def test_a_manifest_that_cannot_be_read_is_no_run_that_had_not_begun(tmp_path: Path) -> None:
-    manifest = remembered(tmp_path, "10", "done") / "manifest.json"
+def replaced(manifest: Path, text: str) -> None:
+    manifest.write_text(text)
+
+
+def made_a_folder(manifest: Path) -> None:
     manifest.unlink()
     manifest.mkdir()
-    with pytest.raises(IsADirectoryError):
-        read_journal(str(tmp_path))
+
+
+def without_old_bytes(manifest: Path) -> None:
+    files = [{"backup": "0.before", "after": None}]
+    replaced(manifest, json.dumps({"run": "10", "cluster": "a", "state": "done", "files": files}))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "empty": (lambda at: replaced(at, ""), "it is empty"),
+    "blank": (lambda at: replaced(at, " \n"), "it is empty"),
+    "cut": (lambda at: replaced(at, at.read_text()[:20]), ""),
+    "another-shape": (lambda at: replaced(at, '["run"]'), "list indices"),
+    "without-a-state": (
+        lambda at: replaced(at, '{"run": "10", "cluster": "a"}'),
+        "it has no 'state'",
+    ),
+    "without-files": (
+        lambda at: replaced(at, '{"run": "10", "cluster": "a", "state": "done"}'),
+        "it has no 'files'",
+    ),
+    "an-unknown-state": (
+        lambda at: replaced(at, at.read_text().replace("done", "gone")),
+        "'gone' is no state of a run",
+    ),
+    "of-another-run": (
+        lambda at: replaced(at, at.read_text().replace('"10"', '"20"')),
+        "it is of run 20",
+    ),
+    "too-large": (lambda at: replaced(at, " " * (300 << 10)), "is larger than 262144 bytes"),
+    "a-folder": (made_a_folder, "others could have written it|Is a directory"),
+    "of-others": (lambda at: at.chmod(0o666), "mode 0666: others could have written it"),
+    "without-old-bytes": (without_old_bytes, "its file 0.before is missing"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_run_whose_record_is_damaged_is_told_with_its_file_beside_the_others(
+    tmp_path: Path, name: str
+) -> None:
+    """It is no run that had not begun, and it hides none of the others."""
+    spoil, words = DAMAGE[name]
+    remembered(tmp_path, "20", "done")
+    manifest = remembered(tmp_path, "10", "done") / "manifest.json"
+    spoil(manifest)
+    journal = read_journal(str(tmp_path))
+    assert [row[0] for row in journal["runs"]] == ["20"]
+    ((run, why),) = journal["damaged"]
+    assert (run, why.startswith(f"{manifest} cannot be read: ")) == ("10", True)
+    assert re.search(words, why), why
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,37 @@ def test_where_others_decide_nothing_is_touched(name: str, tmp_path: Path) -> No
     assert words in no.value.why
 
 
+@pytest.mark.machine
+@as_root
+@pytest.mark.parametrize(
+    ("path", "mode", "advised"),
+    [
+        ("tmp", 0o1777, False),
+        ("var/tmp", 0o1777, False),
+        ("dev/shm", 0o1777, False),
+        ("home/alice", 0o775, False),
+        ("srv/shared", 0o2775, False),
+        ("srv/open", 0o777, False),
+        ("etc/open", 0o777, False),
+        ("etc/sticky", 0o1775, False),
+        ("etc/group", 0o775, True),
+        ("etc", 0o775, True),
+        ("etcetera", 0o775, False),
+        ("var/lib/clusterprep", 0o777, True),
+        ("var/lib/clusterprep/runs", 0o775, True),
+    ],
+)
+def test_a_mode_that_programs_rely_on_is_never_to_be_taken_off(
+    path: str, mode: int, advised: bool, tmp_path: Path
+) -> None:
+    """`chmod go-w /tmp` breaks every user of a node; only among our settings it mends something."""
+    at = given(folder(tmp_path / path), mode)
+    why = str(places.refusal(f"{at}/file", str(tmp_path)))
+    assert ("chmod" in why) == advised, why
+    assert (f"chmod go-w {at} takes that off" in why) == advised
+    assert ("choose a folder that no other user can write" in why) != advised
+
+
 @pytest.mark.parametrize("name", FINE)
 def test_what_root_has_laid_is_followed(name: str, tmp_path: Path) -> None:
     FINE[name](tmp_path)
