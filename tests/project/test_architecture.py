@@ -61,6 +61,7 @@ WORLDLY = {
     "cli.commands.record": "takes the time of a run that an error ended",
     "cli.history": "declares the options of the commands about earlier runs, ends them",
     "runtime.plugins": "finds plug-ins by their files",
+    "runtime.files": "opens the files that the controller writes",
     "runtime.clock": "watches the clock, from a thread",
     "runtime.signals": "asks how signals are dealt with",
     "runtime.budget": "knows when its process was started",
