@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import pty
+import select
 import sys
 from collections.abc import Callable
 
@@ -16,6 +16,7 @@ from clusterprep.model import ChangeRow
 
 # Sets the clipboard, the title, clears the screen, in 7 and 8 bits; goes back; turns directions.
 HOSTILE = "old\x1b]52;c;Y3VybCBldmls\x07\x1b]0;title\x07\x1bc\x9b2J\r\x08\u202e\udc9b\u2028end"
+A_MOMENT = 0.3  # seconds in which the kernel passes on what was written
 ACTING = "\x1b\x07\x9b\r\x08\u202e\u2028\x00\x7f"
 
 
@@ -23,15 +24,13 @@ def shown_on_terminal(write: Callable[[], object], monkeypatch: pytest.MonkeyPat
     """Return what a terminal gets of what is written to stdout and stderr."""
     master, slave = pty.openpty()
     with os.fdopen(slave, "w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
-        os.set_blocking(master, False)
         monkeypatch.setattr(sys, "stdout", stream)
         monkeypatch.setattr(sys, "stderr", stream)
         write()
         stream.flush()
         shown = b""
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                shown += os.read(master, 1 << 16)
+        while select.select([master], [], [], A_MOMENT)[0]:
+            shown += os.read(master, 1 << 16)
     os.close(master)
     # The terminal driver makes \r\n of the ends of lines.
     return shown.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
@@ -74,7 +73,8 @@ def test_a_pipe_gets_every_byte(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_difference_that_is_approved_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = ChangeRow("file", "/etc/x.conf\x1bc", ("n1",), "edit", f"-{HOSTILE}\n+new\n")
+    diff = f"-{HOSTILE}\n+new\n"
+    row = ChangeRow(("n1",), "file", "/etc/x.conf\x1bc", "edit", "done", diff)
     monkeypatch.setattr("click.confirm", lambda question, err: True)
     shown = shown_on_terminal(lambda: terminal.confirm([row]), monkeypatch)
     assert not has_control(shown), repr(shown)
