@@ -47,6 +47,7 @@ WORLDLY = {
     "cli.main": "reads options and the terminal, prints, asks, exits",
     "cli.options": "declares options",
     "cli.terminal": "shows and asks at the terminal",
+    "cli.output": "writes to stdout and stderr",
     "jobs.diagnose.sources": "reads the user's logs",
     "cli.init.command": "reads options, writes the inventory, tells what it wrote",
     "cli.init.sources": "asks Slurm's own command for its nodes",
@@ -102,6 +103,7 @@ IMPURE_CALLS = frozenset(
 SPEAKERS = {
     "cli.main": "speaks to people",
     "cli.terminal": "speaks to people",
+    "cli.output": "speaks to people",
     "jobs.diagnose.sources": "reads standard input for `-`",
     "cli.init.command": "is a part of the command line",
     "cli.history": "is a part of the command line",
