@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import click
 
@@ -142,8 +143,16 @@ def _log_bug(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _write_private(path: str, text: str) -> None:
-    """Write a file that only its owner may read: a traceback may quote answers of nodes."""
+    """Write a file that only its owner may read: a traceback may quote answers of nodes.
+
+    Raises OSError. A disk that is full then has no half of it.
+    """
     from clusterprep.runtime import files
 
-    with open(files.open_emptied(path), "w", encoding="utf-8") as sink:
-        sink.write(text)
+    descriptor = files.open_emptied(path)
+    try:
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as sink:
+            sink.write(text)
+    except OSError:
+        Path(path).unlink(missing_ok=True)
+        raise
