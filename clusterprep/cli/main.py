@@ -19,7 +19,7 @@ from clusterprep.cli import options
 from clusterprep.cli.exit import ending, leave
 from clusterprep.cli.history import compare, history, report
 from clusterprep.cli.init.command import init
-from clusterprep.cli.output import say, say_line, write_stdout, write_text
+from clusterprep.cli.output import say, say_line, write_stdout, show_text
 from clusterprep.errors import ClusterprepError
 
 if TYPE_CHECKING:
@@ -355,7 +355,7 @@ def _environment(invocation: Invocation, params: dict[str, Any]) -> Report:
     else:
         report, environment = env.run(invocation)
     if target:
-        write_text(pages.target_text(inventory, environment, target, node))
+        show_text(pages.target_text(inventory, environment, target, node))
         raise SystemExit(report.code)
     return pages.limited_to_node(report, node) if node else report
 
@@ -368,7 +368,7 @@ def _launch(invocation: Invocation, params: dict[str, Any]) -> Report:
     request = arguments.launch_request(params)
     if params["form"]:
         code, text = launch.print_launch(invocation, request, params["form"])
-        write_text(text)
+        show_text(text)
         raise SystemExit(code)
     screen = arguments.launch_screen(params, invocation.run, say_line)
     return launch.run(invocation, request, screen)

@@ -20,7 +20,7 @@ def write_stdout(pieces: Iterable[str]) -> None:
     sys.stdout.flush()
 
 
-def write_text(text: str) -> None:
+def show_text(text: str) -> None:
     """Write to stdout what is no report, such as the file of `env --target`.
 
     A pipe gets every byte. A terminal gets no control characters but tabs and ends of lines.

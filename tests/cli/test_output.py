@@ -45,7 +45,7 @@ def has_control(text: str) -> bool:
     [
         pytest.param(lambda: output.say(f"one\n{HOSTILE}\nthree"), id="say"),
         pytest.param(lambda: output.say_line(f"one\n{HOSTILE}\nthree"), id="say_line"),
-        pytest.param(lambda: output.write_text(f"one\n\t{HOSTILE}\nthree\n"), id="write_text"),
+        pytest.param(lambda: output.show_text(f"one\n\t{HOSTILE}\nthree\n"), id="show_text"),
     ],
 )
 def test_a_terminal_gets_text_alone(
@@ -68,7 +68,7 @@ def test_a_node_adds_no_line_to_ours(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_pipe_gets_every_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = io.StringIO()
     monkeypatch.setattr(sys, "stdout", pipe)
-    output.write_text("export A='\t\x1b'\n")
+    output.show_text("export A='\t\x1b'\n")
     assert pipe.getvalue() == "export A='\t\x1b'\n"
 
 

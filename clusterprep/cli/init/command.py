@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterprep.cli import options
-from clusterprep.cli.output import say_line, write_text
+from clusterprep.cli.output import say_line, show_text
 from clusterprep.errors import Refused
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _save(params: dict[str, Any], text: str, made: Draft) -> None:
     """Write the inventory; the file appears only after it was read as every command reads it."""
     target = params["output"]
     if target == "-":
-        write_text(text)
+        show_text(text)
         return
     from clusterprep.runtime import files
 
@@ -233,7 +233,7 @@ def _save(params: dict[str, Any], text: str, made: Draft) -> None:
         fresh.unlink(missing_ok=True)
     left_out = f", {len(made.left_out)} left out" if made.left_out else ""
     done = f"{target}: {len(made.nodes)} nodes{left_out}. "
-    write_text(f"{done}Look it through, then: clusterprep check {target}\n")
+    show_text(f"{done}Look it through, then: clusterprep check {target}\n")
 
 
 def _check_inventory(path: Path, made: Draft) -> None:

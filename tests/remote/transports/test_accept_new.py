@@ -122,3 +122,30 @@ def test_a_folder_in_place_of_the_file_is_told(tmp_path: Path) -> None:
         assert f"{tmp_path}/known_hosts cannot be read: Is a directory" in refusal
     assert KnownHosts.from_path(str(tmp_path / "none")).trouble == ""
     assert KnownHosts.from_path(str(tmp_path / "known_hosts")).trouble == "Is a directory"
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file may grow beyond `size` bytes, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("room", [0, 1, 20])
+def test_a_disk_that_is_full_takes_no_part_of_a_line(room: int, tmp_path: Path) -> None:
+    """The next line would stand behind it, and be none."""
+    file = tmp_path / "known_hosts"
+    old = f"n2 {text_of(OTHER)}\n"
+    file.write_text(old)
+    keys, where = HostKeys(str(tmp_path / "system")), route(tmp_path)
+    with largest_file(len(old) + room):
+        refusal = verified(keys, where)
+    assert refusal.startswith("host_key_unknown: ")
+    assert f"and {file} cannot be written: " in refusal
+    assert file.read_text() == old
+    assert verified(keys, where) == ""
+    assert file.read_text() == f"{old}n1 {text_of(SHOWN)}\n"
