@@ -19,7 +19,7 @@ from clusterprep.cli import options
 from clusterprep.cli.exit import ending, leave
 from clusterprep.cli.history import compare, history, report
 from clusterprep.cli.init.command import init
-from clusterprep.cli.output import say, say_line, write_stdout, show_text
+from clusterprep.cli.output import say, say_line, show_text, write_stdout
 from clusterprep.errors import ClusterprepError
 
 if TYPE_CHECKING:
