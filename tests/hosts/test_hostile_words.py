@@ -8,10 +8,12 @@ job. No report, log, history or terminal has it.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import select
 import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,10 +158,11 @@ def program(host: Host, place: str, text: str, way: str) -> Fault:
 
 def needles() -> list[str]:
     """Parts of the password, in every form of it, that nothing else says."""
-    here: dict[str, object] = {}
-    exec(FORMS.replace("#!REAL", ""), here)  # noqa: S102 - our own text, as the hosts run it
+    program = FORMS.replace("#!REAL", "") + "print(json.dumps(forms_of(sys.argv[1])))"
+    argv = [sys.executable, "-c", program, PASSWORD]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
     middles = []
-    for form in here["forms_of"](PASSWORD):  # type: ignore[operator]
+    for form in json.loads(done.stdout):
         third = len(form) // 3
         middles.append(form[third : 2 * third])
     return [*middles, "r0ub4", "c0rre"]
