@@ -80,8 +80,12 @@ def launch_screen(params: Mapping[str, Any], run: str, say: Callable[[str], None
     if params["log_dir"] is not None:
         return Screen(say, params["fold"], Path(params["log_dir"]))
     runs = state_folder() / "launch"
-    # What jobs print is not for all users of this machine.
-    runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        # What jobs print is not for all users of this machine.
+        runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        message = f"{runs}, for what the ranks print, cannot be made: {error.strerror}"
+        raise InputError.of(message, hint="--log-dir names another folder") from None
     forget_old(runs)
     return Screen(say, params["fold"], runs / run)
 

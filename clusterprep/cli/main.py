@@ -19,6 +19,7 @@ from clusterprep.cli import options
 from clusterprep.cli.exit import ending, leave
 from clusterprep.cli.history import compare, history, report
 from clusterprep.cli.init.command import init
+from clusterprep.cli.output import say, say_line, show_text, write_stdout
 from clusterprep.errors import ClusterprepError
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ def diagnose(logs: tuple[str, ...], redact: bool, **params: Any) -> None:
         diagnosis = diagnose_command.without_names(diagnosis, hosts)
     if params["fmt"] == "json":
         for notice in diagnosis.notices:
-            click.echo(f"clusterprep: {notice}", err=True)
+            say(f"clusterprep: {notice}")
 
     def render(fmt: str, **page: Any) -> list[str]:
         return [pages.render(diagnosis, fmt, **page)]
@@ -237,7 +238,7 @@ def explain(topic: str) -> None:
     """What a check, a variable or a cause means, why it matters, how to fix it."""
     from clusterprep.cli.commands.explain import page
 
-    click.echo(page(topic))
+    write_stdout((page(topic), "\n"))
 
 
 @cli.command()
@@ -356,8 +357,7 @@ def _environment(invocation: Invocation, params: dict[str, Any]) -> Report:
     else:
         report, environment = env.run(invocation)
     if target:
-        text = pages.target_text(inventory, environment, target, node)
-        click.echo(text, nl=False)
+        show_text(pages.target_text(inventory, environment, target, node))
         raise SystemExit(report.code)
     return pages.limited_to_node(report, node) if node else report
 
@@ -366,14 +366,13 @@ def _launch(invocation: Invocation, params: dict[str, Any]) -> Report:
     """Return the launch as a report. With --print, print its text and exit."""
     from clusterprep.cli import arguments
     from clusterprep.cli.commands import launch
-    from clusterprep.cli.terminal import line_on_stderr
 
     request = arguments.launch_request(params)
     if params["form"]:
         code, text = launch.print_launch(invocation, request, params["form"])
-        click.echo(text, nl=False)
+        show_text(text)
         raise SystemExit(code)
-    screen = arguments.launch_screen(params, invocation.run, line_on_stderr)
+    screen = arguments.launch_screen(params, invocation.run, say_line)
     return launch.run(invocation, request, screen)
 
 

@@ -21,8 +21,10 @@ from typing import Any
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node
 from clusterprep.remote import bootstrap
+from clusterprep.remote.transports.filtered_channel import FilteredChannel, without_secret
 from clusterprep.remote.transports.frames import MAX_FRAME, Frame, FrameReader
 from clusterprep.remote.transports.protocol import Channel, Transport
+from clusterprep.remote.transports.secret_filter import SecretFilter
 from clusterprep.remote.transports.sudo import SudoPassword, open_with_sudo
 from clusterprep.runtime.clock import running_seconds
 
@@ -49,10 +51,13 @@ Password = Callable[[Node], SudoPassword | None]
 class Link:
     """One agent, for one thread at a time. `pulse` may be called from another thread."""
 
-    def __init__(self, node: Node, channel: Channel, nonce: str) -> None:
+    def __init__(
+        self, node: Node, channel: Channel, nonce: str, secret_filter: SecretFilter | None = None
+    ) -> None:
         self.node = node
         self.hello: Frame = {}
-        self._channel = channel
+        self._filter = secret_filter or SecretFilter()
+        self._channel = FilteredChannel(channel, self._filter)
         self._reader = FrameReader(nonce)
         self._sending = threading.Lock()
         self._events: deque[Frame] = deque()
@@ -200,7 +205,8 @@ class Link:
 
     def _sort(self, frames: Iterable[Frame]) -> None:
         """Keep awaited answers for `receive` and events for `poll`; drop the rest."""
-        for frame in frames:
+        for unfiltered in frames:
+            frame = self._filter.frame(unfiltered)
             number = frame.get("id")
             # Each answer is kept once, or a node could fill the controller's memory.
             if type(number) is int and number in self._awaited:
@@ -220,12 +226,12 @@ class Link:
         return f"the agent ended: {stderr}"
 
     def _loss(self, reason: str, detail: str) -> LinkLost:
-        self.lost = LinkLost(reason, detail)
+        self.lost = without_secret(LinkLost(reason, detail), self._filter)
         return self.lost
 
     def _no_hello(self, lost: LinkLost) -> Unreached:
         """Return the error for an agent that was lost before its first frame."""
-        output = f"{self._reader.rest} {self._stderr()}".strip()
+        output = f"{self._filter.text(self._reader.rest)} {self._stderr()}".strip()
         tail = _last_of(output)
         if bootstrap.NO_PYTHON in output:
             remedy = "apt-get install python3-minimal"
@@ -256,12 +262,36 @@ def open_link(
     that `first(link)` sends follow the agent's source at once, so that their answers cost no
     further round trip.
     """
+    secret = password(node)
+    secret_filter = secret.filter if secret is not None else SecretFilter()
+    try:
+        return _open(
+            transport,
+            node,
+            parts,
+            secret,
+            secret_filter,
+            first,
+        )
+    except Unreached as error:
+        raise without_secret(error, secret_filter) from None
+
+
+def _open(
+    transport: Transport,
+    node: Node,
+    parts: Sequence[str],
+    secret: SudoPassword | None,
+    secret_filter: SecretFilter,
+    first: Callable[[Link], object] | None,
+) -> Link:
+    """Return the link of `open_link`. Raises Unreached, whose text may quote the node."""
     nonce = os.urandom(8).hex()
     if node.ssh.become:
-        channel = open_with_sudo(transport, node, password(node))
+        channel = open_with_sudo(transport, node, secret)
     else:
         channel = transport.open(node, bootstrap.command())
-    link = Link(node, channel, nonce)
+    link = Link(node, channel, nonce, secret_filter)
     try:
         try:
             channel.send(bootstrap.payload(nonce, parts, channel.near))

@@ -23,6 +23,7 @@ from clusterprep.errors import Unreached
 from clusterprep.model import Node
 from clusterprep.remote import bootstrap
 from clusterprep.remote.transports.protocol import Channel, Transport
+from clusterprep.remote.transports.secret_filter import SecretFilter
 from clusterprep.runtime.clock import running_seconds
 
 # Seconds for sudo to ask or to start the command, and as many for its answer to the password.
@@ -46,6 +47,7 @@ class SudoPassword:
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
+        self.filter = SecretFilter(secret)  # takes the password out of what nodes send
         self._changed = threading.Condition()
         self._accepted: set[str | None] = set()  # users whose password a node has accepted
         self._trying: set[str | None] = set()  # users whose first node has not answered yet
@@ -99,10 +101,6 @@ class SudoPassword:
                 if is_first:
                     self._trying.discard(user)
                 self._changed.notify_all()
-
-    def hidden(self, text: str) -> str:
-        """Return a node's text without the password, which a program instead of sudo may print."""
-        return text.replace(self._secret, "…")
 
     def _noted(self, node: Node, error: Unreached, is_first: bool) -> Unreached:
         """Note how a node failed. Returns the error to raise.
@@ -212,7 +210,7 @@ class _Dialogue:
         text = stderr.decode("utf-8", "replace")
         # First of all: of a password that is cut, or has two blanks, a part would be shown below.
         if self._password is not None:
-            text = self._password.hidden(text)
+            text = self._password.filter.text(text)
         text = " ".join(text.split())
         return text[-STDERR_SHOWN:] or "no word"
 
