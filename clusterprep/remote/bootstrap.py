@@ -50,9 +50,13 @@ MAX_PARCELS = 98304
 MAGIC = MAGIC_NUMBER.hex()
 MARSHAL_VERSION = 2  # a format of marshal that every Python 3 reads
 NO_PYTHON = "clusterprep-no-python"
+# -I takes the working folder, PYTHON* variables and the user's packages off the path of modules: a
+# file there would run as root. -S leaves out the site's start-up code, -B writes no files.
+FLAGS = "-ISB"
+# The agent and all that it starts work in /, where only root can put a file in the way.
 _SHELL = (
-    "for p in /usr/bin/python3 python3 /usr/libexec/platform-python; do "
-    'command -v "$p" >/dev/null 2>&1 && exec "$p" -EsSB -c "$0"; done; echo ' + NO_PYTHON
+    "cd /; for p in /usr/bin/python3 python3 /usr/libexec/platform-python; do "
+    'command -v "$p" >/dev/null 2>&1 && exec "$p" ' + FLAGS + ' -c "$0"; done; echo ' + NO_PYTHON
 )
 _DEFINE = """
 import sys

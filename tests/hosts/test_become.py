@@ -174,3 +174,33 @@ def test_a_program_in_the_place_of_sudo_gets_the_password_once_and_no_report_sho
     assert heard.count(RIGHT) == (0 if kind == "twice" else 1)
     if heard:
         assert "you said …" in found["message"]
+
+
+# ---------------------------------------------------------------- files in the way
+
+PLANTED = """\
+import os, sys
+with open("/tmp/ran", "a") as log:
+    log.write("%s as user %d\\n" % (__name__, os.geteuid()))
+sys.path[:] = [path for path in sys.path if path]
+del sys.modules[__name__]
+__import__(__name__)
+"""
+
+
+def test_no_file_of_the_login_user_s_home_is_run_by_root_or_in_the_job_s_python(lab: Lab) -> None:
+    """sudo keeps the folder that the session begins in."""
+    host = lab.host("n1")
+    names = ("resource", "struct", "subprocess", "ctypes", "json", "binascii")
+    for name in names:
+        host.write(f"/home/{USER}/{name}.py", PLANTED)
+    try:
+        answer = check(
+            lab, RIGHT, "--limit", "n1", "--deep", "--only", "ssh.reach,gpu.,mem.,python.env"
+        )
+        ran = host.run(["sh", "-c", "cat /tmp/ran; rm -f /tmp/ran"], check=False).stdout
+    finally:
+        host.run(["rm", "-f", *(f"/home/{USER}/{name}.py" for name in names)])
+    assert reached(answer) == ["n1"]
+    assert answer.report["nodes"][0]["facts"]["python.env"], "the job's interpreter was asked"
+    assert ran == ""

@@ -99,9 +99,9 @@ def goes_on(process: subprocess.Popen[str]) -> Answer:
 
 def quiet(lab: Lab) -> None:
     end = time.monotonic() + 60
-    while any(host.processes("EsSB") for host in lab.hosts) and time.monotonic() < end:
+    while any(host.processes("-ISB") for host in lab.hosts) and time.monotonic() < end:
         time.sleep(0.02)
-    assert {host.name: host.processes("EsSB") for host in lab.hosts} == {
+    assert {host.name: host.processes("-ISB") for host in lab.hosts} == {
         host.name: [] for host in lab.hosts
     }
 
@@ -275,7 +275,7 @@ def test_an_agent_that_is_killed_after_the_commit_leaves_all_new(lab: Lab) -> No
 
 
 def kill_agent(host: Host) -> None:
-    for pid in host.processes("EsSB"):
+    for pid in host.processes("-ISB"):
         host.run(["kill", "-9", str(pid)], check=False)
 
 
@@ -301,7 +301,7 @@ def test_agents_whose_controller_gives_no_sign_end_and_drop_what_was_staged(lab:
     process = stopped(lab, "stage answered")
     assert apply(lab).code == 4
     end = time.monotonic() + SECONDS
-    while any(host.processes("EsSB") for host in lab.hosts):
+    while any(host.processes("-ISB") for host in lab.hosts):
         assert time.monotonic() < end
         time.sleep(0.5)
     equal(lab, OLD)
