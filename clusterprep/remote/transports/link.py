@@ -10,7 +10,6 @@ against this module, `tests/support/hostile.py` hosts that lie.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
@@ -47,7 +46,12 @@ Password = Callable[[Node], SudoPassword | None]
 
 
 class Link:
-    """One agent, for one thread at a time. `pulse` may be called from another thread."""
+    """One agent, for one thread at a time. `send_waiting` may be called from another thread.
+
+    A request is sent at once by `send`, which may block for as long as the node takes nothing, or
+    left to such a thread by `post`. Requests leave in the order of these calls. Once a send has
+    failed nothing more is sent, because a part of a request may be on its way.
+    """
 
     def __init__(self, node: Node, channel: Channel, nonce: str) -> None:
         self.node = node
@@ -55,6 +59,11 @@ class Link:
         self._channel = channel
         self._reader = FrameReader(nonce)
         self._sending = threading.Lock()
+        # Requests that are not sent yet, as values: of a large one the text is made when its turn
+        # has come, so that the texts of all nodes are not in memory at once.
+        self._unsent: deque[Sequence[Frame]] = deque()
+        self._broken: LinkLost | None = None  # why nothing more can be sent
+        self.under_way = 0  # bytes of a text that is being sent
         self._events: deque[Frame] = deque()
         self._last_heard = running_seconds()
         self.received = 0  # bytes
@@ -82,6 +91,19 @@ class Link:
 
     def send_all(self, *requests: tuple[str, Mapping[str, Any]]) -> list[int]:
         """Send several requests at once, for one round trip together. Returns their numbers."""
+        numbers = self._queue(requests)
+        with self._sending:
+            self._send_unsent()
+        self.send_waiting()
+        if self._broken is not None:
+            raise self._broken
+        return numbers
+
+    def post(self, op: str, **body: Any) -> int:
+        """Queue a request for `send_waiting`. Returns its number; `receive` raises its failure."""
+        return self._queue([(op, body)])[0]
+
+    def _queue(self, requests: Iterable[tuple[str, Mapping[str, Any]]]) -> list[int]:
         numbers = []
         bodies = []
         for op, body in requests:
@@ -89,8 +111,17 @@ class Link:
             numbers.append(self._asked)
             bodies.append({"id": self._asked, "op": op, **body})
         self._awaited.update(numbers)
-        self._write(bodies)
+        self._unsent.append(bodies)
         return numbers
+
+    def send_waiting(self) -> None:
+        """Send what is queued, unless another thread does. Never raises."""
+        # That thread may have looked at the queue a moment ago: so it is looked at again behind it.
+        while self._unsent and self._sending.acquire(blocking=False):
+            try:
+                self._send_unsent()
+            finally:
+                self._sending.release()
 
     def receive(self, number: int, timeout: float) -> Frame:
         """Return the answer to request `number`.
@@ -99,10 +130,35 @@ class Link:
         the agent ends, falls silent or has not answered after `timeout` seconds.
         """
         end = running_seconds() + timeout
-        while number not in self._answers:
+        answer = self._take_answer(number)
+        while answer is None:
             self._read(end)
-        self._taken = self.received
-        return self._answers.pop(number)
+            answer = self._take_answer(number)
+        return answer
+
+    def receive_now(self, number: int, timeout: float = 0.0) -> Frame | None:
+        """Return the answer to request `number` if it has come after one read, else None.
+
+        The read waits up to `timeout` seconds for a first byte. Raises LinkLost if the agent has
+        ended or fallen silent.
+        """
+        answer = self._take_answer(number)
+        if answer is None:
+            self._read(running_seconds() + timeout, patient=True)
+            answer = self._take_answer(number)
+        return answer
+
+    def _take_answer(self, number: int) -> Frame | None:
+        """Return an answer that has come, else None. Raises LinkLost if its request was not sent.
+
+        Of a node that takes no requests the answers to earlier ones still count.
+        """
+        answer = self._answers.pop(number, None)
+        if answer is not None:
+            self._taken = self.received
+        elif self._broken is not None:
+            raise self._broken
+        return answer
 
     def request(self, op: str, timeout: float, **body: Any) -> Frame:
         """Send one request and return its answer."""
@@ -119,7 +175,7 @@ class Link:
         return events
 
     def load(self, part: str) -> None:
-        """Send a further part of the agent.
+        """Queue a further part of the agent, for `send_waiting` or before the next request.
 
         Whether the agent accepted it shows in the answers to requests for that part.
         """
@@ -127,12 +183,17 @@ class Link:
             body = bootstrap.load_as_code(part)
         else:
             body = bootstrap.load_as_text(part)
-        self.send("load", **body)
+        self.post("load", **body)
 
-    def pulse(self) -> None:
-        """Send a sign of life, without which an agent ends itself. Never raises."""
-        with contextlib.suppress(LinkLost):
-            self._write([{"op": "pulse"}])
+    def pulse(self) -> bool:
+        """Queue a sign of life, without which an agent ends itself, for `send_waiting`.
+
+        Returns False, and queues nothing, if requests wait already: they are as good.
+        """
+        if self._unsent or self._broken is not None:
+            return False
+        self._unsent.append([{"op": "pulse"}])
+        return True
 
     def close(self) -> None:
         self._channel.close()
@@ -148,16 +209,22 @@ class Link:
         self.hello = self._events.popleft()
         self._is_up = True
 
-    def _write(self, bodies: Iterable[Frame]) -> None:
-        """Send requests, one line each. Raises LinkLost."""
-        lines = [json.dumps(body, separators=(",", ":")).encode() + b"\n" for body in bodies]
-        data = b"".join(lines)
-        with self._sending:
+    def _send_unsent(self) -> None:
+        """Send what is queued, one line for each request. The caller holds `_sending`."""
+        while self._unsent:
+            bodies = self._unsent.popleft()
+            if self._broken is not None:
+                continue
+            lines = [json.dumps(body, separators=(",", ":")).encode() + b"\n" for body in bodies]
+            data = b"".join(lines)
+            self.under_way = len(data)
             try:
                 self._channel.send(data)
             except LinkLost as error:
                 self.lost = error
-                raise
+                self._broken = error
+            finally:
+                self.under_way = 0
 
     def _read(self, end: float, patient: bool = False) -> None:
         """Read once, and sort the frames into answers and events.
@@ -168,7 +235,7 @@ class Link:
         if now >= end and not patient:
             raise self._loss("timed_out", "the agent did not answer in time")
         limit = min(end - now, READ_LIMIT)
-        data = self._receive_bytes(max(0.001, limit))
+        data = self._receive_bytes(max(0.0, limit))
         if data is None:
             return
         self._last_heard = running_seconds()
