@@ -364,7 +364,7 @@ def _take_answers(
     while awaited:
         now = running_seconds()
         heard = _sweep(awaited, answers, 0.0)
-        if not heard and now >= end or now >= very_end:
+        if now >= (very_end if heard else end):
             break
         if awaited and not heard:
             _sweep(awaited, answers, min(SWEEP, max(end - now, 0.0)))

@@ -167,11 +167,10 @@ class Entrance(object):
 
         A connection that is of no use is closed.
         """
-        for position, entry in enumerate(self._waiting):
-            if entry[0] is sock:
-                break
-        else:
+        entries = [entry for entry in self._waiting if entry[0] is sock]
+        if not entries:
             return False  # closed since
+        entry = entries[0]
         try:
             data = sock.recv(len(self._token) - len(entry[1]))
         except BlockingIOError:
@@ -181,7 +180,7 @@ class Entrance(object):
         entry[1] += data
         if data and len(entry[1]) < len(self._token):
             return False
-        del self._waiting[position]
+        self._waiting.remove(entry)
         if entry[1] == self._token:
             return True
         sock.close()

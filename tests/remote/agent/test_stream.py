@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,8 +66,8 @@ def test_a_client_without_the_secret_is_served_nothing(server: tuple[stream.Serv
 def children(server: stream.Server) -> int:
     """The processes of the server's session besides itself."""
     found = 0
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        letter, session = processes.process_stat(int(pid))
+    for place in Path("/proc").glob("[0-9]*"):
+        letter, session = processes.process_stat(int(place.name))
         found += session == server.pid and letter not in "ZX"
     return found - 1
 
@@ -101,11 +102,12 @@ def test_strangers_hold_few_connections(
     server: tuple[stream.Server, int], many: contextlib.ExitStack
 ) -> None:
     made, port = server
-    before = len(os.listdir(f"/proc/{made.pid}/fd"))
+    files = Path(f"/proc/{made.pid}/fd")
+    before = len(list(files.iterdir()))
     for _ in range(300):
         connect(many, port)
     assert measured(port)
-    assert len(os.listdir(f"/proc/{made.pid}/fd")) <= before + stream.MOST_STRANGERS + 1
+    assert len(list(files.iterdir())) <= before + stream.MOST_STRANGERS + 1
 
 
 def test_peers_with_the_secret_start_few_processes(
