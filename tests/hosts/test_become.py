@@ -204,3 +204,33 @@ def test_no_file_of_the_login_user_s_home_is_run_by_root_or_in_the_job_s_python(
     assert reached(answer) == ["n1"]
     assert answer.report["nodes"][0]["facts"]["python.env"], "the job's interpreter was asked"
     assert ran == ""
+
+
+# ---------------------------------------------------------------- shells that are none
+
+SHELLS = {"n1": "/usr/sbin/nologin", "n2": "/bin/rbash", "n3": "/bin/false"}
+
+
+@pytest.mark.parametrize("become", [True, False])
+def test_a_login_shell_that_runs_nothing_is_said_and_neither_sudo_nor_python_is_blamed(
+    lab: Lab, become: bool
+) -> None:
+    for name, shell in SHELLS.items():
+        lab.host(name).run(["usermod", "--shell", shell, USER])
+    rules(lab.host("n4"), FREE)
+    path = lab.inventory(
+        lab.folder / "shells.yaml",
+        ssh={**lab.inventory_content()["ssh"], "user": USER},
+        become=become,
+    )
+    try:
+        answer = clusterprep(lab, "check", "--only", "ssh.reach", inventory=path)
+    finally:
+        for name in SHELLS:
+            lab.host(name).run(["usermod", "--shell", "/bin/bash", USER])
+    assert reached(answer) == ["n4"]
+    (found,) = answer.findings("ssh.reach")
+    assert (found["reason"], found["nodes"]) == ("no_shell", list(SHELLS))
+    assert f"the login shell of {USER} does not run our command" in found["message"]
+    assert "n1 says: This account is currently not available" in found["message"]
+    assert found["remedy"].startswith(f"getent passwd {USER} ")

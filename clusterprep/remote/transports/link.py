@@ -21,6 +21,7 @@ from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node
 from clusterprep.remote import bootstrap
 from clusterprep.remote.transports.frames import MAX_FRAME, Frame, FrameReader
+from clusterprep.remote.transports.login_shell import last_of, shell_trouble
 from clusterprep.remote.transports.protocol import Channel, Transport
 from clusterprep.remote.transports.sudo import SudoPassword, open_with_sudo
 from clusterprep.runtime.clock import running_seconds
@@ -40,7 +41,6 @@ SILENCE_LIMIT = 5.0  # seconds; the agent beats every second, five missed beats 
 WRITING_LIMIT = 20.0
 MAX_UNTAKEN = 4 * MAX_FRAME  # bytes that may come before an event or an answer is taken
 MOST_EVENTS = 50_000  # that wait; they are taken ten times a second
-LONGEST = 300  # characters of a node's own text in a message
 
 Password = Callable[[Node], SudoPassword | None]
 
@@ -281,7 +281,7 @@ class Link:
         return self._channel.stderr().decode("utf-8", "replace")
 
     def _last_words(self) -> str:
-        stderr = _last_of(self._stderr())
+        stderr = last_of(self._stderr())
         if not stderr:
             return "the agent ended"
         return f"the agent ended: {stderr}"
@@ -292,19 +292,26 @@ class Link:
 
     def _no_hello(self, lost: LinkLost) -> Unreached:
         """Return the error for an agent that was lost before its first frame."""
-        output = f"{self._reader.rest} {self._stderr()}".strip()
-        tail = _last_of(output)
+        printed = str(self._reader.rest)
+        stderr = self._stderr()
+        output = f"{printed} {stderr}"
+        tail = last_of(output)
         if bootstrap.NO_PYTHON in output:
             remedy = "apt-get install python3-minimal"
             return Unreached("no_python", "no python3 was found on the node", remedy)
         if self._has_ended and (tail or self._channel.alive):
+            # Under sudo Python prints before its agent does: then sudo's dialogue has judged this.
+            if not self.node.ssh.become:
+                trouble = shell_trouble(self.node, printed, stderr)
+                if trouble is not None:
+                    return trouble
             return self._python_did_not_start(tail)
         reason = "hung" if lost.reason == "timed_out" else lost.reason
         return Unreached(reason, f"{lost.message} {tail}".strip())
 
     def _python_did_not_start(self, output: str) -> Unreached:
         if not output:
-            output = "the session ended without a word: a start-up file of the shell may end it"
+            output = "the session ended without a word"
         tool = "srun -w" if self.node.transport == "slurm" else "ssh"
         remedy = f"{tool} {self.node.name} \"/usr/bin/python3 -c 'import json'\""
         return Unreached("no_python", f"Python did not start: {output}", remedy)
@@ -341,8 +348,3 @@ def open_link(
         link.close()
         raise
     return link
-
-
-def _last_of(text: str) -> str:
-    """Return the end of a node's text for a message, on one line."""
-    return " ".join(text.split())[-LONGEST:]
