@@ -34,6 +34,8 @@ LOST = {
 SPOILT = ("types", "nothing", "words", "clock", "twice")
 WRITING = "writes"  # an agent as any other, until something is to be written
 WAYS = (*LOST, *SPOILT, WRITING)
+# Answers that are small to send and large in memory; processes that hold the streams of the agent.
+COSTLY = ("bomb", "forks")
 
 _PROGRAM = r'''#!REAL
 import json, os, re, sys, time
@@ -94,6 +96,13 @@ def fake():
             say(b'2 {"beat": 12}\n')
     if WAY == "giant":
         say(b"\n" + nonce + b" 999999999 {")
+    if WAY == "bomb":
+        heard = b""
+        while b'"op":"look"' not in heard:
+            heard += os.read(0, 65536) or sys.exit(0)
+        number = int(re.findall(rb'\{"id":([0-9]+),"op":"look"', heard)[-1])
+        frame(b'{"id": %d, "answers": [' % number + b"[]," * 5500000 + b"[]]}")
+        rest()
     heard = b""
     while WAY not in ("beats", "giant"):
         bodies = {
@@ -152,7 +161,15 @@ def real():
     agent.Agent.answer = answered
     exec(start, here)
 
-SPOILT = ("types", "nothing", "words", "clock", "twice", "writes")
+def hold():
+    """Become processes that hold the agent's streams for a minute."""
+    for _ in range(300):
+        if os.fork() == 0:
+            os.execv("/bin/sleep", ["sleep", "60"])
+
+SPOILT = ("types", "nothing", "words", "clock", "twice", "writes", "forks")
+if WAY == "forks":
+    hold()
 real() if WAY in SPOILT else fake()
 '''
 
