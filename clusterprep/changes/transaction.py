@@ -30,6 +30,7 @@ from clusterprep.model.files import FileChange
 from clusterprep.remote.transports.link import WRITING_LIMIT
 from clusterprep.remote.untrusted import as_list, shortened
 from clusterprep.runtime.deadline import Deadline
+from clusterprep.runtime.user import who_is_at_work
 
 LIMIT = 60.0  # seconds for one phase on all nodes: a few small files and their fsyncs
 STEPS_LIMIT = 3600.0  # seconds for all commands of a rollback, each of which has a limit of its own
@@ -99,7 +100,7 @@ class Transaction:
         self._agents.load("act")
         names = sorted(self._bodies, key=self._machine_id)
         for group in (names[:1], names[1:]):
-            answers = self._ask("lock", group)
+            answers = self._ask("lock", group, by=who_is_at_work())
             _refuse_locked(answers)
             failed = refusals(answers)
             if failed:
@@ -111,7 +112,7 @@ class Transaction:
         """Take the lock of nodes that have a new agent; return why some could not be taken."""
         chosen = list(names)
         self._agents.load("act", chosen)
-        return refusals(self._ask("lock", chosen))
+        return refusals(self._ask("lock", chosen, by=who_is_at_work()))
 
     def _machine_id(self, name: str) -> str:
         return str(self._fleet.fact(name, "host.machine_id"))

@@ -5,6 +5,7 @@ Every host is wholly old or wholly new, and one command makes all equal.
 
 from __future__ import annotations
 
+import getpass
 import json
 import signal
 import subprocess
@@ -84,12 +85,17 @@ def cut_off(lab: Lab, point: str, command: str = "apply") -> None:
 def stopped(lab: Lab, point: str) -> subprocess.Popen[str]:
     """A command that stands still at that point."""
     process = begun(lab, "stop", point)
+    standing_still(process)
+    return process
+
+
+def standing_still(process: subprocess.Popen[str]) -> None:
+    """Wait until a command stands still."""
     end = time.monotonic() + 60
     while not Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].startswith("T"):
         assert time.monotonic() < end, "it never came there"
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
-    return process
 
 
 def goes_on(process: subprocess.Popen[str]) -> Answer:
@@ -343,6 +349,40 @@ def test_a_second_apply_is_refused_also_where_it_has_nothing_to_write(lab: Lab) 
     assert goes_on(process).code == 0
     equal(lab, NEW)
     assert rollback(lab).code == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "point", "second"),
+    [
+        ("apply", "commit n2", "rollback"),
+        ("rollback", "commit n2", "apply"),
+        pytest.param("rollback", "commit n2", "rollback", marks=pytest.mark.slow),
+        pytest.param("apply", "stage n2", "rollback", marks=pytest.mark.slow),
+        pytest.param("rollback", "commit answered", "apply", marks=pytest.mark.slow),
+    ],
+)
+def test_of_two_controllers_one_works_and_the_other_is_told_who(
+    lab: Lab, first: str, point: str, second: str
+) -> None:
+    """The second one changes nothing, and the first ends as if it were alone."""
+    if first == "rollback" or second == "rollback":
+        assert apply(lab).code == 0
+    if first == "apply":
+        book(lab).write_text(f'- file: {{path: {OLD_FILE}, content: "newer\\n"}}\n')
+    process = begun(lab, "stop", point, first)
+    standing_still(process)
+    before = pairs(lab)
+    refused = apply(lab) if second == "apply" else rollback(lab)
+    looked = clusterprep(lab, "check", "--only", "state.")
+    assert pairs(lab) == before
+    done = goes_on(process)
+    assert (refused.code, refused.report["verdict"]) == (4, "refused")
+    message = refused.report["error"]["message"]
+    assert f"another run holds the lock (run {done.report['run']} of cluster lab, since" in message
+    assert f", by {getpass.getuser()}@" in message
+    assert (looked.code, looked.blamed("state.journal")) == (0, [])
+    assert done.code == 0, done.report
+    equal(lab, OLD if first == "rollback" else ("newer\n", "hello\n"))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,11 +25,12 @@ from clusterprep.survey import registry
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.queries import plan_queries
 from clusterprep.survey.selection import Selection, select_checks
-from tests.support.command import CLI, Answer, answer
+from tests.support.command import CLI, Answer, answer, finished, started
 from tests.support.hostile import hostile
 from tests.support.hostile_sshd import PORT, hostile_sshd
 from tests.support.lab import Lab
 from tests.support.lab.fixtures import require_lab
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.hosts
 
@@ -130,17 +131,17 @@ def runs() -> Iterator[Runs]:
             host = lab.host(name)
             host.run(["touch", "/run/closed"])
             undone.enter_context(hostile_sshd(host, way))
-        inventory = with_other_ports(lab)
+        inventory = with_other_ports(lab, SSH_WAYS)
         yield Runs(lab, inventory, before, measured(lab, inventory))
 
 
-def with_other_ports(lab: Lab) -> Path:
-    """An inventory in which the hosts of SSH_WAYS have the port of their hostile sshd."""
+def with_other_ports(lab: Lab, names: Collection[str]) -> Path:
+    """An inventory in which these hosts have the port of their hostile sshd."""
     nodes: list[dict[str, Any]] = []
     known = []
     for host in lab.hosts:
         node: dict[str, Any] = {"name": host.name, "address": host.address}
-        if host.name in SSH_WAYS:
+        if host.name in names:
             node["ssh"] = {"port": PORT}
             key = host.read("/etc/ssh/ssh_host_ed25519_key.pub")
             known.append(f"[{host.address}]:{PORT} {key}")
@@ -198,3 +199,35 @@ def test_a_time_limit_holds_whatever_is_sent(runs: Runs) -> None:
     assert time.monotonic() - began < 6.0
     assert done.returncode == 3
     assert json.loads(done.stdout)["verdict"] == "unknown"
+
+
+STEP = """\
+- nodes: n1
+  command:
+    run: [sh, -c, "echo begun >> /root/step; touch /root/going; sleep 50; echo done >> /root/step"]
+    creates: /root/never
+    limit: 300s
+"""
+
+
+@pytest.mark.slow
+def test_a_step_goes_on_while_two_nodes_take_nothing(make_lab: Callable[..., Lab]) -> None:
+    """Agents end themselves, and what they run, after 30 s without a sign of the controller."""
+    lab = make_lab(3)
+    playbook = lab.folder / "step.yaml"
+    playbook.write_text(STEP)
+    healthy, *hostile_hosts = lab.hosts
+    with ExitStack() as undone:
+        for host in hostile_hosts:
+            undone.enter_context(hostile_sshd(host, "closed"))
+        inventory = with_other_ports(lab, [host.name for host in hostile_hosts])
+        words = ("--playbook", str(playbook), "--no-verify", "--only", "ssh.")
+        process = started(lab, "apply", *words, inventory=inventory)
+        assert eventually(
+            lambda: not healthy.run(["test", "-e", "/root/going"], check=False).returncode
+        )
+        for host in hostile_hosts:
+            host.run(["touch", "/run/closed"])
+        seen = finished(process, timeout=200)
+    assert healthy.read("/root/step") == "begun\ndone\n"
+    assert seen.outcomes() == {"done"}, seen.report["changes"]

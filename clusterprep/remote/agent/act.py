@@ -80,7 +80,10 @@ def lock(agent, request):
         raise Stop("locked", holder or "another run")
     os.ftruncate(fd, 0)
     holder = (request["run"], request["cluster"], time.strftime("%F %T %z"))
-    line = "run %s of cluster %s, since %s\n" % holder
+    line = "run %s of cluster %s, since %s" % holder
+    if request.get("by"):
+        line += ", by %s" % request["by"]
+    line += "\n"
     os.pwrite(fd, line.encode("utf-8"), 0)
     _locks[folder] = fd  # it stays open: the lock ends with this process
     return {}
