@@ -372,6 +372,10 @@ def test_of_two_controllers_one_works_and_the_other_is_told_who(
     process = begun(lab, "stop", point, first)
     standing_still(process)
     before = pairs(lab)
+    time.sleep(0.5)
+    while before != pairs(lab):  # agents still do what they were told before it stood still
+        before = pairs(lab)
+        time.sleep(0.5)
     refused = apply(lab) if second == "apply" else rollback(lab)
     looked = clusterprep(lab, "check", "--only", "state.")
     assert pairs(lab) == before
