@@ -117,8 +117,8 @@ class Fanout:
                 continue
             sent = time.monotonic()
             for link in list(self.links.values()):
-                if link.pulse():
-                    self._senders.put(link)
+                link.pulse()
+                self._senders.put(link)
 
     # ------------------------------------------------------------ many nodes at once
 

@@ -355,7 +355,7 @@ def test_a_second_apply_is_refused_also_where_it_has_nothing_to_write(lab: Lab) 
     ("first", "point", "second"),
     [
         ("apply", "commit n2", "rollback"),
-        ("rollback", "commit n2", "apply"),
+        pytest.param("rollback", "commit n2", "apply", marks=pytest.mark.slow),
         pytest.param("rollback", "commit n2", "rollback", marks=pytest.mark.slow),
         pytest.param("apply", "stage n2", "rollback", marks=pytest.mark.slow),
         pytest.param("rollback", "commit answered", "apply", marks=pytest.mark.slow),

@@ -6,6 +6,7 @@ bytes without end.
 
 from __future__ import annotations
 
+import select
 import threading
 import time
 from collections.abc import Collection, Iterator
@@ -165,6 +166,20 @@ def test_a_node_that_took_nothing_once_is_never_waited_for_again() -> None:
         assert time.monotonic() - began < LONG / 2
         assert "took nothing" in str(answers["closed-1"])
         assert "seen" in answers["good-1"]
+
+
+def test_what_a_node_has_answered_counts_also_when_it_takes_no_more() -> None:
+    with connected("good-1") as (fanout, ways):
+        link = fanout.links["good-1"]
+        number = link.send("ping")
+        way = ways.ways["good-1"]
+        assert eventually(lambda: way._wait(way._stdout, select.POLLIN, 0.1))
+        way._stdin.close()
+        fanout.tell("unlisten", ["good-1"])
+        assert eventually(lambda: link.lost)
+        assert "seen" in link.receive(number, LONG)
+        with pytest.raises(LinkLost):
+            link.request("ping", LONG)
 
 
 def test_requests_leave_in_the_order_in_which_they_were_made() -> None:

@@ -149,15 +149,18 @@ class Link:
         return answer
 
     def _take_answer(self, number: int) -> Frame | None:
-        """Return an answer that has come, else None. Raises LinkLost if its request was not sent.
+        """Return an answer that has come, else None. Raises LinkLost if no further one can come.
 
-        Of a node that takes no requests the answers to earlier ones still count.
+        Of a node that takes no more requests, the answers that it has sent still count.
         """
+        if number not in self._answers and self._broken is not None:
+            before = self.received
+            self._read(running_seconds(), patient=True)
+            if self.received == before:
+                raise self._broken
         answer = self._answers.pop(number, None)
         if answer is not None:
             self._taken = self.received
-        elif self._broken is not None:
-            raise self._broken
         return answer
 
     def request(self, op: str, timeout: float, **body: Any) -> Frame:
@@ -185,15 +188,10 @@ class Link:
             body = bootstrap.load_as_text(part)
         self.post("load", **body)
 
-    def pulse(self) -> bool:
-        """Queue a sign of life, without which an agent ends itself, for `send_waiting`.
-
-        Returns False, and queues nothing, if requests wait already: they are as good.
-        """
-        if self._unsent or self._broken is not None:
-            return False
-        self._unsent.append([{"op": "pulse"}])
-        return True
+    def pulse(self) -> None:
+        """Queue a sign of life, without which an agent ends itself, for `send_waiting`."""
+        if not self._unsent:  # a request that waits is as good
+            self._unsent.append([{"op": "pulse"}])
 
     def close(self) -> None:
         self._channel.close()
