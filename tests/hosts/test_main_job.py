@@ -54,9 +54,9 @@ def exists(host: object, path: str) -> bool:
 def quiet(lab: Lab) -> None:
     """Nothing of ours runs on any host; an agent that is ending gets a moment for it."""
     end = time.monotonic() + 60
-    while any(host.processes("clusterprep|EsSB") for host in lab.hosts) and time.monotonic() < end:
+    while any(host.processes("clusterprep|-ISB") for host in lab.hosts) and time.monotonic() < end:
         time.sleep(0.05)
-    assert {host.name: host.processes("clusterprep|EsSB") for host in lab.hosts} == {
+    assert {host.name: host.processes("clusterprep|-ISB") for host in lab.hosts} == {
         h.name: [] for h in lab.hosts
     }
 

@@ -22,6 +22,7 @@ from typing import Literal
 from clusterprep.errors import Unreached
 from clusterprep.model import Node
 from clusterprep.remote import bootstrap
+from clusterprep.remote.transports.login_shell import shell_trouble
 from clusterprep.remote.transports.protocol import Channel, Transport
 from clusterprep.remote.transports.secret_filter import SecretFilter
 from clusterprep.runtime.clock import running_seconds
@@ -30,6 +31,7 @@ from clusterprep.runtime.clock import running_seconds
 LIMIT = 10.0
 OUTPUT_KEPT = 1 << 20  # bytes of banners before Python's first output
 STDERR_SHOWN = 300  # characters of sudo's own text in a message
+NO_WORD = "no word"
 MOST_SILENT = 2  # nodes that may give no answer to a password which no node has accepted yet
 
 REFUSED = "run it again with --ask-become-pass, or give the user NOPASSWD: ALL in /etc/sudoers.d"
@@ -187,12 +189,14 @@ class _Dialogue:
             if self._ready in self._output:
                 return "ready"
             seen = self._prompts_seen()
+            if data == b"" and not seen:
+                raise self._shell_trouble() or self._refused()
             if data == b"" or seen > prompts:
                 raise self._refused()
             if seen == prompts:
                 return "asked"
             if running_seconds() > end:
-                message = f"sudo gives no answer: {self._stderr()}"
+                message = f"sudo gives no answer: {self._stderr() or NO_WORD}"
                 raise Unreached("hung", message, "sudo -v   # on the node: what does it wait for?")
 
     def _receive(self) -> bytes | None:
@@ -212,10 +216,15 @@ class _Dialogue:
         if self._password is not None:
             text = self._password.filter.text(text)
         text = " ".join(text.split())
-        return text[-STDERR_SHOWN:] or "no word"
+        return text[-STDERR_SHOWN:]
+
+    def _shell_trouble(self) -> Unreached | None:
+        """Return the error for a login shell that has not even started sudo, else None."""
+        output = self._output.decode("utf-8", "replace")
+        return shell_trouble(self._node, output, self._stderr())
 
     def _refused(self) -> Unreached:
-        stderr = self._stderr()
+        stderr = self._stderr() or NO_WORD
         remedy = REFUSED
         if "tty" in stderr:
             remedy = NO_TERMINAL.format(user=self._node.ssh.user or "USER")
