@@ -69,8 +69,14 @@ class Agents:
             return {name: {} for name in bodies}
         if op == "dial":
             return {
-                name: {"dials": [self.dial(name, *target) for target in bodies[name]["targets"]]}
-                for name in bodies
+                name: {
+                    "dials": [
+                        row
+                        for target in body["targets"]
+                        for row in [self.dial(name, *target)] * len(body["sizes"])
+                    ]
+                }
+                for name, body in bodies.items()
             }
         return {name: self.look(name, body["reads"][0]) for name, body in bodies.items()}
 
