@@ -22,6 +22,7 @@ from clusterprep.facts.account import Rights
 from clusterprep.model import NOT_ASKED, Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
+from clusterprep.nccl.interfaces import IPV6
 from clusterprep.remote.untrusted import shortened
 
 # Characters of one text of a finding. Texts about whole fleets are folded, so a longer one was
@@ -330,6 +331,9 @@ def _remedy(check: Check, outcome: Outcome, nodes: Sequence[str]) -> str:
         return ""
     if outcome.remedy is not None:
         return outcome.remedy
+    if outcome.reason == IPV6:
+        # A remedy of the check mends a fault, and none was seen.
+        return ""
     return check.remedy.replace("NODE", nodes[0]) if nodes else check.remedy
 
 

@@ -20,7 +20,7 @@ from clusterprep.errors import LinkLost
 from clusterprep.facts.pairs import DIALS, LISTEN, Dial, Listen
 from clusterprep.model import Absent, Fleet
 from clusterprep.model.pair_schedule import pairing, spans
-from clusterprep.nccl.interfaces import Pick, choose
+from clusterprep.nccl.interfaces import IPV6, Pick, choose
 from clusterprep.remote.transports.link import Frame
 from clusterprep.remote.untrusted import require_integer, shortened
 from clusterprep.survey.fanout import Fanout
@@ -40,7 +40,6 @@ SIZES = (0, 0, 0, 8000, 4200, 1500, 1450, 1400, 1280)
 RETRIES = (0,) * 8
 RETRY_LIMIT = 1.5  # seconds; a dropped SYN is repeated after one
 NO_ANSWER = ("timed_out", "no_route")  # words of dials that a loss of packets may explain
-NO_PICK = Absent("eth.iface_choice", "the node has no usable interface")
 # Linux' default of net.ipv4.ip_local_port_range, for nodes whose own range is not known.
 DEFAULT_RANGE = (32768, 60999)
 
@@ -83,7 +82,9 @@ def _with_pairs(
         # Only the host has opened the rendezvous port. That it is not known is so for all nodes.
         applies = isinstance(listen, Absent) or node.name == host
         own_listen = listen if applies else None
-        own_dials = dials.get(node.name, NO_PICK)
+        own_dials = dials.get(node.name)
+        if own_dials is None:
+            own_dials = _why_not_picked(fleet, node.name, "the node")
         facts[node.name] = {
             LISTEN.name: own_listen,
             DIALS.name: own_dials,
@@ -105,7 +106,7 @@ def _open_ports(
             wanted = [[port, port], *wanted]
         bodies[name] = {"spans": wanted}
     listening: dict[str, list[int]] = {}
-    listen: Listen | Absent = _why_host_is_missing(fanout, host)
+    listen: Listen | Absent = _why_host_is_missing(fanout, fleet, host)
     for name, answer in fanout.ask("listen", bodies, LISTEN_LIMIT).items():
         if isinstance(answer, LinkLost):
             if name == host:
@@ -133,10 +134,19 @@ def _port_spans(fleet: Fleet, name: str) -> list[list[int]]:
     return spans(low, high, f"{fleet.inventory.cluster}/{name}")
 
 
-def _why_host_is_missing(fanout: Fanout, host: str) -> Absent:
+def _why_host_is_missing(fanout: Fanout, fleet: Fleet, host: str) -> Absent:
+    subject = f"the rendezvous host {host}"
     if host not in fanout.links:
-        return Absent("not_reached", f"the rendezvous host {host} was not reached")
-    return Absent("eth.iface_choice", f"the rendezvous host {host} has no usable interface")
+        return Absent("not_reached", f"{subject} was not reached")
+    return _why_not_picked(fleet, host, subject)
+
+
+def _why_not_picked(fleet: Fleet, node: str, subject: str) -> Absent:
+    """Return why a node without an interface for NCCL neither listens nor dials."""
+    reason = choose(fleet).reason_without_pick(node)
+    if reason == IPV6:
+        return Absent(reason, f"{subject} has IPv6 addresses alone, whose ports are not tried yet")
+    return Absent(reason, f"{subject} has no usable interface")
 
 
 def _opened_rows(answer: Frame, count: int) -> list[Any]:

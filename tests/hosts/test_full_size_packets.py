@@ -6,6 +6,7 @@ Hosts with jumbo frames on switch ports without, and a host that loses packets o
 from __future__ import annotations
 
 import contextlib
+
 import pytest
 
 from tests.support.command import clusterprep

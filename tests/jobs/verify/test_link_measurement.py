@@ -287,6 +287,7 @@ def test_a_slow_node_is_named_though_every_sum_is_right(lab: Lab) -> None:
 
 @pytest.mark.hosts
 @hosts
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("share", [0.02, pytest.param(0.3, marks=pytest.mark.slow)])
 def test_a_node_that_loses_packets_is_named(lab: Lab, share: float) -> None:
     with faults.loss(lab.host("n4"), share, spare_ssh=True):
