@@ -8,6 +8,7 @@ from dataclasses import replace
 from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.model.pair_schedule import coverage
+from clusterprep.model.units import pluralize
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 OPEN = (
@@ -202,9 +203,9 @@ def _unreachable(cause: Cause, wanted: str) -> Outcome:
     endpoint = f"{first.address}:{first.port}"
     seen = f"{endpoint} {', '.join(sorted(failures))}"
     if cause.role == "listener":
-        message = f"{len(dialers)} nodes cannot reach {first.listener} at {endpoint}"
+        message = f"{pluralize(len(dialers), 'node')} cannot reach {first.listener} at {endpoint}"
     elif cause.role == "dialer":
-        message = f"{first.dialer} cannot reach {len(listeners)} listeners"
+        message = f"{first.dialer} cannot reach {pluralize(len(listeners), 'listener')}"
     else:
         message = f"{first.dialer} cannot reach {first.listener} at {endpoint}"
         # Each pair is a finding of its own, and findings that look alike are merged.

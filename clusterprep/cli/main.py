@@ -473,8 +473,9 @@ def _limited(
 def _validation_report(inventory: Inventory) -> Report:
     from clusterprep.cli.commands.report import new_report
     from clusterprep.cli.exit_codes import OK
+    from clusterprep.model.units import pluralize
 
-    notice = f"{inventory.path} is valid: {len(inventory.nodes)} nodes"
+    notice = f"{inventory.path} is valid: {pluralize(len(inventory.nodes), 'node')}"
     notices = (notice, *inventory.warnings)
     return new_report("validate", OK, cluster=inventory.cluster, notices=notices)
 

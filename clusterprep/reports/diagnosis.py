@@ -10,7 +10,8 @@ from clusterprep.errors import InputError
 from clusterprep.jobs.diagnose.known import command_that_finds
 from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis, LogLine
 from clusterprep.model import Json
-from clusterprep.reports.plain import clean, pluralize, safe_text
+from clusterprep.model.units import pluralize
+from clusterprep.reports.plain import clean, safe_text
 
 if TYPE_CHECKING:
     from clusterprep.reports.page import Part, ReportPage
