@@ -138,7 +138,8 @@ IFACE = Check(
     "or a second network on one node, and ranks publish addresses that others cannot reach: a "
     "hang at start.",
     how="Interfaces that are up with a global IPv4 address, without bridges, container ends and "
-    "tunnels; the network that reaches all nodes wins, the fastest if there are several.",
+    "tunnels; the network that reaches all nodes wins, the fastest if there are several. A node "
+    "with IPv6 addresses alone is unknown.",
     remedy=DECLARE,
     proof=Proof("net.interfaces", lambda found: tuple(i for i in found if i.loopback)),
 )

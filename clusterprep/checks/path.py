@@ -369,9 +369,9 @@ PATH_MTU = Check(
     "resolve, SSH works, the rendezvous succeeds, and the first large message hangs.",
     how="Over each connection of the port matrix one packet as large as the interface allows is "
     "sent, with don't-fragment set, and its acknowledgement awaited; each direction of a pair is "
-    "its own connection. Where it does not come, smaller ones find the largest that does. An "
-    "interface with a smaller MTU than its peers fails too: TCP adapts to it, and nothing else "
-    "does.",
+    "its own connection. Where it does not come, three more and smaller ones find the largest that "
+    "does. An interface with a smaller MTU than its peers fails too: TCP adapts to it, and "
+    "nothing else does.",
     remedy="set the MTU of the switch ports on the way to that of the interfaces, or make the "
     "interfaces' equal",
     proof=Proof(
