@@ -155,14 +155,29 @@ def ports(context: CheckContext) -> Iterable[Outcome]:
     if port_is_taken:
         # It cannot be told whether the other nodes would get through to the rendezvous port.
         return
-    good = tuple(node.name for node in context.nodes if node.name not in blamed)
-    if good:
+    tried_nodes = {dial.dialer for dial in dials} | {dial.listener for dial in dials}
+    is_alone = len(context.inventory.nodes) == 1
+    good: list[str] = []
+    untried: list[str] = []
+    for node in context.nodes:
+        if node.name in blamed:
+            continue
+        names = good if is_alone or node.name in tried_nodes else untried
+        names.append(node.name)
+    if untried:
+        message = "it could dial no other node, and none dialled it"
+        reason = "no other node was tried"
+        yield Outcome("unknown", tuple(untried), message, wanted=wanted, reason=reason)
+    if is_alone and good:
+        message = "the rendezvous port can be opened, and there is no other node"
+        yield Outcome("pass", tuple(good), message, "open", wanted)
+    elif good:
         pairs = {(dial.dialer, dial.listener) for dial in dials}
         tried = coverage(len(pairs), len(context.inventory.nodes))
         message = "the rendezvous port and the others' ephemeral ports can be reached"
         yield Outcome(
             "pass",
-            good,
+            tuple(good),
             message,
             f"open; {tried} tried",
             wanted,

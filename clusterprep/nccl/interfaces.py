@@ -5,7 +5,7 @@ It is declared, or it is the interface in the one network that reaches all nodes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from ipaddress import IPv4Interface
 
@@ -411,7 +411,7 @@ def _derived_choice(
         fleet,
     )
     rails = _rail_networks(known, fleet)
-    network, why = _common_network(machines, login, rails)
+    network, why = _common_network(machines, login, rails, all_known(known, fleet))
     places = login
     if network is not None:
         places = {name: _in_network(usable[name], network) for name in login}
@@ -429,6 +429,13 @@ def _derived_choice(
         why,
         network,
     )
+
+
+def all_known(known: Collection[str], fleet: Fleet) -> str:
+    """Return «all nodes», or what is to be said instead if the interfaces of some are not known."""
+    if len(known) == len(fleet.inventory.nodes):
+        return "all nodes"
+    return "all nodes whose interfaces are known"
 
 
 def _why_none_fits(interfaces: tuple[Interface, ...], network: str | None) -> str:
@@ -517,9 +524,11 @@ def _common_network(
     usable: Mapping[str, tuple[Interface, ...]],
     login: Mapping[str, Place | None],
     rails: frozenset[str],
+    all_nodes: str,
 ) -> tuple[str | None, str]:
     """Return the network that most nodes share, and why; None if each is in one of its own.
 
+    `all_nodes` says which nodes `usable` has.
     Networks of rails come last, then the fastest first. With RDMA, sockets carry the start of
     communicators and little else: a rail that fails would take that with it, and NCCL left alone
     would bind the front end. Without RDMA sockets carry the data, and speed decides.
@@ -548,7 +557,7 @@ def _common_network(
     is_routed = all(login.values()) and len(logins) > 1  # racks that routers join
     if is_minority and is_routed:
         return None, f"the nodes are in several networks; {by_login}"
-    reach = "all nodes"
+    reach = all_nodes
     if members != len(usable):
         reach = f"{members} of {len(usable)} nodes"
     why = f"{best} is the network that reaches {reach}"

@@ -182,6 +182,15 @@ def test_one_common_network_is_chosen_whatever_its_interface_is_called() -> None
     }
 
 
+def test_a_network_reaches_only_those_that_are_known() -> None:
+    seen = fleet(
+        **nets(n1=(eth("eth0", "10.0.0.1/24"),), n2=(eth("eth0", "10.0.0.2/24"),)),
+        n3=silent("n3"),
+    )
+    why = "10.0.0.0/24 is the network that reaches all nodes whose interfaces are known"
+    assert choose(seen).why == why
+
+
 def two(number: int, slow: int | None, fast: int | None) -> tuple[Interface, ...]:
     return (
         eth("eth0", f"10.0.0.{number}/24", speed=slow),
