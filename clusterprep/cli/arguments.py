@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from clusterprep.cli.options import listed, seconds
 from clusterprep.errors import InputError
 from clusterprep.survey.registry import checks
-from clusterprep.survey.selection import Selection
+from clusterprep.survey.selection import Selection, refuse_unknown_tags
 from clusterprep.survey.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -103,15 +103,16 @@ def chosen_steps(
         tags=listed(params.get("tags")),
         skip_tags=listed(params.get("skip_tags")),
     )
-    if "playbook" not in params:
-        return (), selection
-    from clusterprep.changes.playbook.reading import load_playbook
-    from clusterprep.changes.playbook.tags import select_steps
-
     check_tags: set[str] = set()
     for check in checks().values():
         area = check.name.split(".")[0]
         check_tags.update(check.tags, [area])
+    if "playbook" not in params:
+        refuse_unknown_tags(selection, check_tags)
+        return (), selection
+    from clusterprep.changes.playbook.reading import load_playbook
+    from clusterprep.changes.playbook.tags import select_steps
+
     playbook = load_playbook(params["playbook"], inventory)
     return select_steps(playbook, selection, check_tags)
 

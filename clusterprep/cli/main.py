@@ -57,7 +57,7 @@ def cli() -> None:
 @click.option("--diff", is_flag=True, help="Show the whole difference.")
 @click.option("--ask", is_flag=True, help="Confirm before writing.")
 @click.option("--no-verify", is_flag=True, help="Skip the all-reduce.")
-@click.option("--partial", is_flag=True, help="Continue without unreachable nodes.")
+@click.option("--partial", is_flag=True, help="Continue without unreachable or unknown nodes.")
 @click.option("--on-busy", is_flag=True, help="Verify even if GPUs are in use.")
 @click.option("--retry-failed", metavar="RUN", help="Only what failed in that run.")
 @click.option(
@@ -77,7 +77,7 @@ def apply(**params: Any) -> None:
 @options.playbook
 @options.ranks
 @click.option("--diff", is_flag=True, help="Show the whole difference.")
-@click.option("--partial", is_flag=True, help="Continue without unreachable nodes.")
+@click.option("--partial", is_flag=True, help="Continue without unreachable or unknown nodes.")
 @click.option("--detailed-exitcode", is_flag=True, help="5 when changes are pending.")
 def plan(**params: Any) -> None:
     """What apply would change, as a difference; writes nothing."""
@@ -474,8 +474,9 @@ def _limited(
 def _validation_report(inventory: Inventory) -> Report:
     from clusterprep.cli.commands.report import new_report
     from clusterprep.cli.exit_codes import OK
+    from clusterprep.model.units import pluralize
 
-    notice = f"{inventory.path} is valid: {len(inventory.nodes)} nodes"
+    notice = f"{inventory.path} is valid: {pluralize(len(inventory.nodes), 'node')}"
     notices = (notice, *inventory.warnings)
     return new_report("validate", OK, cluster=inventory.cluster, notices=notices)
 

@@ -25,6 +25,7 @@ from clusterprep.history.packing import (
 )
 from clusterprep.model import Report
 from clusterprep.model.history import RecordedRun
+from clusterprep.model.units import pluralize
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 KEPT = 200  # runs of one command in one cluster
@@ -150,7 +151,9 @@ class Runs:
             ago = int(last[1] or 0)
             if ago < len(runs):
                 return runs[ago]
-            raise InputError.of(f"only {len(runs)} runs are recorded; seen '{text}'", key=key)
+            verb = "is" if len(runs) == 1 else "are"
+            message = f"only {pluralize(len(runs), 'run')} {verb} recorded; seen '{text}'"
+            raise InputError.of(message, key=key)
         matching = _matching(runs, text)
         if len(matching) == 1:
             return matching[0]

@@ -15,6 +15,7 @@ import click
 from clusterprep.cli import options
 from clusterprep.cli.output import say_line, show_text
 from clusterprep.errors import Refused
+from clusterprep.model.units import pluralize
 
 if TYPE_CHECKING:
     from clusterprep.cli.init.draft import Draft
@@ -167,8 +168,8 @@ def _write(params: dict[str, Any], source: Source, fleet: Fleet) -> int:
         _say("no host could be looked at, so nothing is written")
         return code
     now = datetime.now(timezone.utc)
-    count = len(fleet.reached)
-    by = f"Written by `clusterprep init` on {now:%Y-%m-%d} from what it saw on {count} hosts."
+    hosts = pluralize(len(fleet.reached), "host")
+    by = f"Written by `clusterprep init` on {now:%Y-%m-%d} from what it saw on {hosts}."
     made = draft(source, fleet, params["cluster"] or _cluster_name(fleet), by)
     _save(params, document(made.parts), made)
     return code
@@ -232,7 +233,7 @@ def _save(params: dict[str, Any], text: str, made: Draft) -> None:
     finally:
         fresh.unlink(missing_ok=True)
     left_out = f", {len(made.left_out)} left out" if made.left_out else ""
-    done = f"{target}: {len(made.nodes)} nodes{left_out}. "
+    done = f"{target}: {pluralize(len(made.nodes), 'node')}{left_out}. "
     show_text(f"{done}Look it through, then: clusterprep check {target}\n")
 
 
