@@ -97,7 +97,7 @@ def main() -> None:
     contenders = {
         f"a look with {len(asked)} reads": look(asked),
         "an interpreter that only starts": lambda: measured(
-            ["/usr/bin/python3", "-EsSB", "-c", "import time; time.sleep(0.05)"], b""
+            ["/usr/bin/python3", "-ISB", "-c", "import time; time.sleep(0.05)"], b""
         ),
     }
     for name, contender in contenders.items():

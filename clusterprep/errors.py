@@ -155,12 +155,19 @@ class Unreached(ClusterprepError):
     """A node gave no usable session.
 
     `reason` is one of the words of the contract (name_unknown, refused, timed_out, no_banner,
-    host_key_unknown, host_key_changed, auth_refused, no_python, sudo_refused, hung).
+    host_key_unknown, host_key_changed, auth_refused, denied, no_python, sudo_refused, hung).
     """
 
     code = 3
     ANSWERED = frozenset(
-        {"host_key_unknown", "host_key_changed", "auth_refused", "no_python", "sudo_refused"}
+        {
+            "host_key_unknown",
+            "host_key_changed",
+            "auth_refused",
+            "denied",
+            "no_python",
+            "sudo_refused",
+        }
     )
 
     def __init__(self, reason: str, detail: str, remedy: str = "") -> None:

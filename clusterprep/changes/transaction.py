@@ -32,6 +32,7 @@ from clusterprep.model.nodeset import fold
 from clusterprep.remote.transports.link import WRITING_LIMIT
 from clusterprep.remote.untrusted import as_list, require_integer, shortened
 from clusterprep.runtime.deadline import Deadline
+from clusterprep.runtime.user import who_is_at_work
 
 LIMIT = 60.0  # seconds for one phase on all nodes: a few small files and their fsyncs
 STEPS_LIMIT = 3600.0  # seconds for all commands of a rollback, each of which has a limit of its own
@@ -106,7 +107,7 @@ class Transaction:
         self._agents.load("act")
         names = sorted(self._bodies, key=self._machine_id)
         for group in (names[:1], names[1:]):
-            answers = self._ask("lock", group)
+            answers = self._ask("lock", group, by=who_is_at_work())
             _refuse_locked(answers)
             failed = refusals(answers)
             if failed:
@@ -119,7 +120,7 @@ class Transaction:
         """Take the lock of nodes that have a new agent; return why some could not be taken."""
         chosen = list(names)
         self._agents.load("act", chosen)
-        return refusals(self._ask("lock", chosen))
+        return refusals(self._ask("lock", chosen, by=who_is_at_work()))
 
     def _number_after(self, answers: Answers) -> None:
         """Make the number of this run higher than those of all runs on these nodes.

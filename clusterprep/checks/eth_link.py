@@ -22,7 +22,7 @@ from clusterprep.checks import (
 from clusterprep.facts.bonding import Bond
 from clusterprep.facts.network import Interface
 from clusterprep.model import Node
-from clusterprep.nccl.interfaces import choose
+from clusterprep.nccl.interfaces import Choice, choose
 
 # A link that comes up at boot, a driver that is loaded again or an MTU that is set leave 2 to 10
 # changes on healthy nodes, and the total grows with the uptime. So a number is judged only beside
@@ -66,13 +66,14 @@ def below(interfaces: Iterable[Interface], name: str) -> tuple[Interface, ...]:
 
 def speed(context: CheckContext) -> Iterable[Outcome]:
     """Judge half duplex, links that come and go, and the speed: as required, else equal."""
-    picks = choose(context.fleet).picks
+    choice = choose(context.fleet)
+    picks = choice.picks
     speeds: dict[str, str] = {}
     changes: dict[str, int] = {}
     undeclared = set()
     for node in context.nodes:
         if node.name not in picks:
-            yield _no_choice(node)
+            yield _no_choice(node, choice)
             continue
         interface = picks[node.name].name
         cards = _cards(context.value(node, "net.interfaces"), interface)
@@ -102,9 +103,9 @@ def _cards(interfaces: Iterable[Interface], name: str) -> list[Interface]:
     return [card for card in below(interfaces, name) if card.physical and card.running]
 
 
-def _no_choice(node: Node) -> Outcome:
+def _no_choice(node: Node, choice: Choice) -> Outcome:
     message = "no interface is chosen, so there is no link to judge"
-    return unknown(node, message, "eth.iface_choice")
+    return unknown(node, message, choice.reason_without_pick(node.name))
 
 
 def _half_duplex(node: Node, cards: Iterable[Interface]) -> Iterable[Outcome]:
@@ -190,10 +191,11 @@ def _unsteady(changes: Mapping[str, int]) -> Iterable[Outcome]:
 
 def bonds(context: CheckContext) -> Iterable[Outcome]:
     """Judge every bond below the NCCL interface."""
-    picks = choose(context.fleet).picks
+    choice = choose(context.fleet)
+    picks = choice.picks
     for node in context.nodes:
         if node.name not in picks:
-            yield _no_choice(node)
+            yield _no_choice(node, choice)
             continue
         bonds_by_name: dict[str, Bond] = context.value(node, "net.bonds")
         interfaces: tuple[Interface, ...] = context.value(node, "net.interfaces")

@@ -260,7 +260,7 @@ def firewall(context: CheckContext) -> Iterable[Outcome]:
     for node in context.nodes:
         if node.name not in addresses:
             message = "no interface is chosen, so there is no traffic to judge"
-            yield unknown(node, message, "eth.iface_choice")
+            yield unknown(node, message, choice.reason_without_pick(node.name))
         elif len(peers) < 2:
             message = "no other node was reached, so there is no traffic to judge"
             yield unknown(node, message, "fewer than two nodes were reached")

@@ -30,7 +30,7 @@ from clusterprep.facts.storage import (
     parse_declared_mounts,
 )
 from clusterprep.model import Absent, Node
-from clusterprep.model.units import UNLIMITED, format_size, parse_size
+from clusterprep.model.units import UNLIMITED, format_size, parse_size, pluralize
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 FREE = 0.05  # of a file system; NHC and gpud stop between 90 % and 95 % in use
@@ -417,7 +417,7 @@ def read_only(
         )
     if not turned:
         message = "no disk has turned read-only"
-        yield passed(node, message, f"{len(disks)} mounts", required or "none")
+        yield passed(node, message, pluralize(len(disks), "mount"), required or "none")
 
 
 def _repair(mount: Mount) -> str:

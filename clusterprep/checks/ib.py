@@ -24,6 +24,7 @@ from clusterprep.checks import (
 from clusterprep.facts.pci import PciTree
 from clusterprep.facts.rdma import Port, RdmaDevice, Verbs
 from clusterprep.model import Absent, Node
+from clusterprep.model.units import pluralize
 from clusterprep.nccl.rails import RdmaRail, TrainingSet, kind_of, training_sets
 
 Devices = tuple[RdmaDevice, ...]
@@ -387,7 +388,7 @@ def _judge_verbs(node: Node, training: TrainingSet, verbs: Verbs) -> Outcome:
         message = f"{user} may not read and write the verbs"
         return failed(node, message, ", ".join(verbs.closed), wanted)
     message = "the verbs are open to the job's user"
-    return passed(node, message, f"{len(verbs.devices)} devices", wanted)
+    return passed(node, message, pluralize(len(verbs.devices), "device"), wanted)
 
 
 def configured(context: CheckContext) -> Iterable[Outcome]:

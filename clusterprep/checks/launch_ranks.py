@@ -16,7 +16,7 @@ from clusterprep.checks.env import (
 )
 from clusterprep.checks.launch_nproc import gpus_of
 from clusterprep.facts.environment import Setting
-from clusterprep.model import Node
+from clusterprep.model import Absent, Node
 from clusterprep.nccl.interfaces import choose
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -127,9 +127,22 @@ def _first_node_names(context: CheckContext) -> frozenset[str]:
     pick = choose(context.fleet).picks.get(first.name)
     if pick is not None:
         names.add(pick.address)
+    # The family of addresses is the launcher's choice.
+    names.update(_ipv6_addresses(context, first))
     if len(nodes) == 1:
         names |= {"localhost", "127.0.0.1"}
     return frozenset(names)
+
+
+def _ipv6_addresses(context: CheckContext, node: Node) -> set[str]:
+    """Return the IPv6 addresses of a node's interfaces; none if they are not known."""
+    addresses: set[str] = set()
+    if node.name in context.fleet.snapshots:
+        interfaces = context.fleet.fact(node.name, "net.interfaces")
+        if not isinstance(interfaces, Absent):
+            for interface in interfaces:
+                addresses.update(interface.ipv6)
+    return addresses
 
 
 # ---------------------------------------------------------------- values that a variable may have
@@ -172,7 +185,8 @@ def _endpoint(seat: Seat) -> frozenset[str]:
     """Return the first node without a port, with the job's port, and with torchrun's default."""
     endpoints = set()
     for name in seat.masters:
-        endpoints |= {name, f"{name}:{seat.port}", f"{name}:29400"}
+        host = f"[{name}]" if ":" in name else name  # IPv6
+        endpoints |= {name, host, f"{host}:{seat.port}", f"{host}:29400"}
     return frozenset(endpoints)
 
 

@@ -15,7 +15,7 @@ from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
-from clusterprep.nccl.interfaces import Pick, candidates, choose, plain
+from clusterprep.nccl.interfaces import IPV6, Pick, all_known, candidates, choose, plain
 
 # Failures in these launch paths are warnings: it is not known whether a unit of systemd with
 # variables for jobs runs a job of many nodes, for jobs are started from sessions.
@@ -35,7 +35,7 @@ def iface(context: CheckContext) -> Iterable[Outcome]:
             yield _without_library(node)
         elif pick is None:
             message = "no interface is chosen, so there is none to compare NCCL's with"
-            yield unknown(node, message, "eth.iface_choice")
+            yield unknown(node, message, choice.reason_without_pick(node.name))
         else:
             yield from _judge_answers(context.fleet, node, answers, pick)
 
@@ -111,7 +111,7 @@ def _judge_without_wrong(
             return unknown(
                 node,
                 message,
-                "IPv6",
+                IPV6,
                 str(answer.interface),
                 pick.name,
             )
@@ -126,7 +126,11 @@ def _judge_without_wrong(
         names.add(_interface_name(fleet, node, answer) or pick.name)
     seen = " and ".join(sorted(names))
     verb = "reaches" if len(names) == 1 else "reach"
-    message = f"NCCL itself would use {seen}, which {verb} all nodes"
+    known_nodes = set(fleet.snapshots).difference(_nodes_without_interfaces(fleet))
+    reached = {node.name for node in fleet.reached}
+    message = (
+        f"NCCL itself would use {seen}, which {verb} {all_known(known_nodes & reached, fleet)}"
+    )
     return passed(node, message, seen, pick.name)
 
 

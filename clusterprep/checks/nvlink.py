@@ -11,6 +11,7 @@ from clusterprep.checks.gpu_health import RESET, Trouble, of_job, one_by_one
 from clusterprep.facts.gpu import Model, Readings
 from clusterprep.facts.nvlink import NvLinks, pair_statuses
 from clusterprep.model import Node
+from clusterprep.model.units import pluralize
 
 # Links of a GPU that is soldered into an NVLink board, by words of its name: NVIDIA's data sheets,
 # CHECKS. Cards with a slot connector (PCIe, NVL) may have bridges or none, so only their peers say
@@ -106,7 +107,8 @@ def state(context: CheckContext) -> Iterable[Outcome]:
         for index, reading in job_readings.items():
             judged[index] = troubles.get(index, reading)
         numbers = "/".join(map(str, sorted(counts)))
-        fine = f"{numbers} links up on each GPU"
+        noun = "link" if counts == {1} else "links"
+        fine = f"{numbers} {noun} up on each GPU"
         yield from one_by_one(
             node,
             judged,
@@ -153,7 +155,7 @@ def _judge_pairs(context: CheckContext, node: Node) -> Outcome:
             "",
             wanted,
         )
-    return passed(node, "every pair is joined by NVLink", f"{len(pairs)} pairs", wanted)
+    return passed(node, "every pair is joined by NVLink", pluralize(len(pairs), "pair"), wanted)
 
 
 def _job_links(context: CheckContext, node: Node) -> dict[int, NvLinks]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof
@@ -37,11 +37,14 @@ def path_mtu(context: CheckContext) -> Iterable[Outcome]:
     # Most fleets are measured everywhere, and have many dials.
     sized = [dial for dial in dials if dial.packet] if unmeasured else dials
     causes = find_causes(sized, lambda dial: _is_too_small(dial, mtus))
-    yield from _packet_failures(causes, mtus)
     blamed = _blamed_nodes(causes)
+    if len(causes) > 1 and all(_is_lost(dial, mtus) for dial in sized):
+        yield _nowhere_carried(context, sized, mtus)
+    else:
+        yield from _packet_failures(causes, mtus)
     for name in sorted(unmeasured - blamed):
-        message = "the kernel does not say what it sent"
-        yield Outcome("unknown", (name,), message, reason="missing_tool")
+        message = "a connection ended before it was known whether a full-size packet gets through"
+        yield Outcome("unknown", (name,), message, reason="no full-size packet was measured")
     good = []
     isolated = []
     for node in context.nodes:
@@ -126,6 +129,47 @@ def _is_too_small(dial: Dial, mtus: Mapping[str, int]) -> bool:
     return _exceeds_listener(dial, mtus)
 
 
+def _is_lost(dial: Dial, mtus: Mapping[str, int]) -> bool:
+    """Return whether packets as large as the sender makes them are lost on the way."""
+    return _is_too_small(dial, mtus) and not _is_clamped(dial, mtus)
+
+
+def _nowhere_carried(
+    context: CheckContext, dials: Sequence[Dial], mtus: Mapping[str, int]
+) -> Outcome:
+    """Return the failure of a network that carries full-size packets between no two nodes.
+
+    No node differs from the others then, so the fault is not at one of them.
+    """
+    names = {dial.dialer for dial in dials} | {dial.listener for dial in dials}
+    nodes = tuple(node.name for node in context.nodes if node.name in names)
+    first = dials[0]
+    largest = max(map(_largest_carried, dials))
+    if largest:
+        message = "full-size packets get through between no two nodes, small ones do"
+    else:
+        message = f"packets of {SMALLEST} bytes and more get through between no two nodes"
+    ping = _ping(first, mtus)
+    cure = f"{ping}   # from {first.dialer}; then the MTU of the switches, or a smaller one here"
+    return Outcome(
+        "fail",
+        nodes,
+        message,
+        _size_seen(largest),
+        f"{_full_size(first, mtus)} bytes",
+        cure,
+    )
+
+
+def _size_seen(largest: int) -> str:
+    return f"{largest} bytes" if largest else f"less than {SMALLEST} bytes"
+
+
+def _ping(dial: Dial, mtus: Mapping[str, int]) -> str:
+    """Return the command that shows the loss of full-size packets of a dial."""
+    return f"ping -M do -s {_full_size(dial, mtus) - HEADERS} {dial.address}"
+
+
 def _packet_failures(causes: Iterable[Cause], mtus: Mapping[str, int]) -> Iterable[Outcome]:
     judged: set[tuple[str, ...]] = set()
     for cause in causes:
@@ -158,13 +202,15 @@ def _packet_failure(cause: Cause, mtus: Mapping[str, int]) -> Outcome:
             cure,
         )
     largest = max(_largest_carried(dial) for dial in cause.failed)
-    seen = f"{largest} bytes" if largest else f"less than {SMALLEST} bytes"
+    seen = _size_seen(largest)
     if is_pair:
         seen = f"{seen} on {arrow}"
-    message = f"full-size packets do not get through between {between}, small ones do"
-    ping = f"ping -M do -s {wanted_size - HEADERS} {first.address}"
+    if largest:
+        message = f"full-size packets do not get through between {between}, small ones do"
+    else:
+        message = f"packets of {SMALLEST} bytes and more do not get through between {between}"
     advice = "then the MTU of the switch ports between them"
-    cure = f"{ping}   # from {first.dialer}; {advice}"
+    cure = f"{_ping(first, mtus)}   # from {first.dialer}; {advice}"
     return Outcome(
         "fail",
         cause.nodes,
@@ -323,9 +369,9 @@ PATH_MTU = Check(
     "resolve, SSH works, the rendezvous succeeds, and the first large message hangs.",
     how="Over each connection of the port matrix one packet as large as the interface allows is "
     "sent, with don't-fragment set, and its acknowledgement awaited; each direction of a pair is "
-    "its own connection. Where it does not come, smaller ones find the largest that does. An "
-    "interface with a smaller MTU than its peers fails too: TCP adapts to it, and nothing else "
-    "does.",
+    "its own connection. Where it does not come, three more and smaller ones find the largest that "
+    "does. An interface with a smaller MTU than its peers fails too: TCP adapts to it, and "
+    "nothing else does.",
     remedy="set the MTU of the switch ports on the way to that of the interfaces, or make the "
     "interfaces' equal",
     proof=Proof(

@@ -22,6 +22,7 @@ from clusterprep.checks import (
 )
 from clusterprep.facts.pci import PciDevice, PciLink, PciTree
 from clusterprep.model import Node
+from clusterprep.model.units import pluralize
 from clusterprep.nccl.rails import kind_of
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -126,7 +127,7 @@ def width(context: CheckContext, node: Node, tree: PciTree) -> Outcome:
         verb = "says" if len(silent) == 1 else "say"
         return unknown(node, f"{_join_names(silent)} {verb} no width", NO_WIDTHS)
     message = "every link has its full width"
-    return passed(node, message, f"{len(links)} links", "full width")
+    return passed(node, message, pluralize(len(links), "link"), "full width")
 
 
 def _hides_width(link: PciLink) -> bool:
@@ -179,7 +180,8 @@ def gen(context: CheckContext, node: Node, tree: PciTree) -> Outcome:
             wanted,
             "at_rest",
         )
-    return passed(node, "every link has its full speed", f"{len(links)} links", wanted)
+    message = "every link that says its speed has it in full"
+    return passed(node, message, pluralize(len(links), "link"), wanted)
 
 
 def _describe_speeds(links: Iterable[MeasuredLink]) -> str:
@@ -218,7 +220,7 @@ def parent(context: CheckContext) -> Iterable[Outcome]:
         if faulty:
             yield _degraded_bridges(node, tree, faulty[0], "; ".join(faults))
         else:
-            seen = f"{len(uplinks)} links between bridges"
+            seen = f"{pluralize(len(uplinks), 'link')} between bridges"
             yield passed(node, "no bridge is degraded", seen)
 
 
@@ -308,7 +310,7 @@ def acs(
             commands.append(f"setpci -s {at} ECAP_ACS+0x6.w=0000")
     if not redirecting:
         message = "no PCIe switch redirects peer traffic"
-        return passed(node, message, f"{len(control_words)} ports with ACS", wanted)
+        return passed(node, message, f"{pluralize(len(control_words), 'port')} with ACS", wanted)
     seen = "; ".join(redirecting)
     cure = f"{'; '.join(commands)}   # at every boot"
     message = "PCIe switches send peer traffic up to the processor"

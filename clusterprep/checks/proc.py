@@ -9,6 +9,7 @@ from dataclasses import replace
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
 from clusterprep.facts.tasks import Load, StuckTask, Tasks
 from clusterprep.model import Node
+from clusterprep.model.units import pluralize
 
 # Of the cores; what runs beside the job takes its data loaders' and NCCL's proxy threads' turns.
 FOREIGN = 0.2
@@ -107,10 +108,10 @@ def load(context: CheckContext, node: Node, average: Load, cores: int) -> Outcom
     required = context.wanted(node)
     if required is None:
         limit = max(FOREIGN * cores, FEW)
-        wanted = f"at most {limit:g} on {cores} cores"
+        wanted = f"at most {limit:g} on {pluralize(cores, 'core')}"
     else:
         limit = parse_part(required) * cores
-        wanted = f"at most {limit:g} ({required} of {cores} cores)"
+        wanted = f"at most {limit:g} ({required} of {pluralize(cores, 'core')})"
     seen = f"{average.one:.2f} over a minute, {average.running} running now"
     if average.one <= limit:
         return passed(node, "nothing else keeps the node busy", seen, wanted)

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Interface, IPv4Network
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
 from clusterprep.checks.ib import FACTS, training_not_known
 from clusterprep.facts.network import Interface
 from clusterprep.facts.rdma import Gid, Port, Rail, RdmaDevice
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Absent, Node
 from clusterprep.model.versions import leading_numbers
-from clusterprep.nccl.gids import DYNAMIC, addresses_of, roce_rails, usable_gid
+from clusterprep.nccl.gids import DYNAMIC, addresses_of, only_ipv6, roce_rails, usable_gid
+from clusterprep.nccl.interfaces import IPV6
 from clusterprep.nccl.rails import RdmaRail, TrainingSet, training_sets
 
 WANTED = "a RoCE v2 GID of an IPv4 address that its interface has"
@@ -43,7 +44,10 @@ def gid(context: CheckContext) -> Iterable[Outcome]:
                 missing.append(rail)
             else:
                 indices[rail.name] = entry.index
-        if missing:
+        if missing and only_ipv6(rails, addresses) and "NCCL_IB_GID_INDEX" not in node.env:
+            message = "the ports have IPv6 addresses and none of IPv4, which is not judged yet"
+            yield unknown(node, message, IPV6, _describe_rails(rails), WANTED)
+        elif missing:
             yield _missing_gids(node, missing)
         else:
             indices_by_node[node.name] = indices
@@ -68,13 +72,8 @@ def _find_gid(node: Node, rail: RdmaRail, addresses: Mapping[str, set[str]]) -> 
 
 def _missing_gids(node: Node, rails: list[RdmaRail]) -> Outcome:
     """Return the failure of ports without a usable GID."""
-    names = []
-    tables = []
-    for rail in rails:
-        table = _describe_gids(rail.port)
-        tables.append(f"{rail.name}: {table}")
-        names.append(rail.name)
-    seen = "; ".join(tables)
+    names = [rail.name for rail in rails]
+    seen = _describe_rails(rails)
     message = f"{', '.join(names)}: no GID by which the port can be reached"
     if "NCCL_IB_GID_INDEX" in node.env:
         effect = "NCCL finds the index by itself from 2.21 on"
@@ -103,6 +102,10 @@ def _first_interface(rails: list[RdmaRail]) -> str:
         if rail.device.interfaces:
             return rail.device.interfaces[0]
     return "NAME"
+
+
+def _describe_rails(rails: Iterable[RdmaRail]) -> str:
+    return "; ".join(f"{rail.name}: {_describe_gids(rail.port)}" for rail in rails)
 
 
 def _describe_gids(port: Port) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
 from clusterprep.facts.storage import SHM, Mount, Segment, Space
 from clusterprep.model import Node, Severity
-from clusterprep.model.units import UNLIMITED, format_duration, format_size, parse_size
+from clusterprep.model.units import UNLIMITED, format_duration, format_size, parse_size, pluralize
 
 GIB = 1 << 30  # bytes
 # Bytes; below it NCCL's segments of eight ranks and a data loader's batches do not fit.
@@ -65,6 +65,9 @@ def size(
             wanted,
             cure,
         )
+    if space.size == 0:  # a tmpfs without a limit
+        message = "nothing but the node's memory limits shared memory"
+        return passed(node, message, "unlimited", wanted)
     seen = f"{format_size(space.free)} free of {format_size(space.size)}"
     if space.free >= least:
         return passed(node, "there is enough shared memory", seen, wanted)
@@ -98,9 +101,9 @@ def _container_remedy() -> str:
 def _mount_remedy(least: float) -> str:
     """Return the command that makes /dev/shm large enough.
 
-    tmpfs takes whole numbers with a suffix such as G, which is binary, or a share of memory.
+    tmpfs takes whole numbers with a suffix such as G, which is binary; 0 is no limit.
     """
-    size = "100%"
+    size = "0"
     if least != UNLIMITED:
         gibibytes = math.ceil(max(least, GOOD) / GIB)
         size = f"{gibibytes}G"
@@ -159,9 +162,7 @@ def _remove_command(segments: list[Segment]) -> str:
 
 
 def _count_files(segments: list[Segment]) -> str:
-    if len(segments) == 1:
-        return "1 file"
-    return f"{len(segments)} files"
+    return pluralize(len(segments), "file")
 
 
 SIZE = Check(

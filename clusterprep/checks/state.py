@@ -7,6 +7,7 @@ from dataclasses import replace
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, skipped
 from clusterprep.facts.journal import Journal, JournalEntry
 from clusterprep.model import Node
+from clusterprep.model.units import pluralize
 
 WANTED = "every run done or undone"
 
@@ -69,9 +70,7 @@ def _describe_entry(entry: JournalEntry) -> str:
 def _count_runs(number: int) -> str:
     if number == 0:
         return "none"
-    if number == 1:
-        return "1 run"
-    return f"{number} runs"
+    return pluralize(number, "run")
 
 
 def _cut_off(journal: Journal) -> Journal:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from clusterprep.cli.options import listed, seconds
 from clusterprep.errors import InputError
 from clusterprep.survey.registry import checks
-from clusterprep.survey.selection import Selection
+from clusterprep.survey.selection import Selection, refuse_unknown_tags
 from clusterprep.survey.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -80,8 +80,12 @@ def launch_screen(params: Mapping[str, Any], run: str, say: Callable[[str], None
     if params["log_dir"] is not None:
         return Screen(say, params["fold"], Path(params["log_dir"]))
     runs = state_folder() / "launch"
-    # What jobs print is not for all users of this machine.
-    runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        # What jobs print is not for all users of this machine.
+        runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        message = f"{runs}, for what the ranks print, cannot be made: {error.strerror}"
+        raise InputError.of(message, hint="--log-dir names another folder") from None
     forget_old(runs)
     return Screen(say, params["fold"], runs / run)
 
@@ -99,15 +103,16 @@ def chosen_steps(
         tags=listed(params.get("tags")),
         skip_tags=listed(params.get("skip_tags")),
     )
-    if "playbook" not in params:
-        return (), selection
-    from clusterprep.changes.playbook.reading import load_playbook
-    from clusterprep.changes.playbook.tags import select_steps
-
     check_tags: set[str] = set()
     for check in checks().values():
         area = check.name.split(".")[0]
         check_tags.update(check.tags, [area])
+    if "playbook" not in params:
+        refuse_unknown_tags(selection, check_tags)
+        return (), selection
+    from clusterprep.changes.playbook.reading import load_playbook
+    from clusterprep.changes.playbook.tags import select_steps
+
     playbook = load_playbook(params["playbook"], inventory)
     return select_steps(playbook, selection, check_tags)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import click
 
 from clusterprep.cli.exit_codes import INTERNAL_ERROR, OK, UNKNOWN
+from clusterprep.cli.output import say, write_stdout
 from clusterprep.errors import ClusterprepError, InputError, Interrupted, Refused
 
 FORMAT = "--format"
@@ -62,20 +64,15 @@ def _print_error(
 
     A message goes to stderr, and a report to stdout if a format for programs was asked for.
     """
-    from clusterprep.reports.plain import clean
-
     code = error.code
     fmt = _machine_format(arguments)
     if fmt:
         code = _print_report(error, name, fmt)
     context = getattr(usage, "ctx", None)
     if context is not None:
-        click.echo(context.get_usage(), err=True)
+        say(context.get_usage())
     diff = error.diff if isinstance(error, Refused) else ""
-    text = f"clusterprep: {error.message}\n{diff}"
-    # Messages may quote nodes and files of others: control characters are removed, line by line.
-    for line in text.splitlines():
-        click.echo(clean(line), err=True)
+    say(f"clusterprep: {error.message}\n{diff}")
     return code
 
 
@@ -86,7 +83,7 @@ def _print_report(error: ClusterprepError, name: str, fmt: str) -> int:
 
     report = error_report(error, name)
     code = exit_code(report, fmt)
-    sys.stdout.write(render(report, fmt))
+    write_stdout((render(report, fmt),))
     return code
 
 
@@ -134,18 +131,28 @@ def _log_bug(error: Exception, arguments: Sequence[str]) -> int:
         log = state / f"bug-{os.getpid()}.log"
         _write_private(str(log), details)
     except OSError:
-        click.echo(f"clusterprep: a bug in clusterprep\n{details}", err=True)
+        say(f"clusterprep: a bug in clusterprep\n{details}")
     else:
-        summary = f"{type(error).__name__}: {error}"
-        click.echo(f"clusterprep: a bug in clusterprep ({summary}); details are in {log}", err=True)
+        # One line, also if the exception quotes several of a node.
+        summary = " ".join(f"{type(error).__name__}: {error}".split())
+        say(f"clusterprep: a bug in clusterprep ({summary}); details are in {log}")
     if _machine_format(arguments) != "nagios":
         return INTERNAL_ERROR
-    click.echo("CLUSTERPREP UNKNOWN - a bug in clusterprep")
+    write_stdout(("CLUSTERPREP UNKNOWN - a bug in clusterprep\n",))
     return UNKNOWN
 
 
 def _write_private(path: str, text: str) -> None:
-    """Write a file that only its owner may read: a traceback may quote answers of nodes."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as sink:
-        sink.write(text)
+    """Write a file that only its owner may read: a traceback may quote answers of nodes.
+
+    Raises OSError. A disk that is full then has no half of it.
+    """
+    from clusterprep.runtime import files
+
+    descriptor = files.open_emptied(path)
+    try:
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as sink:
+            sink.write(text)
+    except OSError:
+        Path(path).unlink(missing_ok=True)
+        raise

@@ -19,6 +19,7 @@ from clusterprep.cli import options
 from clusterprep.cli.exit import ending, leave
 from clusterprep.cli.history import compare, history, report
 from clusterprep.cli.init.command import init
+from clusterprep.cli.output import say, say_line, show_text, write_stdout
 from clusterprep.errors import ClusterprepError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def cli() -> None:
 @click.option("--diff", is_flag=True, help="Show the whole difference.")
 @click.option("--ask", is_flag=True, help="Confirm before writing.")
 @click.option("--no-verify", is_flag=True, help="Skip the all-reduce.")
-@click.option("--partial", is_flag=True, help="Continue without unreachable nodes.")
+@click.option("--partial", is_flag=True, help="Continue without unreachable or unknown nodes.")
 @click.option("--on-busy", is_flag=True, help="Verify even if GPUs are in use.")
 @click.option("--retry-failed", metavar="RUN", help="Only what failed in that run.")
 @click.option(
@@ -76,7 +77,7 @@ def apply(**params: Any) -> None:
 @options.playbook
 @options.ranks
 @click.option("--diff", is_flag=True, help="Show the whole difference.")
-@click.option("--partial", is_flag=True, help="Continue without unreachable nodes.")
+@click.option("--partial", is_flag=True, help="Continue without unreachable or unknown nodes.")
 @click.option("--detailed-exitcode", is_flag=True, help="5 when changes are pending.")
 def plan(**params: Any) -> None:
     """What apply would change, as a difference; writes nothing."""
@@ -223,7 +224,7 @@ def diagnose(logs: tuple[str, ...], redact: bool, **params: Any) -> None:
         diagnosis = diagnose_command.without_names(diagnosis, hosts)
     if params["fmt"] == "json":
         for notice in diagnosis.notices:
-            click.echo(f"clusterprep: {notice}", err=True)
+            say(f"clusterprep: {notice}")
 
     def render(fmt: str, **page: Any) -> list[str]:
         return [pages.render(diagnosis, fmt, **page)]
@@ -237,7 +238,7 @@ def explain(topic: str) -> None:
     """What a check, a variable or a cause means, why it matters, how to fix it."""
     from clusterprep.cli.commands.explain import page
 
-    click.echo(page(topic))
+    write_stdout((page(topic), "\n"))
 
 
 @cli.command()
@@ -356,8 +357,7 @@ def _environment(invocation: Invocation, params: dict[str, Any]) -> Report:
     else:
         report, environment = env.run(invocation)
     if target:
-        text = pages.target_text(inventory, environment, target, node)
-        click.echo(text, nl=False)
+        show_text(pages.target_text(inventory, environment, target, node))
         raise SystemExit(report.code)
     return pages.limited_to_node(report, node) if node else report
 
@@ -366,14 +366,13 @@ def _launch(invocation: Invocation, params: dict[str, Any]) -> Report:
     """Return the launch as a report. With --print, print its text and exit."""
     from clusterprep.cli import arguments
     from clusterprep.cli.commands import launch
-    from clusterprep.cli.terminal import line_on_stderr
 
     request = arguments.launch_request(params)
     if params["form"]:
         code, text = launch.print_launch(invocation, request, params["form"])
-        click.echo(text, nl=False)
+        show_text(text)
         raise SystemExit(code)
-    screen = arguments.launch_screen(params, invocation.run, line_on_stderr)
+    screen = arguments.launch_screen(params, invocation.run, say_line)
     return launch.run(invocation, request, screen)
 
 
@@ -475,8 +474,9 @@ def _limited(
 def _validation_report(inventory: Inventory) -> Report:
     from clusterprep.cli.commands.report import new_report
     from clusterprep.cli.exit_codes import OK
+    from clusterprep.model.units import pluralize
 
-    notice = f"{inventory.path} is valid: {len(inventory.nodes)} nodes"
+    notice = f"{inventory.path} is valid: {pluralize(len(inventory.nodes), 'node')}"
     notices = (notice, *inventory.warnings)
     return new_report("validate", OK, cluster=inventory.cluster, notices=notices)
 

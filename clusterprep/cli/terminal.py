@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from clusterprep.cli.output import say, write_stdout
 from clusterprep.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def passphrases() -> Callable[[str], str]:
     Its first answer for a key is that of PASSPHRASE or PASSPHRASE_FD, if there is one; then it
     prompts the user. Raises InputError.
     """
+    from clusterprep.reports.plain import clean
+
     given = take_secret(PASSPHRASE)
     tried: set[str] = set()
 
@@ -66,7 +69,7 @@ def passphrases() -> Callable[[str], str]:
         if not sys.stdin.isatty():
             return ""
         typed = click.prompt(
-            prompt,
+            clean(prompt),  # it names a file of ssh_config
             hide_input=True,
             err=True,
             default="",
@@ -138,8 +141,9 @@ def confirm(rows: Sequence[ChangeRow]) -> bool:
         if row.action == "none":
             continue
         names = ", ".join(row.nodes)
-        click.echo(f"{row.action} {row.target} on {names}", err=True)
-        click.echo(click.unstyle(row.diff), err=True)
+        say(f"{row.action} {row.target} on {names}")
+        # Line by line: the difference has lines of a node, which the user is about to approve.
+        say(row.diff)
     return click.confirm("Write this?", err=True)
 
 
@@ -148,19 +152,6 @@ def progress(params: Mapping[str, Any]) -> Any:
     from clusterprep.reports.progress_display import make_progress
 
     return make_progress(sys.stderr, color=_wants_color(params))
-
-
-def line_on_stderr(text: str) -> None:
-    """Write a line of a node without control characters. A closed stderr is no error."""
-    from contextlib import suppress
-
-    from clusterprep.reports.plain import clean
-    from clusterprep.reports.progress import READER_GONE, encodable
-
-    with suppress(*READER_GONE):
-        line = encodable(sys.stderr, clean(text))
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
 
 
 # ---------------------------------------------------------------- reports
@@ -188,10 +179,9 @@ def show(params: Mapping[str, Any], code: int, render: Callable[..., Iterable[st
         width=width,
         ascii_only=ascii_only,
     )
-    sys.stdout.writelines(pieces)
-    sys.stdout.flush()
+    write_stdout(pieces)
     for problem in problems:
-        line_on_stderr(f"clusterprep: {problem}")
+        say(f"clusterprep: {problem}")
     if code == 0 and problems:
         code = UNWRITTEN.get(params["fmt"], InputError.code)
     raise SystemExit(code)

@@ -12,9 +12,9 @@ class Dial:
     """One directed attempt to connect: `word` is ok, refused, timed_out, no_route or an error.
 
     The others are measures of a connection that was made, None where it was not: `rtt` is the
-    shortest round trip in seconds, `packet` the size in bytes of one full-size packet, `carried`
-    the largest size that was acknowledged (0: not even 1280 bytes), and `path_mtu` the path's MTU
-    as the dialler's kernel knows it.
+    shortest round trip in seconds, `packet` the size in bytes of one full-size packet (None or 0:
+    it is not known what became of one), `carried` the largest size that was acknowledged (0: not
+    even 1280 bytes), and `path_mtu` the path's MTU as the dialler's kernel knows it.
     """
 
     dialer: str

@@ -10,6 +10,7 @@ from typing import Any
 
 from clusterprep.facts import Fact, file, under, user_of_job
 from clusterprep.model import Inventory, Node, Read
+from clusterprep.remote.untrusted import require_device_name
 
 # The files that apply writes the environment to. Facts may not import resources, so a test compares
 # the two tables.
@@ -140,12 +141,12 @@ def _device(name: str, row: Mapping[str, Any], files: Mapping[str, str]) -> Rdma
         pci = None
     node_type = row["node_type"] or ""
     return RdmaDevice(
-        name=name,
+        name=require_device_name(name),
         pci=pci,
         firmware=row["fw_ver"] or None,
         board=row["board_id"] or None,
         model=row["hca_type"] or None,
-        interfaces=tuple(row["net"]),
+        interfaces=tuple(require_device_name(interface) for interface in row["net"]),
         ports=tuple(ports),
         iwarp=node_type.startswith("4:"),  # RDMA_NODE_RNIC of rdma/ib_verbs.h
     )
@@ -326,7 +327,7 @@ def _rail(row: Mapping[str, Any], all_interfaces: Mapping[str, Any]) -> Rail:
     if router not in (True, False, None):
         raise ValueError("whether a router leads from one rail to another is not understood")
     return Rail(
-        interface=row["name"],
+        interface=require_device_name(row["name"]),
         address=row["address"],
         prefix=row["prefix"],
         leaves=row["leaves"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -209,29 +209,63 @@ def _outcome(report: Report, node: str) -> str:
 
 
 def refuse_clashes(
-    environment: Environment, nodes: Iterable[str], others: Mapping[str, Mapping[str, str]]
-) -> None:
+    environment: Environment,
+    nodes: Iterable[str],
+    left_out: Iterable[str],
+    given: Mapping[str, Mapping[str, str]],
+    partial: bool = False,
+) -> str:
     """Raise Refused if --limit would make values differ that must be equal on all ranks.
 
-    `others` has what the nodes outside of the limit were last given: node → name → value.
+    `nodes` are about to be given the environment, and `given` has what each node was last given:
+    node → name → value. What a node of `left_out` has that is not in `given` is not known, which is
+    refused too; with `partial` it is returned as a sentence, "" if all is known.
     """
-    wanted = {}
-    for node in nodes:
+    names = tuple(nodes)
+    others = tuple(left_out)
+    wanted: dict[str, str] = {}
+    for node in names:
         for value in environment.of(node).values():
-            wanted[value.name] = value
-    for name, value in sorted(wanted.items()):
-        if registry().get(name, {}).get("uniformity") != "job":
-            continue
-        differing = []
-        for node, values in others.items():
-            if values.get(name) != value.value:
-                differing.append(node)
+            if _is_job_wide(value.name):
+                wanted[value.name] = value.value
+    _refuse_differences(names, wanted, {node: given[node] for node in others if node in given})
+    unknown = [node for node in others if node not in given]
+    if not (wanted and unknown):
+        return ""
+    doubt = f"which values {fold(unknown)} have is not known here"
+    reason = f"{', '.join(sorted(wanted))} must be equal on all ranks"
+    if partial:
+        return f"{doubt}, and {reason}; an apply to all nodes makes them equal"
+    message = f"{doubt}, and {reason}; apply to all nodes, or with --partial to go on"
+    raise Refused(f"{message}; this run wrote nothing")
+
+
+def _is_job_wide(name: str) -> bool:
+    """Return whether a variable must have one value on all ranks of a job."""
+    return registry().get(name, {}).get("uniformity") == "job"
+
+
+def _refuse_differences(
+    nodes: Sequence[str], wanted: Mapping[str, str], others: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Raise Refused for the first job-wide variable that is not the same here and in `others`."""
+    if not nodes:
+        return
+    names = set(wanted)
+    for values in others.values():
+        names.update(filter(_is_job_wide, values))
+    for name in sorted(names):
+        value = wanted.get(name)
+        differing = [node for node, values in others.items() if values.get(name) != value]
         if not differing:
             continue
+        subject = f"{name}={value}"
+        if value is None:
+            subject = f"{name}, which {fold(nodes)} would not have,"
         other_value = others[differing[0]].get(name)
         if other_value is None:
             seen = f"{fold(differing)} lack {name}"
         else:
             seen = f"{fold(differing)} were last given {name}={other_value}"
-        message = f"{name}={value.value} must be equal on all ranks, and {seen}"
-        raise Refused(f"{message}; apply without --limit; this run wrote nothing")
+        message = f"{subject} must be equal on all ranks, and {seen}"
+        raise Refused(f"{message}; apply to all nodes; this run wrote nothing")

@@ -11,10 +11,13 @@ time is done before the file is locked.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from clusterprep.runtime import files
 
 NAME = "history.sqlite"
 PATIENCE = 10.0  # seconds to wait for another run that is writing
@@ -87,8 +90,8 @@ class Database:
         """Execute all statements or none. Raises Unusable."""
         with self._unusable_on_error("written"):
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # Facts may say more of the nodes than every user of this machine should know.
-            self.path.touch(mode=0o600)
+            # For its owner alone: facts may say more of the nodes than every user should know.
+            os.close(files.open_regular(self.path))
             with self._open() as database:
                 # Waits for another writer here, before anything is half done.
                 database.execute("begin immediate")

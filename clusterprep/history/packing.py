@@ -32,6 +32,9 @@ _NODE = tuple(field.name for field in fields(NodeSnapshot) if field.name != "fac
 _HEAD = ("command", "run", "cluster", "started", "seconds", "verdict", "code")
 _FEW = 4  # names; sets of so many stay readable in the file
 _LARGE = 1 << 20  # bytes; what is longer is compressed more quickly
+# Characters of one fact of one node. Facts of honest nodes are far below, see docs/history.md.
+LONGEST_VALUE = 2 << 20
+LEFT_OUT = Absent("left out", "too long for the history")
 FACT_NAMES = ""  # the name under which is kept which facts each node has
 
 
@@ -246,8 +249,12 @@ def _values(column: Json, count: int) -> list[Json]:
     return distinct if len(distinct) == count else distinct * count
 
 
-def pack_facts(nodes: Sequence[NodeSnapshot]) -> Iterator[tuple[str, bytes]]:
+def pack_facts(
+    nodes: Sequence[NodeSnapshot], longest: int = LONGEST_VALUE
+) -> Iterator[tuple[str, bytes]]:
     """Yield each fact's name with its values on the nodes that have it.
+
+    A value of more than `longest` characters of JSON is LEFT_OUT on its node.
 
     Before them comes FACT_NAMES with two lists: every different list of a node's fact names, and
     for each node the place of its own among them.
@@ -261,7 +268,7 @@ def pack_facts(nodes: Sequence[NodeSnapshot]) -> Iterator[tuple[str, bytes]]:
     yield FACT_NAMES, squeeze([name_lists, places])
     for name in _distinct_names(name_lists):
         values = [snapshot.facts[name] for snapshot in nodes if name in snapshot.facts]
-        yield name, _packed(values)
+        yield name, _packed(values, longest)
 
 
 def _distinct_names(name_lists: Iterable[Iterable[str]]) -> list[str]:
@@ -270,7 +277,7 @@ def _distinct_names(name_lists: Iterable[Iterable[str]]) -> list[str]:
     return list(dict.fromkeys(all_names))
 
 
-def _packed(values: Sequence[Any]) -> bytes:
+def _packed(values: Sequence[Any], longest: int) -> bytes:
     """Return one fact of all nodes that have it, as `_column` would.
 
     Shared values are encoded once.
@@ -281,7 +288,7 @@ def _packed(values: Sequence[Any]) -> bytes:
     for value in values:
         place = place_by_id.get(id(value))
         if place is None:
-            place = place_by_text.setdefault(_encoded(value), len(place_by_text))
+            place = place_by_text.setdefault(_encoded(value, longest), len(place_by_text))
             place_by_id[id(value)] = place
         places.append(place)
     distinct = ",".join(place_by_text)
@@ -291,10 +298,11 @@ def _packed(values: Sequence[Any]) -> bytes:
     return _compressed(f"[[{distinct}],{indices}]")
 
 
-def _encoded(fact: Any) -> str:
-    """Return a fact as JSON text; an Absent with the reason if it cannot be encoded."""
+def _encoded(fact: Any, longest: int) -> str:
+    """Return a fact as JSON text; an Absent with the reason if it is too long or is no JSON."""
     try:
-        return _ENCODER.encode(fact)
+        text = _ENCODER.encode(fact)
+        return text if len(text) <= longest else _ENCODER.encode(LEFT_OUT)
     except (TypeError, ValueError, RecursionError) as error:
         absent = Absent("garbled", f"it could not be kept: {error}")
         return _ENCODER.encode(absent)

@@ -13,6 +13,8 @@ from clusterprep.errors import InputError
 from clusterprep.history.database import PATIENCE, Database, Statement, Unusable
 from clusterprep.history.packing import (
     FACT_NAMES,
+    LEFT_OUT,
+    LONGEST_VALUE,
     Unreadable,
     column_of,
     nodes_knowing,
@@ -21,14 +23,17 @@ from clusterprep.history.packing import (
     unpack,
     unpack_facts,
 )
-from clusterprep.model import Absent, Report
+from clusterprep.model import Report
 from clusterprep.model.history import RecordedRun
+from clusterprep.model.units import pluralize
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 KEPT = 200  # runs of one command in one cluster
 BYTES = 512 << 20  # of all runs together
 LARGEST = 64 << 20  # bytes of one run; the longest facts of a larger one are left out
-LEFT_OUT = Absent("left out", "too long for the history")
+# Characters of one fact of one node, in a run that would be too large otherwise: so a node that
+# sends without end loses its own facts, before those of others are left out.
+SHORT_VALUE = 64 << 10
 
 _RUN = tuple(field.name for field in fields(RecordedRun))
 _COLUMNS = ", ".join(_RUN)
@@ -52,12 +57,19 @@ class PackedRun:
 def packed(report: Report, run: RecordedRun, largest: int = LARGEST) -> PackedRun:
     """Return what is to be written of a report. Pure.
 
-    Above `largest` bytes the longest facts are left out, so that their bytes are empty. All of this
-    work is done before the file is locked.
+    Above `largest` bytes the longest facts are left out: first those of single nodes, then those of
+    all, whose bytes are empty then. All of this work is done before the file is locked. Raises
+    Unusable for a report that is larger without any fact.
     """
     body = pack(report)
-    columns = dict(pack_facts(report.nodes or ()))
-    size = len(body) + sum(map(len, columns.values()))
+    if len(body) > largest:
+        message = f"the report has {len(body) >> 20} MiB, and at most {largest >> 20} are kept"
+        raise Unusable(message)
+    for longest in (LONGEST_VALUE, SHORT_VALUE):
+        columns = dict(pack_facts(report.nodes or (), longest))
+        size = len(body) + sum(map(len, columns.values()))
+        if size <= largest:
+            break
     longest_first = sorted(columns, key=lambda name: -len(columns[name]))
     for name in longest_first:
         if size <= largest:
@@ -139,7 +151,9 @@ class Runs:
             ago = int(last[1] or 0)
             if ago < len(runs):
                 return runs[ago]
-            raise InputError.of(f"only {len(runs)} runs are recorded; seen '{text}'", key=key)
+            verb = "is" if len(runs) == 1 else "are"
+            message = f"only {pluralize(len(runs), 'run')} {verb} recorded; seen '{text}'"
+            raise InputError.of(message, key=key)
         matching = _matching(runs, text)
         if len(matching) == 1:
             return matching[0]

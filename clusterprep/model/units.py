@@ -103,3 +103,10 @@ def _short(value: float) -> str:
     """Return a number with at most three decimals, without trailing zeros."""
     text = f"{value:.3f}".rstrip("0").rstrip(".")
     return text or "0"
+
+
+def pluralize(number: int, noun: str) -> str:
+    """Return the number and the noun: `1 error`, `2 errors`."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun}s"

@@ -48,6 +48,23 @@ def usable_gid(port: Port, held: Mapping[str, set[str]]) -> Gid | None:
     return None
 
 
+def only_ipv6(rails: Iterable[RdmaRail], held: Mapping[str, set[str]]) -> bool:
+    """Return whether all ports can be reached by IPv6 and none by IPv4.
+
+    Which entry is right for IPv6 is not judged. A port without IPv4 beside one that has it has
+    lost its address. `held` is as in `usable_gid`.
+    """
+    ports = [rail.port for rail in rails]
+    return all(_has_ipv6(port) and usable_gid(port, held) is None for port in ports)
+
+
+def _has_ipv6(port: Port) -> bool:
+    for entry in port.gids:
+        if entry.kind == "RoCE v2" and entry.routable and entry.ipv4 is None:
+            return True
+    return False
+
+
 def _held(entry: Gid, held: Mapping[str, set[str]]) -> set[str]:
     """Return the addresses of the entry's interface, or all if the kernel does not name it."""
     if entry.interface is not None:

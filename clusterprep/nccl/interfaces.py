@@ -5,7 +5,7 @@ It is declared, or it is the interface in the one network that reaches all nodes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from ipaddress import IPv4Interface
 
@@ -70,6 +70,8 @@ FACTS = ("net.interfaces", *RAILS)
 
 VARIABLE = "NCCL_SOCKET_IFNAME"
 NO_INTERFACE = "no interface is up with an IPv4 address"
+IPV6 = "ipv6"
+"""The reason of what is not known since a node has IPv6 addresses alone."""
 Place = tuple[Interface, str]  # an interface and one of its addresses
 
 
@@ -92,7 +94,8 @@ class Choice:
     """The choice for a fleet.
 
     Each node that was reached is in `picks`, in `problems` with why no interface will do, or in
-    `unknown`. `network` is the common network, and `why` the reason for it.
+    `unknown`: its interfaces are not known, or have IPv6 addresses alone, which are not judged.
+    `network` is the common network, and `why` the reason for it.
     """
 
     picks: Mapping[str, Pick] = field(default_factory=dict)
@@ -100,6 +103,13 @@ class Choice:
     unknown: Mapping[str, Absent] = field(default_factory=dict)
     why: str = ""
     network: str | None = None
+
+    def reason_without_pick(self, node: str) -> str:
+        """Return the reason of what is not known of a node since no interface was chosen there."""
+        absent = self.unknown.get(node)
+        if absent is not None and absent.reason == IPV6:
+            return IPV6
+        return "eth.iface_choice"
 
 
 def candidates(interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
@@ -111,17 +121,41 @@ def candidates(interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
 
 
 def _could_carry_a_job(interface: Interface, interfaces: tuple[Interface, ...]) -> bool:
-    """Return whether `candidates` has this one of a node's interfaces.
+    """Return whether `candidates` has this one of a node's interfaces."""
+    if not interface.ipv4 or interface.binds_link_local:
+        return False
+    return _leads_to_others(interface, interfaces)
+
+
+def _leads_to_others(interface: Interface, interfaces: tuple[Interface, ...]) -> bool:
+    """Return whether an interface is up and leads to other machines, whatever addresses it has.
 
     A port of a bond or bridge does not count: the bond or bridge has the address.
     """
-    if not (interface.up and interface.running and interface.ipv4):
+    if not (interface.up and interface.running):
         return False
     if interface.loopback or interface.master or interface.name.startswith(NEVER):
         return False
-    if interface.tunnel or interface.binds_link_local:
+    if interface.tunnel:
         return False
     return not interface.bridge or _has_uplink(interface, interfaces)
+
+
+def _only_ipv6(wanted: Iterable[Interface], interfaces: tuple[Interface, ...]) -> Absent | None:
+    """Return why no interface can be chosen if some of `wanted` would do, but for IPv6.
+
+    IPv6 is not judged: neither is such an interface wrong, nor does it take another one's place.
+    """
+    names = []
+    for interface in wanted:
+        has_ipv6_alone = interface.ipv6 and interface.bound is None
+        if has_ipv6_alone and _leads_to_others(interface, interfaces):
+            names.append(interface.name)
+    if not names:
+        return None
+    verb = "have" if len(names) > 1 else "has"
+    detail = f"{', '.join(names)} {verb} IPv6 addresses and none of IPv4"
+    return Absent(IPV6, f"{detail}, and IPv6 alone is not supported yet")
 
 
 def _has_uplink(bridge: Interface, interfaces: tuple[Interface, ...]) -> bool:
@@ -153,6 +187,8 @@ def choose(fleet: Fleet) -> Choice:
             usable[node.name] = candidates(interfaces)
         elif isinstance(declared, Pick):
             picks[node.name] = declared
+        elif isinstance(declared, Absent):
+            unknown[node.name] = declared
         else:
             problems[node.name] = declared
     if not usable:
@@ -166,6 +202,7 @@ def choose(fleet: Fleet) -> Choice:
     derived = _derived_choice(usable, known, _picked_interfaces(picks, known), fleet)
     picks.update(derived.picks)
     problems.update(derived.problems)
+    unknown.update(derived.unknown)
     return Choice(
         picks,
         problems,
@@ -196,8 +233,11 @@ def _is_alone(fleet: Fleet) -> bool:
 
 def _declared_pick(
     node: Node, interfaces: tuple[Interface, ...], *, alone: bool
-) -> Pick | str | None:
-    """Return the declared interface, or why it will not do; None if none is declared."""
+) -> Pick | Absent | str | None:
+    """Return the declared interface, or why it will not do; None if none is declared.
+
+    Absent if it has IPv6 addresses alone.
+    """
     variable = node.env.get(VARIABLE)
     # NCCL takes a value of one character for none.
     if variable is not None and len(variable.value) > 1:
@@ -207,7 +247,9 @@ def _declared_pick(
     return None
 
 
-def _pick_by_name(wanted: str, interfaces: tuple[Interface, ...], *, alone: bool) -> Pick | str:
+def _pick_by_name(
+    wanted: str, interfaces: tuple[Interface, ...], *, alone: bool
+) -> Pick | Absent | str:
     """Return the interface of this name, or why it will not do."""
     match = next((each for each in interfaces if each.name == wanted), None)
     if match is None:
@@ -218,13 +260,16 @@ def _pick_by_name(wanted: str, interfaces: tuple[Interface, ...], *, alone: bool
     bound = plain(str(match.bound))
     is_usable_loopback = alone and match.loopback and match.bound
     if not match.ipv4 and not is_usable_loopback:
-        return f"{wanted} has no IPv4 address"
+        only_ipv6 = _only_ipv6((match,), interfaces)
+        return only_ipv6 or f"{wanted} has no IPv4 address"
     if match.binds_link_local:
         return f"{wanted} has {bound} before {match.address}, and NCCL binds the first address"
     return _pick(match, bound, interfaces, "declared as interfaces.nccl")
 
 
-def _pick_by_variable(value: str, interfaces: tuple[Interface, ...], *, alone: bool) -> Pick | str:
+def _pick_by_variable(
+    value: str, interfaces: tuple[Interface, ...], *, alone: bool
+) -> Pick | Absent | str:
     """Return the interface that NCCL binds with this value of its variable.
 
     Of all that the value admits, NCCL takes the first in the kernel's order, whatever the order of
@@ -236,6 +281,9 @@ def _pick_by_variable(value: str, interfaces: tuple[Interface, ...], *, alone: b
         if interface.up and interface.running and interface.bound is not None:
             admitted.append(interface)
     if not admitted:
+        only_ipv6 = _only_ipv6(taken_by(value, interfaces), interfaces)
+        if only_ipv6 is not None:
+            return only_ipv6
         names = _names(candidates(interfaces)) or "none"
         problem = f"{setting} matches no interface that is up with an IPv4 address"
         return f"{problem} (there is: {names})"
@@ -344,10 +392,14 @@ def _derived_choice(
     if _is_alone(fleet) and not any(usable.values()):
         return _loopback_choice(nodes, known)
     problems: dict[str, str] = {}
+    unknown: dict[str, Absent] = {}
     login: dict[str, Place | None] = {}
     for node in nodes:
+        only_ipv6 = _only_ipv6(known[node.name], known[node.name])
         if usable[node.name]:
             login[node.name] = _login_interface(node, usable[node.name], fleet)
+        elif only_ipv6 is not None:
+            unknown[node.name] = only_ipv6
         else:
             problems[node.name] = NO_INTERFACE
     machines = _one_per_machine(
@@ -359,7 +411,7 @@ def _derived_choice(
         fleet,
     )
     rails = _rail_networks(known, fleet)
-    network, why = _common_network(machines, login, rails)
+    network, why = _common_network(machines, login, rails, all_known(known, fleet))
     places = login
     if network is not None:
         places = {name: _in_network(usable[name], network) for name in login}
@@ -370,7 +422,20 @@ def _derived_choice(
             continue
         interface, address = place
         picks[name] = _pick(interface, address, known[name], why)
-    return Choice(picks=picks, problems=problems, why=why, network=network)
+    return Choice(
+        picks,
+        problems,
+        unknown,
+        why,
+        network,
+    )
+
+
+def all_known(known: Collection[str], fleet: Fleet) -> str:
+    """Return «all nodes», or what is to be said instead if the interfaces of some are not known."""
+    if len(known) == len(fleet.inventory.nodes):
+        return "all nodes"
+    return "all nodes whose interfaces are known"
 
 
 def _why_none_fits(interfaces: tuple[Interface, ...], network: str | None) -> str:
@@ -395,7 +460,7 @@ def _network_of(address: str) -> str:
 def _loopback_choice(nodes: Sequence[Node], known: Mapping[str, tuple[Interface, ...]]) -> Choice:
     """Return the choice of loopback for nodes without any network."""
     subject = "the only node has" if len(nodes) == 1 else "all nodes are this machine, which has"
-    why = f"{subject} no network; loopback reaches all its ranks"
+    why = f"{subject} no IPv4 network; loopback reaches all its ranks"
     picks, problems = {}, {}
     for node in nodes:
         interfaces = known[node.name]
@@ -459,9 +524,11 @@ def _common_network(
     usable: Mapping[str, tuple[Interface, ...]],
     login: Mapping[str, Place | None],
     rails: frozenset[str],
+    all_nodes: str,
 ) -> tuple[str | None, str]:
     """Return the network that most nodes share, and why; None if each is in one of its own.
 
+    `all_nodes` says which nodes `usable` has.
     Networks of rails come last, then the fastest first. With RDMA, sockets carry the start of
     communicators and little else: a rail that fails would take that with it, and NCCL left alone
     would bind the front end. Without RDMA sockets carry the data, and speed decides.
@@ -490,7 +557,7 @@ def _common_network(
     is_routed = all(login.values()) and len(logins) > 1  # racks that routers join
     if is_minority and is_routed:
         return None, f"the nodes are in several networks; {by_login}"
-    reach = "all nodes"
+    reach = all_nodes
     if members != len(usable):
         reach = f"{members} of {len(usable)} nodes"
     why = f"{best} is the network that reaches {reach}"

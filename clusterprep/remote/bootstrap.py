@@ -50,9 +50,14 @@ MAX_PARCELS = 98304
 MAGIC = MAGIC_NUMBER.hex()
 MARSHAL_VERSION = 2  # a format of marshal that every Python 3 reads
 NO_PYTHON = "clusterprep-no-python"
+SHELL_RUNS = "clusterprep-shell"  # printed first, so that a login shell that runs nothing is known
+# -I takes the working folder, PYTHON* variables and the user's packages off the path of modules: a
+# file there would run as root. -S leaves out the site's start-up code, -B writes no files.
+FLAGS = "-ISB"
+# The agent and all that it starts work in /, where only root can put a file in the way.
 _SHELL = (
-    "for p in /usr/bin/python3 python3 /usr/libexec/platform-python; do "
-    'command -v "$p" >/dev/null 2>&1 && exec "$p" -EsSB -c "$0"; done; echo ' + NO_PYTHON
+    "cd /; for p in /usr/bin/python3 python3 /usr/libexec/platform-python; do "
+    'command -v "$p" >/dev/null 2>&1 && exec "$p" ' + FLAGS + ' -c "$0"; done; echo ' + NO_PYTHON
 )
 _DEFINE = """
 import sys
@@ -93,7 +98,7 @@ def command(become: str | None = None, ready: str | None = None, password: bool 
     if become is not None:
         loader = f'import os;os.write(1,b"{ready} ");' + _LOADER
         prefix = f"sudo -k -S -p {become} -- " if password else "sudo -n -- "
-    return f"exec {prefix}/bin/sh -c '{_SHELL}' '{loader}'"
+    return f"echo {SHELL_RUNS}; exec {prefix}/bin/sh -c '{_SHELL}' '{loader}'"
 
 
 def relay_command(nonce: str) -> str:

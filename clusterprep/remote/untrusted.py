@@ -36,6 +36,19 @@ def require_text(value: object, longest: int) -> str:
     return value
 
 
+def require_device_name(value: object, longest: int = 64) -> str:
+    """Return `value` if the kernel could have given this name. Raises ValueError.
+
+    The kernel itself would take any byte but blanks and slashes. Here a name is printable ASCII:
+    others stand in no real cluster, and in files that shells and terminals read they would act.
+    """
+    name = require_text(value, longest)
+    is_plain = name.isascii() and name.isprintable() and " " not in name and "/" not in name
+    if not name or not is_plain:
+        raise ValueError(f"{name!r:.80} is not the name of a device")
+    return name
+
+
 def as_list(value: object) -> list[Any]:
     """Return `value` if it is a list, else an empty list."""
     return value if isinstance(value, list) else []

@@ -81,6 +81,9 @@ def _after_unknown(report: Report, place: str) -> Advice:
         sentence = f"what could not be learned is not taken for good; see {place}"
         return [("next", sentence), *_explain(worst(report, "unknown"))]
     steps = [("next", f"bring back {fold_nodes(unreached)}, or go on without")]
+    if report.command in ("apply", "plan"):
+        # With --limit apply refuses what all nodes must share.
+        return [*steps, ("add", "--partial")]
     limit = fold_nodes(reached, None)
     # A longer set is no option that a person would paste.
     if len(limit) <= NODES:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 
 from clusterprep.model import Culprit, Finding, NodeSnapshot, Report
-from clusterprep.reports.plain import distinct, nonblank_lines, pluralize, safe_text
+from clusterprep.model.units import pluralize
+from clusterprep.reports.plain import distinct, nonblank_lines, safe_text
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.cached import RENEW
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from clusterprep.model import Json, NodeSnapshot, Report
+from clusterprep.model.units import pluralize
 from clusterprep.reports.advice import advice
 from clusterprep.reports.blocks import number_reached, summarize, unreported_nodes
 from clusterprep.reports.console_findings import write_findings
@@ -25,7 +26,6 @@ from clusterprep.reports.plain import (
     fold_nodes,
     format_elapsed,
     nonblank_lines,
-    pluralize,
     safe_text,
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from clusterprep.model import Finding
 from clusterprep.model.history import Since
-from clusterprep.model.units import format_duration
+from clusterprep.model.units import format_duration, pluralize
 from clusterprep.reports.blocks import (
     Block,
     accepted,
@@ -19,7 +19,7 @@ from clusterprep.reports.blocks import (
     troubles,
 )
 from clusterprep.reports.page import GUTTER, Part, ReportPage
-from clusterprep.reports.plain import fold_nodes, pluralize, safe_text
+from clusterprep.reports.plain import fold_nodes, safe_text
 
 VALUES = 4  # different values of one check shown without -v
 GAPS = 12  # checks that one missing answer leaves open, by name

@@ -16,15 +16,9 @@ from clusterprep.model.history import (
     SpeedChange,
     Turn,
 )
-from clusterprep.model.units import format_size
+from clusterprep.model.units import format_size, pluralize
 from clusterprep.reports.page import Part, ReportPage
-from clusterprep.reports.plain import (
-    collective_name,
-    fold_nodes,
-    format_elapsed,
-    pluralize,
-    safe_text,
-)
+from clusterprep.reports.plain import collective_name, fold_nodes, format_elapsed, safe_text
 
 TURNS = 5  # checks that are fixed, by name
 ROWS = 20  # changed facts shown without -v

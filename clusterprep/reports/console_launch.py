@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clusterprep.model import Json, LaunchedRank, LaunchResult
+from clusterprep.model.units import pluralize
 from clusterprep.reports.console_results import INDENT, describe_ranks, write_culprit
 from clusterprep.reports.page import Part, ReportPage
-from clusterprep.reports.plain import fold_nodes, pluralize, safe_text
+from clusterprep.reports.plain import fold_nodes, safe_text
 
 CAUSES = 3  # shown without -v
 _STYLES = {"pass": "bold green", "fail": "bold red"}

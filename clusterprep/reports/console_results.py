@@ -18,7 +18,7 @@ from clusterprep.model import (
     VerifyResult,
     Workaround,
 )
-from clusterprep.model.units import format_size
+from clusterprep.model.units import format_size, pluralize
 from clusterprep.reports.page import Part, ReportPage
 from clusterprep.reports.plain import (
     collective_name,
@@ -29,7 +29,6 @@ from clusterprep.reports.plain import (
     format_elapsed,
     format_seconds,
     has_diff_header,
-    pluralize,
     safe_text,
 )
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from clusterprep.errors import InputError
+from clusterprep.jobs.diagnose.known import command_that_finds
 from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis, LogLine
 from clusterprep.model import Json
-from clusterprep.reports.plain import clean, pluralize, safe_text
+from clusterprep.model.units import pluralize
+from clusterprep.reports.plain import clean, safe_text
 
 if TYPE_CHECKING:
     from clusterprep.reports.page import Part, ReportPage
@@ -151,8 +153,9 @@ def _write_remedy(page: ReportPage, found: DiagnosedCause) -> None:
     remedy: Part = (found.cause.remedy, "cyan")
     page.row(("    fix:", "dim"), remedy, keep=True)
     check = found.cause.check
-    if check:
-        page.row(("  check:", "dim"), f"{check} finds this before the job starts")
+    command = command_that_finds(check)
+    if command:
+        page.row((f"{command:>7}:", "dim"), f"{check} finds this before the job starts")
 
 
 def _write_unexplained(page: ReportPage, diagnosis: Diagnosis) -> None:

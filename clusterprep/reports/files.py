@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from clusterprep.errors import InputError, Problem
+from clusterprep.runtime import files
 
 OPTION = "--output"
-LINKS = 40  # symbolic links in a row, as many as the kernel follows
 
 
 def check(fmt: str, names: Sequence[str]) -> None:
@@ -44,16 +43,14 @@ def check_places(names: Sequence[str]) -> None:
 
 def write(name: str, text: Iterable[str]) -> str:
     """Write the parts to a file. Return "", or why it failed; the file is unchanged then."""
-    path = Path(os.path.realpath(name))
-    obstacle = _foreign_link(name)
-    if obstacle:
-        return f"{name}: {obstacle}"
     try:
+        place = files.destination(name)
+        path = Path(os.path.realpath(place.parent)) / place.name
         if _is_special(path) or not os.access(path.parent, os.W_OK):
-            with path.open("w", encoding="utf-8") as sink:
+            with open(files.open_in_place(path), "w", encoding="utf-8") as sink:
                 sink.writelines(text)
         else:
-            _replace(path, text)
+            files.replace(path, text)
     except OSError as error:
         return f"{name}: cannot be written: {error.strerror}"
     return ""
@@ -73,9 +70,10 @@ def _obstacle(name: str) -> str:
     path = Path(os.path.realpath(name))
     if path.is_dir():
         return "is a folder"
-    obstacle = _foreign_link(name)
-    if obstacle:
-        return obstacle
+    try:
+        files.destination(name)
+    except OSError as error:
+        return str(error.strerror)
     if not path.parent.is_dir():
         return f"there is no folder '{path.parent}'"
     written = path
@@ -86,43 +84,6 @@ def _obstacle(name: str) -> str:
     return ""
 
 
-def _foreign_link(name: str) -> str:
-    """Return why a link is not followed, or "".
-
-    In /tmp every user may put a link to one of our files where a report is expected.
-    """
-    place = Path(name).absolute()
-    for _ in range(LINKS):
-        if not place.is_symlink():
-            return ""
-        owner = place.lstat().st_uid
-        if owner not in (0, os.geteuid()):
-            return f"{place} is a link that user {owner} has laid; it is not followed"
-        place = place.parent / place.readlink()
-    return "is a link to itself"
-
-
 def _is_special(path: Path) -> bool:
     """Return True for a pipe, a terminal or /dev/null, which cannot be replaced."""
     return path.exists() and not stat.S_ISREG(path.stat().st_mode)
-
-
-def _replace(path: Path, text: Iterable[str]) -> None:
-    """Write a draft beside the file, with the file's mode, and rename it.
-
-    The draft's name ends in .tmp, which no collector reads, and has a random part, so that no other
-    user can put a link there first.
-    """
-    draft = path.parent / f".{path.name[:200]}.{os.urandom(8).hex()}.tmp"
-    try:
-        with draft.open("x", encoding="utf-8") as sink:
-            if path.exists():
-                mode = path.stat().st_mode
-                draft.chmod(stat.S_IMODE(mode))
-            sink.writelines(text)
-            sink.flush()
-            os.fsync(sink.fileno())
-        draft.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            draft.unlink()

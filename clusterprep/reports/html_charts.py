@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from clusterprep.model import CollectiveResult, RankRow, Stage
-from clusterprep.model.units import format_size
-from clusterprep.reports.plain import collective_name, fold_ranks, format_seconds, pluralize
+from clusterprep.model.units import format_size, pluralize
+from clusterprep.reports.plain import collective_name, fold_ranks, format_seconds
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 # In pixels.

@@ -10,8 +10,9 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from clusterprep.model import Finding, Report
+from clusterprep.model.units import pluralize
 from clusterprep.reports.blocks import GRAVITY
-from clusterprep.reports.plain import NODES, fold_nodes, pluralize, safe_text
+from clusterprep.reports.plain import NODES, fold_nodes, safe_text
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Nodes up to which each has a row of its own in the grid; of more, nodes that are alike share one.

@@ -23,13 +23,8 @@ from clusterprep.model import (
     Stage,
     VerifyResult,
 )
-from clusterprep.reports.plain import (
-    clean,
-    fold_nodes,
-    fold_ranks,
-    pluralize,
-    safe_text,
-)
+from clusterprep.model.units import pluralize
+from clusterprep.reports.plain import clean, fold_nodes, fold_ranks, safe_text
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 MOST_CASES = 1000  # tests of one finding, one per node; all other nodes share one more

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from clusterprep.reports.plain import fold_nodes, format_elapsed, safe_text
+from clusterprep.reports.plain import clean, fold_nodes, format_elapsed, safe_text
 from clusterprep.reports.progress import READER_GONE, Clock, Lines, encodable
 
 BAR = 20  # columns
@@ -64,7 +64,7 @@ class LiveLine(Lines):
         if self._live is None:
             super()._say(line)
             return
-        text = encodable(self._stream, line)
+        text = encodable(self._stream, clean(line))
         with suppress(*READER_GONE):
             self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 

@@ -22,7 +22,7 @@ from clusterprep.model import (
     Stage,
     VerifyResult,
 )
-from clusterprep.model.units import format_size
+from clusterprep.model.units import format_size, pluralize
 from clusterprep.reports.advice import advice
 from clusterprep.reports.blocks import (
     LABELS,
@@ -43,7 +43,6 @@ from clusterprep.reports.plain import (
     fold_ranks,
     format_elapsed,
     format_seconds,
-    pluralize,
     safe_text,
 )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterprep.model import Report
+from clusterprep.model.units import pluralize
 from clusterprep.reports.blocks import Block, culprits_of, group_gaps, summarize, troubles
-from clusterprep.reports.plain import clean, fold_nodes, pluralize, safe_text
+from clusterprep.reports.plain import clean, fold_nodes, safe_text
 
 # By exit code, as the plug-in guidelines number them.
 STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")

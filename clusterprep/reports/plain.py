@@ -100,13 +100,6 @@ def fold_ranks(ranks: Iterable[int]) -> str:
     return ",".join(parts)
 
 
-def pluralize(number: int, noun: str) -> str:
-    """Return the number and the noun: `1 error`, `2 errors`."""
-    if number == 1:
-        return f"1 {noun}"
-    return f"{number:,} {noun}s"
-
-
 def format_seconds(seconds: float) -> str:
     """Return a duration in three digits, with its unit; more digits say nothing to a reader."""
     if seconds < 120:

@@ -10,7 +10,14 @@ from time import monotonic
 from types import TracebackType
 from typing import TextIO
 
-from clusterprep.reports.plain import distinct, fold_nodes, format_elapsed, safe_text, to_ascii
+from clusterprep.reports.plain import (
+    clean,
+    distinct,
+    fold_nodes,
+    format_elapsed,
+    safe_text,
+    to_ascii,
+)
 
 Clock = Callable[[], float]
 
@@ -175,7 +182,7 @@ class Lines(Progress):
 
     def _say(self, line: str) -> None:
         with suppress(*READER_GONE):
-            self._stream.write(f"{encodable(self._stream, line)}\n")
+            self._stream.write(f"{encodable(self._stream, clean(line))}\n")
             self._stream.flush()
 
 

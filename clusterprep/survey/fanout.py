@@ -37,12 +37,14 @@ from clusterprep.runtime.clock import running_seconds
 from clusterprep.survey.clock_sync import PINGS, ROUNDS, best_clock, is_coarse, refine_clocks
 from clusterprep.survey.queries import Queries, QueryPlan, Sheet
 from clusterprep.survey.reads import ask_reads, look_request
+from clusterprep.survey.senders import HELD_UP, Senders
 from clusterprep.survey.worker_pool import WorkerPool
 
 SILENT_LIMIT = 1.0  # seconds until a node that has sent nothing no longer occupies a slot
 SPARE_FILES = 256  # open files besides the connections to the nodes
 PULSE_INTERVAL = 5.0  # seconds between signs of life; an agent gives up after 30 s
 LEAST_WAIT = 0.05  # seconds that each answer is waited for, even when the time of all is over
+SWEEP = 0.02  # seconds that one node's answer is waited for until those of the others are looked at
 
 # What a node that did not answer in time may suffer from.
 LATE_REMEDY = (
@@ -73,6 +75,7 @@ class Fanout:
         password: Password,
         watch: Watch,
         budget: Budget | None = None,
+        pulse_interval: float = PULSE_INTERVAL,
     ) -> None:
         self.inventory = inventory
         self.links: dict[str, Link] = {}
@@ -81,6 +84,8 @@ class Fanout:
         self._password = password
         self._watch = watch
         self._budget = budget
+        self._pulse_interval = pulse_interval
+        self._senders = Senders()
         # Parts of the agent that a new one is started with.
         self._parts: tuple[str, ...] = ("look",)
         self._closing = threading.Event()
@@ -91,7 +96,7 @@ class Fanout:
         # a raised one.
         if all(node.transport == "ssh" for node in self.inventory.nodes):
             _raise_open_file_limit(len(self.inventory.nodes) + SPARE_FILES)
-        threading.Thread(target=self._send_pulses, daemon=True).start()
+        threading.Thread(target=self._keep_sending, daemon=True).start()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -103,10 +108,17 @@ class Fanout:
         for transport in self._transports.values():
             transport.close()
 
-    def _send_pulses(self) -> None:
-        while not self._closing.wait(PULSE_INTERVAL):
+    def _keep_sending(self) -> None:
+        """Send signs of life, and see to it that nodes that take nothing hold up no others."""
+        sent = time.monotonic()
+        while not self._closing.wait(min(HELD_UP, self._pulse_interval)):
+            self._senders.relieve()
+            if time.monotonic() - sent < self._pulse_interval:
+                continue
+            sent = time.monotonic()
             for link in list(self.links.values()):
                 link.pulse()
+                self._senders.put(link)
 
     # ------------------------------------------------------------ many nodes at once
 
@@ -296,8 +308,10 @@ class Fanout:
     def tell(self, op: str, names: Iterable[str]) -> None:
         """Send a request to these nodes without waiting for answers. Lost nodes are passed over."""
         for name in names:
-            with contextlib.suppress(LinkLost, KeyError):
-                self.links[name].send(op)
+            link = self.links.get(name)
+            if link is not None:
+                link.post(op)
+                self._senders.put(link)
 
     def load(self, part: str, names: Iterable[str] | None = None) -> None:
         """Send a further part of the agent to these nodes, or to all, and do not wait.
@@ -307,11 +321,9 @@ class Fanout:
         chosen = list(self.links) if names is None else names
         for name in chosen:
             link = self.links.get(name)
-            if link is None:
-                continue
-            # The next request meets the same loss, and reports it.
-            with contextlib.suppress(LinkLost):
+            if link is not None:
                 link.load(part)
+                self._senders.put(link)
 
     def ask(
         self, op: str, bodies: Mapping[str, Mapping[str, Any]], timeout: float
@@ -321,7 +333,7 @@ class Fanout:
         A lost node gives its LinkLost. All requests are under way at once. `timeout` is in seconds
         and for all of them together.
         """
-        numbers: dict[str, int] = {}
+        awaited: dict[str, Awaited] = {}
         answers: dict[str, Frame | LinkLost] = {}
         if self._budget is not None:
             timeout = min(timeout, self._budget.left())
@@ -330,18 +342,54 @@ class Fanout:
             if link is None:
                 answers[name] = LinkLost("hung", "the node was lost earlier")
                 continue
-            try:
-                numbers[name] = link.send(op, **body)
-            except LinkLost as lost:
-                answers[name] = lost
-        end = running_seconds() + timeout
-        for name, number in numbers.items():
-            remaining = max(LEAST_WAIT, end - running_seconds())
-            try:
-                answers[name] = self.links[name].receive(number, remaining)
-            except LinkLost as lost:
-                answers[name] = lost
-        return answers
+            awaited[name] = (link, link.post(op, **body))
+            self._senders.put(link)
+        _take_answers(awaited, answers, timeout)
+        return {name: answers[name] for name in bodies}
+
+
+Awaited = tuple[Link, int]  # a link, and the number of the request that it is to answer
+
+
+def _take_answers(
+    awaited: dict[str, Awaited], answers: dict[str, Frame | LinkLost], timeout: float
+) -> None:
+    """Move nodes from `awaited` to `answers` as they answer, or when `timeout` seconds are over.
+
+    All are read in turn, so that a node that sends slowly or without end holds up no other one.
+    """
+    end = running_seconds() + timeout
+    # What has come by then is still read, if no node sends without end.
+    very_end = end + LEAST_WAIT * len(awaited)
+    while awaited:
+        now = running_seconds()
+        heard = _sweep(awaited, answers, 0.0)
+        if now >= (very_end if heard else end):
+            break
+        if awaited and not heard:
+            _sweep(awaited, answers, min(SWEEP, max(end - now, 0.0)))
+    for name in awaited:
+        answers[name] = LinkLost("timed_out", "the agent did not answer in time")
+
+
+def _sweep(awaited: dict[str, Awaited], answers: dict[str, Frame | LinkLost], wait: float) -> bool:
+    """Read once from each link, and wait for the first one up to `wait` seconds.
+
+    Returns whether anything came.
+    """
+    heard = False
+    for name, (link, number) in list(awaited.items()):
+        before = link.received
+        try:
+            answer: Frame | LinkLost | None = link.receive_now(number, wait)
+        except LinkLost as lost:
+            answer = lost
+        wait = 0.0
+        heard = heard or link.received > before
+        if answer is not None:
+            answers[name] = answer
+            del awaited[name]
+    return heard
 
 
 def _raise_open_file_limit(count: int) -> None:

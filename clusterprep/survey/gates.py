@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clusterprep.model import Finding, Fleet
+from clusterprep.nccl.interfaces import IPV6
 
+NO_IPV6 = "nodes with IPv6 addresses alone are not supported yet"
 # Checks, besides those of ssh, without which an all-reduce could only hang.
 GATES = ("torch.version", "net.ports", "eth.iface_choice")
 # GPUs are in use by another job: no rank is started without --on-busy.
@@ -28,6 +30,11 @@ def blocking_findings(findings: Iterable[Finding], on_busy: bool) -> list[Findin
         if finding.check == BUSY and not on_busy:
             busy.append(finding)
     return grave + busy
+
+
+def needs_ipv6(findings: Iterable[Finding]) -> bool:
+    """Return whether one of these findings is unknown since nodes have IPv6 addresses alone."""
+    return any(finding.reason == IPV6 for finding in findings)
 
 
 def _is_gate(check: str) -> bool:

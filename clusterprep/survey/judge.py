@@ -22,11 +22,14 @@ from clusterprep.facts.account import Rights
 from clusterprep.model import NOT_ASKED, Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
+from clusterprep.nccl.interfaces import IPV6
 from clusterprep.remote.untrusted import shortened
 
 # Characters of one text of a finding. Texts about whole fleets are folded, so a longer one was
 # written by a node.
 LONGEST = 20_000
+
+NOT_BUILT, ONLY_VERIFY = "not built yet", "only verify judges it"  # reasons of skips
 
 TROUBLE = ("fail", "unknown")  # verdicts that need attention
 
@@ -49,16 +52,18 @@ def judge(
     today: date,
     catalogue: Iterable[str] = (),
     trial: Collection[str] = (),
+    asked: Collection[str] = (),
 ) -> tuple[Finding, ...]:
     """Return the findings of all checks over a fleet, equal ones folded, silences applied.
 
     `catalogue` names checks that are planned and not built, `trial` those that only verify can
-    judge: where the inventory requires one of them, it is skipped with that reason.
+    judge: where the inventory requires one of them, or it is among `asked`, it is skipped with
+    that reason.
     """
     findings: list[Finding] = []
     for check in checks:
         findings.extend(_check_findings(fleet, check))
-    findings.extend(_not_judged_here(fleet.inventory, catalogue, trial))
+    findings.extend(_not_judged_here(fleet.inventory, catalogue, trial, asked))
     return apply_silences(findings, fleet.inventory, today)
 
 
@@ -262,22 +267,25 @@ def _is_root(fleet: Fleet, node: Node) -> bool:
 
 
 def _not_judged_here(
-    inventory: Inventory, catalogue: Iterable[str], trial: Collection[str]
+    inventory: Inventory, catalogue: Iterable[str], trial: Collection[str], asked: Collection[str]
 ) -> Iterable[Finding]:
-    """Yield a skip for each required check that is not built, or that only verify can judge."""
+    """Yield a skip for each check that is wanted and not built, or that only verify can judge.
+
+    Wanted is what a node requires, and on all nodes what is among `asked`.
+    """
     elsewhere = {*catalogue, *trial}
-    requiring: dict[str, list[str]] = {}
+    wanting: dict[str, list[str]] = {}
     for node in inventory.nodes:
-        for name in node.require:
-            if name in elsewhere:
-                requiring.setdefault(name, []).append(node.name)
-    for name, nodes in sorted(requiring.items()):
+        for name in elsewhere.intersection((*node.require, *asked)):
+            wanting.setdefault(name, []).append(node.name)
+    for name, nodes in sorted(wanting.items()):
+        verb = "asked for" if name in asked else "required"
         if name in trial:
-            message = "required, but only verify can judge it"
-            reason = "only verify judges it"
+            message = f"{verb}, but only verify can judge it"
+            reason = ONLY_VERIFY
         else:
-            message = "required, but this check is not built yet"
-            reason = "not built yet"
+            message = f"{verb}, but this check is not built yet"
+            reason = NOT_BUILT
         yield Finding(
             name,
             "skip",
@@ -330,6 +338,9 @@ def _remedy(check: Check, outcome: Outcome, nodes: Sequence[str]) -> str:
         return ""
     if outcome.remedy is not None:
         return outcome.remedy
+    if outcome.reason == IPV6:
+        # A remedy of the check mends a fault, and none was seen.
+        return ""
     return check.remedy.replace("NODE", nodes[0]) if nodes else check.remedy
 
 

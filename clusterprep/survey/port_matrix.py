@@ -13,14 +13,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from clusterprep.errors import LinkLost
 from clusterprep.facts.pairs import DIALS, LISTEN, Dial, Listen
 from clusterprep.model import Absent, Fleet
 from clusterprep.model.pair_schedule import pairing, spans
-from clusterprep.nccl.interfaces import Pick, choose
+from clusterprep.nccl.interfaces import IPV6, Pick, choose
 from clusterprep.remote.transports.link import Frame
 from clusterprep.remote.untrusted import require_integer, shortened
 from clusterprep.survey.fanout import Fanout
@@ -31,8 +31,15 @@ DIAL_LIMIT = 3.0
 # Seconds for finding the largest size, on connections that are known to open.
 SIZES_LIMIT = 1.5
 ANSWER_MARGIN = 5.0  # seconds beyond its limit that the answer to a dial request may take
-SIZES = (8000, 4200, 1500, 1450, 1400, 1280)  # bytes: tried where a full-size packet is not carried
-NO_PICK = Absent("eth.iface_choice", "the node has no usable interface")
+# Bytes that are tried where a full-size packet was not carried. 0 is the full size again: three
+# more of them are not all lost on a path that loses a third of its packets.
+SIZES = (0, 0, 0, 8000, 4200, 1500, 1450, 1400, 1280)
+# A path that loses packets may lose every SYN of a connection within DIAL_LIMIT. So what gave no
+# answer is dialled again, eight times side by side: with a second SYN each, sixteen are not all
+# lost even where half of the round trips are, and a filter drops them all.
+RETRIES = (0,) * 8
+RETRY_LIMIT = 1.5  # seconds; a dropped SYN is repeated after one
+NO_ANSWER = ("timed_out", "no_route")  # words of dials that a loss of packets may explain
 # Linux' default of net.ipv4.ip_local_port_range, for nodes whose own range is not known.
 DEFAULT_RANGE = (32768, 60999)
 
@@ -60,6 +67,7 @@ def probe_pairs(fanout: Fanout, fleet: Fleet, host: str) -> Fleet:
             if name != host:
                 targets[name] = [rendezvous, *targets[name]]
     dials = _dial(fanout, targets, DIAL_LIMIT)
+    _repeat_unanswered(fanout, dials)
     _find_largest_sizes(fanout, dials)
     fanout.tell("unlisten", ports)
     return _with_pairs(fleet, host, listen, dials)
@@ -74,7 +82,9 @@ def _with_pairs(
         # Only the host has opened the rendezvous port. That it is not known is so for all nodes.
         applies = isinstance(listen, Absent) or node.name == host
         own_listen = listen if applies else None
-        own_dials = dials.get(node.name, NO_PICK)
+        own_dials = dials.get(node.name)
+        if own_dials is None:
+            own_dials = _why_not_picked(fleet, node.name, "the node")
         facts[node.name] = {
             LISTEN.name: own_listen,
             DIALS.name: own_dials,
@@ -96,7 +106,7 @@ def _open_ports(
             wanted = [[port, port], *wanted]
         bodies[name] = {"spans": wanted}
     listening: dict[str, list[int]] = {}
-    listen: Listen | Absent = _why_host_is_missing(fanout, host)
+    listen: Listen | Absent = _why_host_is_missing(fanout, fleet, host)
     for name, answer in fanout.ask("listen", bodies, LISTEN_LIMIT).items():
         if isinstance(answer, LinkLost):
             if name == host:
@@ -124,10 +134,19 @@ def _port_spans(fleet: Fleet, name: str) -> list[list[int]]:
     return spans(low, high, f"{fleet.inventory.cluster}/{name}")
 
 
-def _why_host_is_missing(fanout: Fanout, host: str) -> Absent:
+def _why_host_is_missing(fanout: Fanout, fleet: Fleet, host: str) -> Absent:
+    subject = f"the rendezvous host {host}"
     if host not in fanout.links:
-        return Absent("not_reached", f"the rendezvous host {host} was not reached")
-    return Absent("eth.iface_choice", f"the rendezvous host {host} has no usable interface")
+        return Absent("not_reached", f"{subject} was not reached")
+    return _why_not_picked(fleet, host, subject)
+
+
+def _why_not_picked(fleet: Fleet, node: str, subject: str) -> Absent:
+    """Return why a node without an interface for NCCL neither listens nor dials."""
+    reason = choose(fleet).reason_without_pick(node)
+    if reason == IPV6:
+        return Absent(reason, f"{subject} has IPv6 addresses alone, whose ports are not tried yet")
+    return Absent(reason, f"{subject} has no usable interface")
 
 
 def _opened_rows(answer: Frame, count: int) -> list[Any]:
@@ -262,41 +281,89 @@ def _parse_dial(dialer: str, target: Target, row: Sequence[Any]) -> Dial:
     )
 
 
-# ---------------------------------------------------------------- sizes
+# ---------------------------------------------------------------- dialled again
+
+
+def _repeat_unanswered(fanout: Fanout, dials: dict[str, Dials]) -> None:
+    """Replace in `dials` what gave no answer by a connection that was made at a further try."""
+    _dial_again(
+        fanout,
+        dials,
+        _is_unanswered,
+        RETRY_LIMIT,
+        RETRIES,
+        _as_answered,
+    )
+
+
+def _is_unanswered(dial: Dial) -> bool:
+    return dial.word in NO_ANSWER
+
+
+def _as_answered(dial: Dial, again: Sequence[Dial]) -> Dial:
+    """Return the first try in `again` that got an answer, else the dial as it was."""
+    return next((other for other in again if not _is_unanswered(other)), dial)
 
 
 def _find_largest_sizes(fanout: Fanout, dials: dict[str, Dials]) -> None:
     """Replace in `dials` what did not carry a full-size packet by what carries the largest size."""
+    _dial_again(
+        fanout,
+        dials,
+        _lost_full_size,
+        SIZES_LIMIT,
+        SIZES,
+        _with_largest_size,
+    )
+
+
+def _lost_full_size(dial: Dial) -> bool:
+    return dial.word == "ok" and bool(dial.packet) and dial.carried is None
+
+
+def _with_largest_size(dial: Dial, again: Sequence[Dial]) -> Dial:
+    """Return the connection with the largest size in bytes that it carried in `again`.
+
+    That is 0 if it opened and carried none of the sizes. If none of them opened, nothing is known
+    of sizes: `packet` and `carried` are None.
+    """
+    carried = [other.carried or 0 for other in again if other.word == "ok" and other.packet]
+    if not carried:
+        return dataclasses.replace(dial, packet=None)
+    return dataclasses.replace(dial, carried=max(carried))
+
+
+def _dial_again(
+    fanout: Fanout,
+    dials: dict[str, Dials],
+    is_wanted: Callable[[Dial], bool],
+    limit: float,
+    sizes: Sequence[int],
+    combined: Callable[[Dial, Sequence[Dial]], Dial],
+) -> None:
+    """Dial the wanted ones of `dials` again, once for each size, and put in what `combined` says.
+
+    It gets a dial and its further tries. A node that does not answer this time keeps its dials.
+    """
     targets: dict[str, list[Target]] = {}
     for name, attempts in dials.items():
         if isinstance(attempts, Absent):
             continue
-        for dial in filter(_lost_full_size, attempts):
-            target = (dial.listener, dial.address, dial.port)
-            targets.setdefault(name, []).append(target)
+        for dial in filter(is_wanted, attempts):
+            targets.setdefault(name, []).append(_target(dial))
     if not targets:
         return
-    for name, again in _dial(fanout, targets, SIZES_LIMIT, SIZES).items():
+    for name, again in _dial(fanout, targets, limit, sizes).items():
         before = dials[name]
         if isinstance(before, Absent) or isinstance(again, Absent):
             continue
-        dials[name] = tuple(_with_largest_size(dial, again) for dial in before)
+        tries: dict[Target, list[Dial]] = {}
+        for dial in again:
+            tries.setdefault(_target(dial), []).append(dial)
+        dials[name] = tuple(
+            combined(dial, tries[_target(dial)]) if is_wanted(dial) else dial for dial in before
+        )
 
 
-def _lost_full_size(dial: Dial) -> bool:
-    return dial.word == "ok" and dial.carried is None
-
-
-def _with_largest_size(dial: Dial, again: Iterable[Dial]) -> Dial:
-    """Return the connection with the largest size in bytes that it carried in `again`.
-
-    That is 0 if it opened and carried none of the sizes, None if it did not open.
-    """
-    if not _lost_full_size(dial):
-        return dial
-    carried: list[int] = []
-    for other in again:
-        same = (other.listener, other.port) == (dial.listener, dial.port)
-        if same and other.word == "ok":
-            carried.append(other.carried or 0)
-    return dataclasses.replace(dial, carried=max(carried, default=None))
+def _target(dial: Dial) -> Target:
+    return dial.listener, dial.address, dial.port

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from clusterprep.checks import Check
 from clusterprep.errors import InputError, Problem
+from clusterprep.model.nodeset import nearest
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 
@@ -50,6 +51,29 @@ def select_checks(
         if _is_selected(check, selection):
             wanted.add(check.name)
     return tuple(check for check in checks.values() if check.name in wanted)
+
+
+def asked_without_check(
+    checks: Mapping[str, Check], selection: Selection, known: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the names of `known` that `--only` asks for where it matches none of `checks`."""
+    patterns = [
+        pattern for pattern in selection.only if not any(matches(pattern, name) for name in checks)
+    ]
+    return tuple(sorted(name for name in known if _matches_any(patterns, name)))
+
+
+def refuse_unknown_tags(selection: Selection, tags: Iterable[str]) -> None:
+    """Raise InputError, with the nearest tag, for each tag that no check has."""
+    known = sorted(tags)
+    problems: list[Problem] = []
+    for option, given in (("--tags", selection.tags), ("--skip-tags", selection.skip_tags)):
+        for word in given:
+            if word not in known:
+                message = f"no check has the tag '{word}'"
+                problems.append(Problem(message, key=option, hint=nearest(word, known)))
+    if problems:
+        raise InputError(tuple(problems))
 
 
 def _refuse_unknown(patterns: Iterable[str], names: Iterable[str]) -> None:

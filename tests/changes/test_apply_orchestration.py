@@ -224,8 +224,32 @@ def test_nodes_left_out_with_another_environment_are_a_refusal(command: Make) ->
     done.invocation.applied.record_written("test", OLD, other, ("n9",))
     with ending(Refused) as caught:
         done.apply()
-    assert caught[0].message.endswith("apply without --limit; this run wrote nothing")
+    assert caught[0].message.endswith("apply to all nodes; this run wrote nothing")
     assert not done.agents.sent
+
+
+def test_nodes_left_out_of_which_nothing_is_known_are_a_refusal(command: Make) -> None:
+    step = Step("env", env.RESOURCE, {"targets": ["nccl.conf"]}, line=1)
+    done = command(step, left_out=("n9",))
+    with ending(Refused) as caught:
+        done.apply()
+    assert caught[0].message.startswith("which values n9 have is not known here")
+    assert not done.agents.sent
+
+
+def test_partial_goes_on_beside_nodes_of_which_nothing_is_known_and_names_them(
+    command: Make,
+) -> None:
+    step = Step("env", env.RESOURCE, {"targets": ["nccl.conf"]}, line=1)
+    done = command(step, left_out=("n9",), partial=True)
+    report = done.apply()
+    assert set(ends(report.changes).values()) == {"done+done"}
+    assert any("which values n9 have is not known here" in text for text in report.notices)
+
+
+def test_what_is_no_environment_needs_no_other_node(command: Make) -> None:
+    report = command(FILE, left_out=("n9",)).apply()
+    assert ends(report.changes) == everywhere("done")
 
 
 # ---------------------------------------------------------------- while files are written

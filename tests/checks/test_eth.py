@@ -29,6 +29,25 @@ def mtus(*values: int, **options: Any) -> Any:
 # ---------------------------------------------------------------- the interface
 
 
+BY_INTERFACE = ("eth.iface_choice", "eth.mtu", "eth.speed", "eth.bond", "irq.balance")
+
+
+@pytest.mark.parametrize("check", BY_INTERFACE)
+def test_ipv6_alone_is_said_as_the_reason_without_a_remedy(check: str) -> None:
+    facts = {
+        "net.interfaces": (LOOPBACK, eth("eth0", ipv6=("fd00::1",))),
+        "net.bonds": {},
+        "rdma.devices": (),
+        "irq.counts": object(),
+        "irq.daemon": object(),
+    }
+    for found in findings(fleet(n1=facts, n2=facts), check):
+        if found.verdict == "skip":
+            continue
+        assert (found.verdict, found.reason, found.remedy) == ("unknown", "ipv6", "")
+        assert found.nodes == ("n1", "n2")
+
+
 def test_one_network_on_all_nodes_passes_with_its_reason() -> None:
     (found,) = findings(mtus(1500, 1500, 1500), "eth.iface_choice")
     assert (found.verdict, found.nodes, found.seen, found.wanted) == (

@@ -47,6 +47,20 @@ def test_what_agrees_is_left_alone(values: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
+    "values",
+    [
+        {"MASTER_ADDR": "fd00::1"},
+        {"PET_RDZV_ENDPOINT": "[fd00::1]:29500"},
+        {"MASTER_ADDR": "fd00::2"},
+    ],
+)
+def test_the_first_node_may_be_named_by_ipv6(values: dict[str, str]) -> None:
+    dual = {**node(1), "net.interfaces": (eth("eth0", "10.0.0.1/16", ipv6=("fd00::1",)),)}
+    said = told(fleet(n1=dual, n2=node(2, **values)), CHECK)
+    assert said["n2"] == ("fail error" if "fd00::2" in values.values() else "pass")
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("RANK", "0"),

@@ -71,7 +71,7 @@ GOOD, LO, DOCKER = bound("10.0.0.2"), bound("127.0.0.1", "lo"), bound("172.17.0.
             "unknown error garbled",
             id="nothing-known",
         ),
-        pytest.param((bound("fe80::1", "eth0"),), "unknown error IPv6", id="ipv6"),
+        pytest.param((bound("fe80::1", "eth0"),), "unknown error ipv6", id="ipv6"),
         pytest.param((bound("fe80::1", "eth0"), LO), "fail error", id="ipv6-and-loopback"),
         pytest.param((GOOD, NO_LIBRARY), "pass", id="a-library-in-one-path-alone"),
         pytest.param((NO_LIBRARY,), "skip not_applicable", id="no-nccl"),

@@ -226,3 +226,12 @@ def test_without_the_rendezvous_host_nothing_is_known() -> None:
     lost = {"net.listen": absent("not_reached"), "net.dials": absent("not_reached")}
     seen = fleet(n1=silent("n1"), n2=lost, n3=lost)
     assert set(told(seen, "net.ports").values()) == {"unknown error not_reached"}
+
+
+def test_a_node_that_tried_no_other_is_not_known() -> None:
+    """All others are out of reach: what their ports are like was not seen."""
+    alone = {"net.listen": Listen("n1", PORT, "ok"), "net.dials": ()}
+    assert told(fleet(n1=alone, n2=silent("n2")), "net.ports")["n1"] == (
+        "unknown error no other node was tried"
+    )
+    assert told(fleet(n1=alone), "net.ports") == {"n1": "pass"}

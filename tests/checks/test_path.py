@@ -124,9 +124,42 @@ def test_what_was_not_dialled_is_not_known(check, reason):
     assert told(seen, check)["n2"] == f"unknown {severity} {reason}"
 
 
-def test_a_kernel_that_does_not_say_what_it_sent_is_not_a_pass():
-    changed = [dial("n2", other, packet=0, carried=0) for other in NAMES if other != "n2"]
-    assert told(fleet(**nodes(*changed)), "eth.path_mtu")["n2"] == "unknown error missing_tool"
+@pytest.mark.parametrize("packet", [0, None])
+def test_a_packet_whose_fate_is_not_known_is_not_a_pass(packet):
+    changed = [dial("n2", other, packet=packet, carried=None) for other in NAMES if other != "n2"]
+    said = told(fleet(**nodes(*changed)), "eth.path_mtu")
+    assert said["n2"] == "unknown error no full-size packet was measured"
+
+
+@pytest.mark.parametrize(
+    ("carried", "seen", "message"),
+    [
+        (1500, "1500 bytes", "full-size packets get through between no two nodes, small ones do"),
+        (
+            0,
+            "less than 1280 bytes",
+            "packets of 1280 bytes and more get through between no two nodes",
+        ),
+    ],
+)
+def test_a_network_that_carries_no_full_size_packets_is_one_fault_of_no_single_node(
+    carried, seen, message
+):
+    every = [dial(a, b, carried=carried) for a, b in PAIRS]
+    (bad,) = findings(fleet(**nodes(*every)), "eth.path_mtu")
+    assert (bad.verdict, bad.nodes, bad.seen, bad.message) == ("fail", NAMES, seen, message)
+    assert "ping -M do -s 8972 10.0.0.2   # from n1" in bad.remedy
+
+
+def test_that_small_packets_get_through_is_said_only_where_they_did():
+    (bad,) = [
+        f
+        for f in findings(fleet(**nodes(*around("n3", carried=0))), "eth.path_mtu")
+        if f.verdict == "fail"
+    ]
+    assert bad.message.endswith(
+        "packets of 1280 bytes and more do not get through between n3 and the others"
+    )
 
 
 @pytest.mark.parametrize("check", ["eth.path_mtu", "net.latency"])

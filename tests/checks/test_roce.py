@@ -53,6 +53,14 @@ def test_each_rail_has_an_address_to_be_found_by(
     assert told(fleet(each={"env": env}, n1=facts), "roce.gid") == {"n1": expected}
 
 
+def test_a_fabric_with_ipv6_alone_is_not_judged() -> None:
+    """None of its ports has lost an address, and to add one of IPv4 would be no repair."""
+    every = roce(1, lambda rail, port: replace(port, gids=(gid(3, f"2001:db8::{rail + 1}"),)))
+    (found,) = findings(fleet(n1=every), "roce.gid")
+    assert (found.verdict, found.severity, found.reason) == ("unknown", "error", "ipv6")
+    assert found.remedy == ""
+
+
 def test_ipv6_counts_where_it_is_declared() -> None:
     every = roce(1, lambda rail, port: replace(port, gids=(gid(3, f"2001:db8::{rail + 1}"),)))
     seen = fleet(each={"env": {"NCCL_IB_ADDR_FAMILY": EnvSetting("AF_INET6", "env")}}, n1=every)

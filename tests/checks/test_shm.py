@@ -73,12 +73,20 @@ def test_each_has_its_own_cure(facts: dict[str, Any], cure: str) -> None:
 
 @pytest.mark.parametrize(
     ("required", "size"),
-    [("12000M", "12G"), ("1T", "1024G"), ("unlimited", "100%")],
+    [("12000M", "12G"), ("1T", "1024G"), ("unlimited", "0")],
 )
 def test_the_cure_has_a_size_that_tmpfs_reads(required: str, size: str) -> None:
     seen = fleet(each={"require": {"shm.size": required}}, n1=node(8 * GIB))
     (bad,) = findings(seen, "shm.size")
     assert f"remount,size={size} /dev/shm" in (bad.remedy or "")
+
+
+@pytest.mark.parametrize("required", ["unlimited", "1T", None])
+def test_a_tmpfs_without_a_limit_is_large_enough(required: str | None) -> None:
+    """Its size is 0, as after `mount -o remount,size=0`."""
+    settings = {} if required is None else {"require": {"shm.size": required}}
+    (found,) = findings(fleet(each=settings, n1=node(0)), "shm.size")
+    assert (found.verdict, found.seen) == ("pass", "unlimited")
 
 
 @pytest.mark.parametrize(

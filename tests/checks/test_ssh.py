@@ -13,7 +13,10 @@ from clusterprep.survey import registry
 from clusterprep.survey.judge import judge
 from tests.support.fleet import TODAY, absent, by_node, findings, fleet, refusing, silent, told
 
-REFUSALS = ("host_key_unknown", "host_key_changed", "auth_refused", "no_python", "sudo_refused")
+REFUSALS = (
+    *("host_key_unknown", "host_key_changed", "auth_refused"),
+    *("denied", "no_python", "sudo_refused"),
+)
 SILENCES = ("name_unknown", "refused", "timed_out", "no_banner", "hung")
 
 

@@ -15,7 +15,7 @@ from tests.support.lab import Lab
 from tests.support.lab.faults import Fault
 
 LEAVE = 3.0  # seconds that an agent gets to end after its controller
-AGENT = "-EsSB"  # how its Python is started
+AGENT = "-ISB"  # how its Python is started
 Charge = tuple[str, str, str]  # check, node, verdict
 
 

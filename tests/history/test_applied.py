@@ -46,12 +46,36 @@ def test_the_newest_run_is_the_one_that_was_recorded_last_whatever_the_clock_say
 
 def test_a_job_wide_value_that_differs_is_refused_and_a_free_one_is_not() -> None:
     wanted = environment(("a",), NCCL_ALGO="Ring", NCCL_SOCKET_IFNAME="eth1")
-    refuse_clashes(wanted, ["a"], {"b": {"NCCL_ALGO": "Ring", "NCCL_SOCKET_IFNAME": "eth0"}})
+    same = {"b": {"NCCL_ALGO": "Ring", "NCCL_SOCKET_IFNAME": "eth0"}}
+    assert refuse_clashes(wanted, ["a"], ["b"], same) == ""
     with pytest.raises(Refused, match="NCCL_ALGO=Tree"):
-        refuse_clashes(wanted, ["a"], {"b": {"NCCL_ALGO": "Tree"}})
+        refuse_clashes(wanted, ["a"], ["b"], {"b": {"NCCL_ALGO": "Tree"}})
     with pytest.raises(Refused, match="lack"):
-        refuse_clashes(wanted, ["a"], {"b": {}})
-    refuse_clashes(wanted, ["a"], {})
+        refuse_clashes(wanted, ["a"], ["b"], {"b": {}})
+    other_cluster = {"elsewhere": {"NCCL_ALGO": "Tree"}}
+    assert refuse_clashes(wanted, ["a"], [], other_cluster) == ""
+
+
+def test_a_job_wide_value_that_the_others_have_and_these_lose_is_refused() -> None:
+    wanted = environment(("a",), NCCL_SOCKET_IFNAME="eth1")
+    has_more = {"b": {"NCCL_ALGO": "Tree"}}
+    with pytest.raises(Refused, match=r"NCCL_ALGO, which a would not have, .* NCCL_ALGO=Tree"):
+        refuse_clashes(wanted, ["a"], ["b"], has_more)
+    assert refuse_clashes(wanted, [], ["b"], has_more) == "", "nothing is written"
+
+
+def test_values_that_are_not_known_are_refused_and_named_with_partial() -> None:
+    wanted = environment(("a",), NCCL_ALGO="Ring")
+    known = {"b": {"NCCL_ALGO": "Ring"}}
+    others = ("b", "c", "d")
+    doubt = "which values c,d have is not known here, and NCCL_ALGO must be equal on all ranks"
+    with pytest.raises(Refused, match=f"{doubt}; .* --partial .*this run wrote nothing"):
+        refuse_clashes(wanted, ["a"], others, known)
+    assert doubt in refuse_clashes(wanted, ["a"], others, known, partial=True)
+    with pytest.raises(Refused, match="NCCL_ALGO=Tree"):
+        refuse_clashes(wanted, ["a"], others, {"b": {"NCCL_ALGO": "Tree"}}, partial=True)
+    free = environment(("a",), NCCL_SOCKET_IFNAME="eth1")
+    assert refuse_clashes(free, ["a"], others, {}) == ""
 
 
 def report(

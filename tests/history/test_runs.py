@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from clusterprep.errors import InputError
-from clusterprep.history import database
-from clusterprep.history.applied import AppliedEnvironments
+from clusterprep.history import database, packing
+from clusterprep.history.applied import REMEMBERED, AppliedEnvironments
 from clusterprep.history.database import NAME, Unusable
 from clusterprep.history.runs import LEFT_OUT, Runs, packed
 from clusterprep.model import Finding, NodeSnapshot, Report
@@ -167,6 +167,40 @@ def test_of_a_run_that_is_too_large_the_longest_facts_are_left_out(tmp_path: Pat
     assert store.column("r1", "a", [node.node for node in large.nodes or ()]) == {}
 
 
+def with_fact(node: NodeSnapshot, name: str, value: Any) -> NodeSnapshot:
+    return dataclasses.replace(node, facts={**node.facts, name: value})
+
+
+def test_a_node_that_sends_without_end_loses_its_own_facts_alone(tmp_path: Path) -> None:
+    """What compresses to nothing is bounded as well: it takes its length to read it again."""
+    whole = report("r1", facts=4)
+    assert whole.nodes is not None
+    n0, n1, *others = whole.nodes
+    noise = os.urandom(300_000).hex()
+    n0 = with_fact(n0, "a", "x" * (packing.LONGEST_VALUE + 1))
+    n1 = with_fact(with_fact(n1, "b", noise), "a", "y" * 1000)
+    hostile = dataclasses.replace(whole, nodes=(n0, n1, *others))
+    store = Runs(tmp_path)
+    store.record(packed(hostile, line(hostile)))
+    assert store.all()[0].size < 400_000
+    nodes = store.whole("r1").nodes
+    assert nodes is not None
+    assert nodes[0].facts == {"a": LEFT_OUT, "b": 0}
+    assert nodes[1].facts == {"a": "y" * 1000, "b": noise}
+    store.record(packed(hostile, line(hostile), largest=100_000))
+    nodes = store.whole("r1").nodes
+    assert nodes is not None
+    assert nodes[1].facts == {"a": "y" * 1000, "b": LEFT_OUT}
+    assert nodes[2].facts == others[0].facts
+    assert store.all()[0].size < 10_000
+
+
+def test_a_report_that_is_too_large_without_its_facts_is_refused() -> None:
+    large = dataclasses.replace(report("r1"), notices=(os.urandom(50_000).hex(),))
+    with pytest.raises(Unusable, match="the report has 0 MiB"):
+        packed(large, line(large), largest=10_000)
+
+
 # ---------------------------------------------------------------- several processes, and their end
 
 WRITER = """
@@ -233,6 +267,29 @@ def test_a_writer_that_is_killed_leaves_whole_runs(tmp_path: Path, after: int) -
     assert len(found) in (said, said + 1)
     for name in found:
         assert store.whole(name) == report(name, cluster="a", facts=300)
+    with contextlib.closing(sqlite3.connect(tmp_path / NAME)) as file:
+        assert file.execute("pragma integrity_check").fetchone() == ("ok",)
+
+
+def test_controllers_at_once_lose_no_run_and_no_word_of_what_was_written(tmp_path: Path) -> None:
+    """Four that write runs, and beside them one that writes what nodes were given, and readers."""
+    wanted = [(who, 25, 40) for who in "abcd"]
+    applied = AppliedEnvironments(tmp_path)
+    with writers(tmp_path, *wanted) as started:
+        looks = 0
+        while any(process.poll() is None for process in started):
+            whole = Runs(tmp_path).all()
+            assert len({run.run for run in whole}) == len(whole)
+            applied.record_speed("c", "trial", f"r{looks:05}", float(looks))
+            looks += 1
+        assert [process.wait(LONG) for process in started] == [0] * 4
+    assert applied.troubles == []
+    assert len(applied.speeds("c", "trial")) == min(looks, REMEMBERED)
+    store = Runs(tmp_path)
+    names = {run.run for run in store.all()}
+    assert names == {f"{who}{number:04}" for who in "abcd" for number in range(25)}
+    for name in ("a0000", "d0024"):
+        assert store.whole(name) == report(name, cluster=name[0], facts=40)
     with contextlib.closing(sqlite3.connect(tmp_path / NAME)) as file:
         assert file.execute("pragma integrity_check").fetchone() == ("ok",)
 

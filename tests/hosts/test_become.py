@@ -173,4 +173,64 @@ def test_a_program_in_the_place_of_sudo_gets_the_password_once_and_no_report_sho
     heard = host.run(["sh", "-c", "cat /tmp/heard; rm -f /tmp/heard"], check=False).stdout
     assert heard.count(RIGHT) == (0 if kind == "twice" else 1)
     if heard:
-        assert "you said …" in found["message"]
+        assert "you said <hidden>" in found["message"]
+
+
+# ---------------------------------------------------------------- files in the way
+
+PLANTED = """\
+import os, sys
+with open("/tmp/ran", "a") as log:
+    log.write("%s as user %d\\n" % (__name__, os.geteuid()))
+sys.path[:] = [path for path in sys.path if path]
+del sys.modules[__name__]
+__import__(__name__)
+"""
+
+
+def test_no_file_of_the_login_user_s_home_is_run_by_root_or_in_the_job_s_python(lab: Lab) -> None:
+    """sudo keeps the folder that the session begins in."""
+    host = lab.host("n1")
+    names = ("resource", "struct", "subprocess", "ctypes", "json", "binascii")
+    for name in names:
+        host.write(f"/home/{USER}/{name}.py", PLANTED)
+    try:
+        answer = check(
+            lab, RIGHT, "--limit", "n1", "--deep", "--only", "ssh.reach,gpu.,mem.,python.env"
+        )
+        ran = host.run(["sh", "-c", "cat /tmp/ran; rm -f /tmp/ran"], check=False).stdout
+    finally:
+        host.run(["rm", "-f", *(f"/home/{USER}/{name}.py" for name in names)])
+    assert reached(answer) == ["n1"]
+    assert answer.report["nodes"][0]["facts"]["python.env"], "the job's interpreter was asked"
+    assert ran == ""
+
+
+# ---------------------------------------------------------------- shells that are none
+
+SHELLS = {"n1": "/usr/sbin/nologin", "n2": "/bin/rbash", "n3": "/bin/false"}
+
+
+@pytest.mark.parametrize("become", [True, False])
+def test_a_login_shell_that_runs_nothing_is_said_and_neither_sudo_nor_python_is_blamed(
+    lab: Lab, become: bool
+) -> None:
+    for name, shell in SHELLS.items():
+        lab.host(name).run(["usermod", "--shell", shell, USER])
+    rules(lab.host("n4"), FREE)
+    path = lab.inventory(
+        lab.folder / "shells.yaml",
+        ssh={**lab.inventory_content()["ssh"], "user": USER},
+        become=become,
+    )
+    try:
+        answer = clusterprep(lab, "check", "--only", "ssh.reach", inventory=path)
+    finally:
+        for name in SHELLS:
+            lab.host(name).run(["usermod", "--shell", "/bin/bash", USER])
+    assert reached(answer) == ["n4"]
+    (found,) = answer.findings("ssh.reach")
+    assert (found["reason"], found["nodes"]) == ("denied", list(SHELLS))
+    assert f"the login shell of {USER} does not run our command" in found["message"]
+    assert "n1 says: This account is currently not available" in found["message"]
+    assert found["remedy"].startswith(f"getent passwd {USER} ")

@@ -5,6 +5,7 @@ Every host is wholly old or wholly new, and one command makes all equal.
 
 from __future__ import annotations
 
+import getpass
 import json
 import signal
 import subprocess
@@ -84,12 +85,17 @@ def cut_off(lab: Lab, point: str, command: str = "apply") -> None:
 def stopped(lab: Lab, point: str) -> subprocess.Popen[str]:
     """A command that stands still at that point."""
     process = begun(lab, "stop", point)
+    standing_still(process)
+    return process
+
+
+def standing_still(process: subprocess.Popen[str]) -> None:
+    """Wait until a command stands still."""
     end = time.monotonic() + 60
     while not Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].startswith("T"):
         assert time.monotonic() < end, "it never came there"
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
-    return process
 
 
 def goes_on(process: subprocess.Popen[str]) -> Answer:
@@ -99,9 +105,9 @@ def goes_on(process: subprocess.Popen[str]) -> Answer:
 
 def quiet(lab: Lab) -> None:
     end = time.monotonic() + 60
-    while any(host.processes("EsSB") for host in lab.hosts) and time.monotonic() < end:
+    while any(host.processes("-ISB") for host in lab.hosts) and time.monotonic() < end:
         time.sleep(0.02)
-    assert {host.name: host.processes("EsSB") for host in lab.hosts} == {
+    assert {host.name: host.processes("-ISB") for host in lab.hosts} == {
         host.name: [] for host in lab.hosts
     }
 
@@ -275,7 +281,7 @@ def test_an_agent_that_is_killed_after_the_commit_leaves_all_new(lab: Lab) -> No
 
 
 def kill_agent(host: Host) -> None:
-    for pid in host.processes("EsSB"):
+    for pid in host.processes("-ISB"):
         host.run(["kill", "-9", str(pid)], check=False)
 
 
@@ -301,7 +307,7 @@ def test_agents_whose_controller_gives_no_sign_end_and_drop_what_was_staged(lab:
     process = stopped(lab, "stage answered")
     assert apply(lab).code == 4
     end = time.monotonic() + SECONDS
-    while any(host.processes("EsSB") for host in lab.hosts):
+    while any(host.processes("-ISB") for host in lab.hosts):
         assert time.monotonic() < end
         time.sleep(0.5)
     equal(lab, OLD)
@@ -343,6 +349,44 @@ def test_a_second_apply_is_refused_also_where_it_has_nothing_to_write(lab: Lab) 
     assert goes_on(process).code == 0
     equal(lab, NEW)
     assert rollback(lab).code == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "point", "second"),
+    [
+        ("apply", "commit n2", "rollback"),
+        pytest.param("rollback", "commit n2", "apply", marks=pytest.mark.slow),
+        pytest.param("rollback", "commit n2", "rollback", marks=pytest.mark.slow),
+        pytest.param("apply", "stage n2", "rollback", marks=pytest.mark.slow),
+        pytest.param("rollback", "commit answered", "apply", marks=pytest.mark.slow),
+    ],
+)
+def test_of_two_controllers_one_works_and_the_other_is_told_who(
+    lab: Lab, first: str, point: str, second: str
+) -> None:
+    """The second one changes nothing, and the first ends as if it were alone."""
+    if first == "rollback" or second == "rollback":
+        assert apply(lab).code == 0
+    if first == "apply":
+        book(lab).write_text(f'- file: {{path: {OLD_FILE}, content: "newer\\n"}}\n')
+    process = begun(lab, "stop", point, first)
+    standing_still(process)
+    before = pairs(lab)
+    time.sleep(0.5)
+    while before != pairs(lab):  # agents still do what they were told before it stood still
+        before = pairs(lab)
+        time.sleep(0.5)
+    refused = apply(lab) if second == "apply" else rollback(lab)
+    looked = clusterprep(lab, "check", "--only", "state.")
+    assert pairs(lab) == before
+    done = goes_on(process)
+    assert (refused.code, refused.report["verdict"]) == (4, "refused")
+    message = refused.report["error"]["message"]
+    assert f"another run holds the lock (run {done.report['run']} of cluster lab, since" in message
+    assert f", by {getpass.getuser()}@" in message
+    assert (looked.code, looked.blamed("state.journal")) == (0, [])
+    assert done.code == 0, done.report
+    equal(lab, OLD if first == "rollback" else ("newer\n", "hello\n"))
 
 
 @pytest.mark.slow

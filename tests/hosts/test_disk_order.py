@@ -175,7 +175,7 @@ def traced(host: Host, log: Path) -> Iterator[None]:
     with strace(host, "-y", "-s", "300", "-e", CALLS, "-o", str(log)):
         yield
         end = time.monotonic() + 60
-        while host.processes("EsSB") and time.monotonic() < end:
+        while host.processes("-ISB") and time.monotonic() < end:
             time.sleep(0.02)
 
 

@@ -54,9 +54,9 @@ def exists(host: object, path: str) -> bool:
 def quiet(lab: Lab) -> None:
     """Nothing of ours runs on any host; an agent that is ending gets a moment for it."""
     end = time.monotonic() + 60
-    while any(host.processes("clusterprep|EsSB") for host in lab.hosts) and time.monotonic() < end:
+    while any(host.processes("clusterprep|-ISB") for host in lab.hosts) and time.monotonic() < end:
         time.sleep(0.05)
-    assert {host.name: host.processes("clusterprep|EsSB") for host in lab.hosts} == {
+    assert {host.name: host.processes("clusterprep|-ISB") for host in lab.hosts} == {
         h.name: [] for h in lab.hosts
     }
 
@@ -424,6 +424,29 @@ def test_a_limited_apply_must_fit_what_the_others_were_given(lab: Lab) -> None:
     assert (fine.code, fine.outcomes()) == (0, {"unchanged"})
     assert [node["name"] for node in fine.report["nodes"]] == ["n1", "n2"]
     assert any("limited" in notice for notice in fine.report["notices"])
+
+
+def test_a_limited_apply_needs_to_know_what_the_others_have(lab: Lab) -> None:
+    """After a rollback, and where nothing was ever written, nothing is known of them."""
+    fresh = lab.inventory(cluster="without a history")
+    first = clusterprep(lab, "apply", "--no-verify", inventory=fresh)
+    assert (first.code, clusterprep(lab, "rollback", inventory=fresh).code) == (0, 0)
+    words = ("--no-verify", "--limit", "n2")
+    refused = clusterprep(lab, "apply", *words, inventory=fresh)
+    assert (refused.code, contents(lab, CONF)) == (4, {None})
+    assert "which values n[1,3-4] have is not known" in refused.report["error"]["message"]
+    (notice,) = [
+        text
+        for text in clusterprep(lab, "plan", "--limit", "n2", inventory=fresh).report["notices"]
+        if "apply will refuse this" in text
+    ]
+    assert "n[1,3-4]" in notice
+    partial = clusterprep(lab, "apply", *words, "--partial", inventory=fresh)
+    assert partial.code == 0
+    assert any("which values n[1,3-4] have is not known" in n for n in partial.report["notices"])
+    assert [exists(host, CONF) for host in lab.hosts] == [False, True, False, False]
+    assert clusterprep(lab, "rollback", inventory=fresh).code == 0
+    lab.inventory()
 
 
 # ---------------------------------------------------------------- interruption

@@ -79,7 +79,7 @@ class Watcher:
 
     def _note(self, line: bytes, environment: bytes) -> None:
         words = line.replace(b"\0", b" ").decode(errors="replace")[:200]
-        self.agents += b"-EsSB" in line
+        self.agents += b"-ISB" in line
         self.seen["argv", words] |= canaries(line)
         self.seen["environ", words] |= canaries(environment)
 
@@ -281,7 +281,7 @@ def test_no_secret_leaves_the_place_that_it_was_given_to(runs: Runs) -> None:
         if found & {SUDO, PHRASE}
     }
     assert all("-m clusterprep" in words for words in others), others
-    assert not [words for words in environments if "-EsSB" in words]
+    assert not [words for words in environments if "-ISB" in words]
 
     assert {name: found for name, said in runs.said.items() if (found := canaries(said))} == {}
     state = runs.folder / "state" / "clusterprep"

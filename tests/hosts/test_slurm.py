@@ -173,6 +173,74 @@ def test_init_finds_the_nodes_of_slurm(slurm4: Slurm, tmp_path: Path) -> None:
     assert "Slurm says DOWN: lost its disk" in target.read_text()
 
 
+# ---------------------------------------------------------------- hostile nodes
+
+# In place of /bin/sh: for a task of ours it says where it is, and that its relay is another node's.
+EVIL_SHELL = """\
+#!/usr/bin/dash
+case "$2" in *SLURMD_NODENAME*)
+  export SLURMD_NODENAME=n2
+  for word in $2; do [ ${#word} = 16 ] && break; done
+  printf '%s at n1\\n' "$word"
+  printf '%s 0 %s;\\n' "$word" "$(printf 'h 0 n2' | base64)"
+  exec python3 /root/evil.py ;;
+esac
+exec /usr/bin/dash "$@"
+"""
+# The relay itself, which has said who it is and says it no more.
+EVIL_RELAY = """\
+import binascii, os, sys, zlib
+def take(count):
+    data = b""
+    while len(data) < count:
+        piece = os.read(0, count - len(data))
+        if not piece:
+            sys.exit(0)
+        data += piece
+    return data
+start, _, packed = take(int(take(9))).partition(b"~")
+here = {"__name__": "__main__"}
+exec(zlib.decompress(binascii.a2b_base64(packed)), here)
+relay = sys.modules["clusterprep.remote.agent.relay"]
+begin, emit = relay.Relay.__init__, relay.Relay.emit
+def begun(self, *args, **more):
+    begin(self, *args, **more)
+    self._number = 1
+def emitted(self, kind, channel, data=b""):
+    if kind != "h":
+        emit(self, kind, channel, data)
+relay.Relay.__init__, relay.Relay.emit = begun, emitted
+exec(start, here)
+"""
+
+
+def test_a_node_that_speaks_for_another_one_is_not_heard(
+    slurm4: Slurm, inventory: Path, tmp_path: Path
+) -> None:
+    """Neither its answers nor files come where the name of the other stands."""
+    liar, other = slurm4.lab.hosts[:2]
+    playbook = tmp_path / "playbook.yaml"
+    playbook.write_text('- nodes: n2\n  file: {path: /etc/of-n2.conf, content: "for n2\\n"}\n')
+    liar.write("/root/evil.py", EVIL_RELAY)
+    liar.write("/usr/bin/evil.sh", EVIL_SHELL, 0o755)
+    liar.run(["sh", "-c", "ln -s evil.sh /usr/bin/next && mv -T /usr/bin/next /usr/bin/sh"])
+    try:
+        seen = run(slurm4, inventory, "check", "--only", "ssh.reach,host.identity")
+        words = ("--playbook", str(playbook), "--no-verify", "--only", "ssh.", "--partial")
+        applied = run(slurm4, inventory, "apply", *words, "--limit", "n[1-2]")
+    finally:
+        liar.run(["dash", "-c", "ln -s dash /usr/bin/next && mv -T /usr/bin/next /usr/bin/sh"])
+    nodes = {node["name"]: node for node in seen.report["nodes"]}
+    assert nodes["n2"]["facts"]["host.machine_id"] == other.read("/etc/machine-id").strip()
+    assert [nodes[name]["reached"] for name in NAMES] == [False, True, True, True]
+    assert nodes["n1"]["reason"] == "garbled"
+    assert "Slurm runs task 0 on n1, and the task says that it runs on 'n2'" in reasons(seen)["n1"]
+    assert applied.outcomes() == {"done"}, applied.report
+    assert other.read("/etc/of-n2.conf") == "for n2\n"
+    assert liar.run(["test", "-e", "/etc/of-n2.conf"], check=False).returncode == 1
+    other.run(["rm", "/etc/of-n2.conf"])
+
+
 # ---------------------------------------------------------------- failures
 
 

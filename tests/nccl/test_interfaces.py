@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterprep.facts.network import Interface
-from clusterprep.model import Absent, Fleet, Interfaces
+from clusterprep.model import Absent, EnvSetting, Fleet, Interfaces
 from clusterprep.nccl.interfaces import (
     candidates,
     choose,
@@ -180,6 +180,15 @@ def test_one_common_network_is_chosen_whatever_its_interface_is_called() -> None
     assert {pick.why for pick in choice.picks.values()} == {
         "10.0.0.0/24 is the network that reaches all nodes"
     }
+
+
+def test_a_network_reaches_only_those_that_are_known() -> None:
+    seen = fleet(
+        **nets(n1=(eth("eth0", "10.0.0.1/24"),), n2=(eth("eth0", "10.0.0.2/24"),)),
+        n3=silent("n3"),
+    )
+    why = "10.0.0.0/24 is the network that reaches all nodes whose interfaces are known"
+    assert choose(seen).why == why
 
 
 def two(number: int, slow: int | None, fast: int | None) -> tuple[Interface, ...]:
@@ -428,6 +437,52 @@ def test_a_node_without_any_does_not_stop_the_others() -> None:
     )
     assert set(choice.picks) == {"n1", "n3"}
     assert choice.problems == {"n2": "no interface is up with an IPv4 address"}
+
+
+V6_DETAIL = "eth0 has IPv6 addresses and none of IPv4, and IPv6 alone is not supported yet"
+
+
+def over_ipv6(number: int, *more: Any) -> tuple[Any, ...]:
+    return (LOOPBACK, eth("eth0", ipv6=(f"fd00::{number}",)), *more)
+
+
+@pytest.mark.parametrize("declared", [None, "eth0"])
+def test_nodes_with_ipv6_alone_are_not_known_and_no_fault(declared: str | None) -> None:
+    settings = {} if declared is None else {"interfaces": Interfaces(nccl=declared)}
+    choice = choose(fleet(each=settings, **nets(n1=over_ipv6(1), n2=over_ipv6(2))))
+    assert (choice.picks, choice.problems) == ({}, {})
+    assert dict(choice.unknown) == dict.fromkeys(("n1", "n2"), Absent("ipv6", V6_DETAIL))
+    assert choice.reason_without_pick("n1") == "ipv6"
+
+
+def test_the_variable_may_name_an_interface_with_ipv6_alone() -> None:
+    env = {"NCCL_SOCKET_IFNAME": EnvSetting("eth", "env")}
+    choice = choose(fleet(each={"env": env}, **nets(n1=over_ipv6(1), n2=over_ipv6(2))))
+    assert (choice.problems, choice.unknown["n1"].reason) == ({}, "ipv6")
+
+
+def test_one_node_with_ipv6_alone_leaves_the_others_their_network() -> None:
+    two = {f"n{number}": (eth("eth0", f"10.0.0.{number}/24"),) for number in (1, 2)}
+    choice = choose(fleet(**nets(**two, n3=over_ipv6(3))))
+    assert (set(choice.picks), choice.problems, set(choice.unknown)) == ({"n1", "n2"}, {}, {"n3"})
+    assert choice.why == "10.0.0.0/24 is the network that reaches 2 of 3 nodes"
+
+
+@pytest.mark.parametrize(
+    "interface",
+    [
+        pytest.param(eth("docker0", ipv6=("fd00::1",), bridge=True), id="a-bridge"),
+        pytest.param(eth("eth0", ipv6=("fd00::1",), running=False), id="no-carrier"),
+        pytest.param(eth("eth0"), id="no-address"),
+        pytest.param(
+            eth("eth0", ipv6=("fd00::1",), first="169.254.0.1/16"), id="link-local-comes-first"
+        ),
+    ],
+)
+def test_ipv6_on_what_leads_nowhere_explains_nothing(interface: Any) -> None:
+    choice = choose(fleet(**nets(n1=(interface,), n2=(eth("eth0", "10.0.0.2/24"),))))
+    assert choice.problems == {"n1": "no interface is up with an IPv4 address"}
+    assert choice.reason_without_pick("n1") == "eth.iface_choice"
 
 
 def test_the_only_other_node_is_chosen_although_its_login_is_not_known() -> None:

@@ -47,6 +47,7 @@ WORLDLY = {
     "cli.main": "reads options and the terminal, prints, asks, exits",
     "cli.options": "declares options",
     "cli.terminal": "shows and asks at the terminal",
+    "cli.output": "writes to stdout and stderr",
     "jobs.diagnose.sources": "reads the user's logs",
     "cli.init.command": "reads options, writes the inventory, tells what it wrote",
     "cli.init.sources": "asks Slurm's own command for its nodes",
@@ -61,6 +62,7 @@ WORLDLY = {
     "cli.commands.record": "takes the time of a run that an error ended",
     "cli.history": "declares the options of the commands about earlier runs, ends them",
     "runtime.plugins": "finds plug-ins by their files",
+    "runtime.files": "opens the files that the controller writes",
     "runtime.clock": "watches the clock, from a thread",
     "runtime.signals": "asks how signals are dealt with",
     "runtime.budget": "knows when its process was started",
@@ -101,6 +103,7 @@ IMPURE_CALLS = frozenset(
 SPEAKERS = {
     "cli.main": "speaks to people",
     "cli.terminal": "speaks to people",
+    "cli.output": "speaks to people",
     "jobs.diagnose.sources": "reads standard input for `-`",
     "cli.init.command": "is a part of the command line",
     "cli.history": "is a part of the command line",

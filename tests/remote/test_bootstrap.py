@@ -23,21 +23,21 @@ NONCE = "0123456789abcdef"
 PYTHONS = [sys.executable, *map(str, sorted(login_home().glob(".pyenv/versions/3.*/bin/python")))]
 
 
-def start(command: str | None = None) -> subprocess.Popen[bytes]:
+def start(command: str | None = None, folder: Path | None = None) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         ["/bin/sh", "-c", command or bootstrap.command()],
+        cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
 
 
-def started_by(python: str) -> subprocess.Popen[bytes]:
+def started_by(python: str, folder: Path | None = None) -> subprocess.Popen[bytes]:
     """The same in a Python that may be another one than that which the shell finds."""
-    command = [python, "-EsSB", "-c", shlex.split(bootstrap.command())[-1]]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    command = [python, bootstrap.FLAGS, "-c", shlex.split(bootstrap.command())[-1]]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=folder)
 
 
 def finish(
@@ -97,6 +97,38 @@ def test_a_near_node_may_have_any_python(python: str) -> None:
     )
     same = ours.stdout.split() == [b"%d" % number for number in sys.version_info[:2]]
     assert (frames[0]["magic"] == bootstrap.MAGIC) == same
+
+
+EVERY_PART = [*bootstrap.parts_for(bootstrap.kinds()), "act", "steps", "stream", "ranks", "job"]
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """A folder with a file in place of each module of Python's; whichever runs leaves `ran`."""
+    for name in sys.stdlib_module_names:
+        text = f"open({str(tmp_path / 'ran')!r}, 'a').write({name + ' '!r})\n"
+        (tmp_path / f"{name}.py").write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_no_file_of_the_working_folder_is_taken_for_a_module(python: str, planted: Path) -> None:
+    frames, err, _ = finish(
+        started_by(python, planted),
+        bootstrap.payload(NONCE, EVERY_PART) + ask(1, op="ping"),
+    )
+    assert ([frame.get("id") for frame in frames], err) == ([None, 1], b"")
+    assert not (planted / "ran").exists()
+
+
+def test_what_the_agent_starts_works_in_no_folder_of_others(planted: Path) -> None:
+    """The job's interpreter too, whose own path begins with the working folder."""
+    script = "import json, os, struct; print(json.dumps([os.getcwd(), struct.calcsize('I')]))"
+    reads = [["job_python", [sys.executable, None, script], 20], ["command", ["pwd"], 5]]
+    answers = looked(reads, planted)
+    assert answers[0] == ["ok", ["/", 4]]
+    assert answers[1][1]["out"] == "/\n"
+    assert not (planted / "ran").exists()
 
 
 @near_and_far
@@ -266,16 +298,18 @@ def test_an_agent_whose_controller_is_silent_ends_itself() -> None:
     process.communicate()
 
 
-def looked(reads: list[list[Any]]) -> list[Any]:
+def looked(reads: list[list[Any]], folder: Path | None = None) -> list[Any]:
     """What an agent of this machine answers to some reads; it has ended when this returns."""
-    process = start()
+    process = start(folder=folder)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(bootstrap.payload(NONCE, ["look"]) + ask(1, op="look", reads=reads))
     process.stdin.flush()
     reader, frames = FrameReader(NONCE), []
     while not any("id" in frame for frame in frames):
-        frames.extend(reader.feed(os.read(process.stdout.fileno(), 65536)))
+        data = os.read(process.stdout.fileno(), 65536)
+        assert data, "the agent ended"
+        frames.extend(reader.feed(data))
     finish(process)
     return list(next(frame for frame in frames if "id" in frame)["answers"])
 

@@ -60,7 +60,7 @@ def agents(host: Host) -> list[int]:
     found = []
     for pid in faults.machine_pids(host):
         with contextlib.suppress(OSError):
-            if b"-EsSB" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"-ISB" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
 

@@ -94,11 +94,6 @@ class FakeNode:
         else:
             self.files[path] = base64.b64decode(text)
 
-    def do_set_aside(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        moved = [[run, f"damaged-{run}", why] for run, why in self.damaged.items()]
-        self.damaged = {}
-        return {"moved": moved}
-
     def read(self, path: str) -> bytes | None:
         """What a file holds now."""
         return self.files.get(path)
@@ -118,6 +113,11 @@ class FakeNode:
         ]
         damaged = tuple(DamagedRun(run, why) for run, why in self.damaged.items())
         return Journal(tuple(entries), self.locked_by, damaged)
+
+    def do_set_aside(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        moved = [[run, f"damaged-{run}", why] for run, why in self.damaged.items()]
+        self.damaged = {}
+        return {"moved": moved}
 
     def do_lock(self, body: Mapping[str, Any]) -> dict[str, Any]:
         if self.holder:

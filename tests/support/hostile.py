@@ -34,6 +34,15 @@ LOST = {
 SPOILT = ("types", "nothing", "words", "clock", "twice")
 WRITING = "writes"  # an agent as any other, until something is to be written
 WAYS = (*LOST, *SPOILT, WRITING)
+# Answers that are small to send and large in memory; processes that hold the streams of the agent.
+COSTLY = ("bomb", "forks")
+# Agents as any other, until they are to run ranks of a trial or processes of a launch.
+JOBS = (
+    "others_rank",  # what it tells, it tells of rank 0 too, which runs on another node
+    "babbles",  # tells without end, once its processes run
+    "never_ends",  # answers no request to end its processes
+    "pretends",  # runs nothing, and tells that all went well
+)
 
 _PROGRAM = r'''#!REAL
 import json, os, re, sys, time
@@ -94,6 +103,13 @@ def fake():
             say(b'2 {"beat": 12}\n')
     if WAY == "giant":
         say(b"\n" + nonce + b" 999999999 {")
+    if WAY == "bomb":
+        heard = b""
+        while b'"op":"look"' not in heard:
+            heard += os.read(0, 65536) or sys.exit(0)
+        number = int(re.findall(rb'\{"id":([0-9]+),"op":"look"', heard)[-1])
+        frame(b'{"id": %d, "answers": [' % number + b"[]," * 5500000 + b"[]]}")
+        rest()
     heard = b""
     while WAY not in ("beats", "giant"):
         bodies = {
@@ -150,9 +166,58 @@ def real():
             body = {"no": "changed", "why": [EVIL * 9], "path": ["x"], "current": "%", "left": 7}
         answer(self, request, **body)
     agent.Agent.answer = answered
+    if WAY in ("others_rank", "babbles", "never_ends", "pretends"):
+        spoil_jobs(agent.Agent)
     exec(start, here)
 
-SPOILT = ("types", "nothing", "words", "clock", "twice", "writes")
+PRETENDED = ("start", "go", "launch", "stop", "finish", "hold", "keep")
+TOLD = ("spawned", "started", "imported", "ready", "store", "joined", "met", "finished")
+
+def spoil_jobs(kind):
+    emit, serve = kind.emit, kind._serve
+
+    def emitted(self, body):
+        emit(self, body)
+        if "what" not in body:
+            return
+        if WAY == "others_rank" and body.get("rank"):
+            emit(self, dict(body, rank=0))
+        if WAY == "babbles":
+            os.set_blocking(1, True)
+            event = json.dumps(dict(body, what="lines", lines=["x" * 200] * 50)).encode()
+            while True:
+                frame(event)
+
+    def served(self, request):
+        op = request.get("op")
+        if WAY == "never_ends" and op in ("stop", "finish"):
+            return
+        if WAY != "pretends" or op not in PRETENDED:
+            serve(self, request)
+            return
+        entries = request.get("ranks") or request.get("processes") or request.get("tasks") or ()
+        self.answer(request, pids=[1] * len(entries), left=len(entries), folder="/", user="root")
+        for entry in entries:
+            names = TOLD if op == "go" else TOLD[:4]
+            for name in names:
+                emit(self, {"rank": entry["rank"], "what": name, "mono": time.monotonic()})
+        if op == "go":
+            for entry in entries:
+                end = {"rank": entry["rank"], "what": "exit", "code": 0, "mono": time.monotonic()}
+                emit(self, end)
+
+    kind.emit, kind._serve = emitted, served
+
+def hold():
+    """Become processes that hold the agent's streams for a minute."""
+    for _ in range(300):
+        if os.fork() == 0:
+            os.execv("/bin/sleep", ["sleep", "60"])
+
+JOBS = ("others_rank", "babbles", "never_ends", "pretends")
+SPOILT = ("types", "nothing", "words", "clock", "twice", "writes", "forks") + JOBS
+if WAY == "forks":
+    hold()
 real() if WAY in SPOILT else fake()
 '''
 

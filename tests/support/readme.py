@@ -15,7 +15,7 @@ from pathlib import Path
 
 from clusterprep.checks import Check
 from clusterprep.cli.commands.explain import severity_sentence
-from clusterprep.jobs.diagnose.known import causes
+from clusterprep.jobs.diagnose.known import causes, command_that_finds
 from clusterprep.jobs.diagnose.model import Cause
 from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.survey import registry
@@ -116,7 +116,8 @@ def causes_page() -> str:
 
 
 def _cause_entry(cause: Cause) -> str:
-    found = f" `{cause.check}` finds it before the job starts." if cause.check else ""
+    command = command_that_finds(cause.check)
+    found = f" `{cause.check}` of `{command}` finds it before the job starts." if command else ""
     rows = [
         f"{cause.message} {GRADES_OF_CAUSES[cause.severity]}{found}",
         f"Looks like: {cause.looks}",

@@ -4,7 +4,8 @@
 
 A point is «commit n2», when that request has been sent to that node, or «commit answered», when all
 have answered it. The words of every point that was passed go to stderr as «point: …». What runs is
-the command as it is: it is watched from outside, as a debugger would.
+the command as it is: it is watched from outside, as a debugger would. But requests are sent by the
+main thread, one after the other, so that a point is known to lie before the next node's.
 """
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ def watch(how: str, wanted: str) -> None:
     def returned(frame: FrameType, event: str, value: object) -> None:
         if event != "return" or frame.f_code not in codes or frame.f_locals.get("op") not in WRITES:
             return
-        sent = frame.f_code is Link.send.__code__
-        point = f"{frame.f_locals['op']} {frame.f_locals['self'].node.name if sent else 'answered'}"
+        where = "answered"
+        if frame.f_code is Link.post.__code__:
+            link: Link = frame.f_locals["self"]
+            link.send_waiting()
+            where = link.node.name
+        point = f"{frame.f_locals['op']} {where}"
         sys.stderr.write(f"point: {point}\n")
         sys.stderr.flush()
         if point == wanted and signum is not None:
             os.kill(os.getpid(), signum)
 
-    codes = {Link.send.__code__, Fanout.ask.__code__}
+    codes = {Link.post.__code__, Fanout.ask.__code__}
     sys.setprofile(returned)
 
 

@@ -114,7 +114,7 @@ def test_a_taken_rendezvous_port_is_said_with_its_owner_and_the_matrix_goes_on()
 
 def test_what_was_not_carried_is_tried_with_smaller_sizes() -> None:
     def stuck(body: Any) -> Any:
-        sizes = body["sizes"] or [9000]
+        sizes = [size or 9000 for size in body["sizes"] or [0]]
         return {
             "dials": [
                 ["ok", 50, size, size <= 1450, 9000] for _ in body["targets"] for size in sizes
@@ -128,6 +128,50 @@ def test_what_was_not_carried_is_tried_with_smaller_sizes() -> None:
         list(body["sizes"]) for op, name, body in agents.asked if (op, name) == ("dial", "n2")
     ] == [[], list(SIZES)]
     assert {d.carried for d in dials(seen, "n3")} == {1500}
+
+
+def test_a_full_size_packet_that_was_lost_once_is_sent_again() -> None:
+    """A path that loses packets is not too small for them."""
+
+    def lossy(body: Any) -> Any:
+        first, *_ = body["sizes"] or [None]
+        tries = body["sizes"] or [0]
+        rows = [["ok", 50, size or 9000, first is not None, 9000] for size in tries]
+        return {"dials": rows * len(body["targets"])}
+
+    seen = probed(Agents(["n1", "n2", "n3"], dial={"n2": lossy}))
+    assert {(d.packet, d.carried) for d in dials(seen, "n2")} == {(9000, 9000)}
+
+
+def test_sizes_of_connections_that_do_not_open_again_are_not_known() -> None:
+    def gone(body: Any) -> Any:
+        row = ["timed_out"] if body["sizes"] else ["ok", 50, 9000, False, 9000]
+        return {"dials": [row for _ in body["targets"] for _ in body["sizes"] or [0]]}
+
+    seen = probed(Agents(["n1", "n2", "n3"], dial={"n2": gone}))
+    assert {(d.word, d.packet, d.carried) for d in dials(seen, "n2")} == {("ok", None, None)}
+
+
+@pytest.mark.parametrize(
+    ("word", "opens", "expected"),
+    [
+        pytest.param("timed_out", True, "ok", id="lost-packets"),
+        pytest.param("no_route", True, "ok", id="lost-questions-for-the-hardware-address"),
+        pytest.param("timed_out", False, "timed_out", id="a-filter"),
+        pytest.param("refused", True, "refused", id="refused-is-an-answer"),
+    ],
+)
+def test_what_gave_no_answer_is_dialled_again(word: str, opens: bool, expected: str) -> None:
+    """One of eight tries that opens shows that the way is open."""
+
+    def unanswered(body: Any) -> Any:
+        if not body["sizes"]:
+            return {"dials": [[word] for _ in body["targets"]]}
+        tries = [[word]] * (len(body["sizes"]) - 1) + [ROW if opens else [word]]
+        return {"dials": tries * len(body["targets"])}
+
+    seen = probed(Agents(["n1", "n2", "n3"], dial={"n2": unanswered}))
+    assert {d.word for d in dials(seen, "n2")} == {expected}
 
 
 @pytest.mark.parametrize(

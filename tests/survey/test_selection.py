@@ -6,7 +6,13 @@ import pytest
 
 from clusterprep.errors import InputError
 from clusterprep.survey import registry
-from clusterprep.survey.selection import Selection, matches, select_checks
+from clusterprep.survey.selection import (
+    Selection,
+    asked_without_check,
+    matches,
+    refuse_unknown_tags,
+    select_checks,
+)
 
 # A few stand for all, so that another check in their area changes nothing here.
 NAMES = ("eth.iface_choice", "eth.mtu", "net.ports", "os.release", "time.daemon", "time.offset")
@@ -67,3 +73,30 @@ def test_every_wrong_word_is_named_with_the_nearest_right_one() -> None:
         ("there is no check 'time.ofset'", "did you mean time.offset?"),
         ("there is no check 'nonsense'", None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("only", "expected"),
+    [
+        ((), ()),
+        (("time.offset",), ()),
+        (("disk.nvme",), ("disk.nvme",)),
+        (("disk.",), ("disk.nvme", "disk.smart")),
+        (("time.drift", "eth."), ("time.drift",)),
+        (("time.",), ()),  # some of the area can be judged
+    ],
+)
+def test_names_without_a_check_that_are_asked_for(
+    only: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    known = ("disk.nvme", "disk.smart", "time.drift")
+    assert asked_without_check(CHECKS, Selection(only=only), known) == expected
+
+
+def test_a_tag_that_no_check_has_is_refused_with_the_nearest() -> None:
+    refuse_unknown_tags(Selection(tags=("eth",), skip_tags=("net",)), {"eth", "net"})
+    with pytest.raises(InputError) as caught:
+        refuse_unknown_tags(Selection(tags=("ehtt",), skip_tags=("nett",)), {"eth", "net"})
+    assert [(problem.key, problem.hint) for problem in caught.value.problems] == [
+        ("--tags", None), ("--skip-tags", "did you mean 'net'?")
+    ]  # fmt: skip

@@ -226,14 +226,31 @@ def _may_write(invocation: Invocation, prepared: Prepared) -> bool:
 
 
 def _refuse_clashes(invocation: Invocation, prepared: Prepared) -> None:
-    """Raise Refused if nodes that --limit leaves out have other values of job-wide variables."""
-    left_out = invocation.settings.left_out
-    if not left_out:
-        return
-    last_values = invocation.applied.last(invocation.inventory.cluster)
-    others = {name: last_values[name] for name in left_out if name in last_values}
-    names = nodes_with_resource("env", prepared.change_plan.files)
-    refuse_clashes(prepared.environment, names, others)
+    """Raise Refused if nodes that --limit leaves out have other values of job-wide variables.
+
+    With --partial it is only noted if their values are not known.
+    """
+    notice = clashes(invocation, prepared.environment, prepared.change_plan)
+    if notice:
+        invocation.notices.append(notice)
+
+
+def clashes(invocation: Invocation, environment: Environment, change_plan: ChangePlan) -> str:
+    """Return what is not known of the nodes that --limit leaves out. Raises Refused if they differ.
+
+    If no environment is about to be written, nothing can come to differ.
+    """
+    settings = invocation.settings
+    if not settings.left_out:
+        return ""
+    pending = [change for change in change_plan.files if change.action != "none"]
+    return refuse_clashes(
+        environment,
+        nodes_with_resource("env", pending),
+        settings.left_out,
+        invocation.applied.last(invocation.inventory.cluster),
+        settings.partial,
+    )
 
 
 # ---------------------------------------------------------------- writing
@@ -279,13 +296,15 @@ def _wrote_files(receipt: Receipt) -> bool:
 
 
 def _remember_environment(invocation: Invocation, prepared: Prepared, receipt: Receipt) -> None:
-    """Note which nodes were given this environment, for later runs with --limit."""
-    if not _wrote_files(receipt):
+    """Note which nodes have this environment, for later runs with --limit.
+
+    Nodes that had it before are noted too: another controller may have written it.
+    """
+    if not receipt.done:
         return
     nodes = nodes_with_resource("env", prepared.change_plan.files)
-    written = [name for name in nodes if name in receipt.outcomes]
     cluster = invocation.inventory.cluster
-    invocation.applied.record_written(cluster, invocation.run, prepared.environment, written)
+    invocation.applied.record_written(cluster, invocation.run, prepared.environment, nodes)
 
 
 def _findings_of_reached(invocation: Invocation, surveyed: Survey) -> list[Finding]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands.report import survey_report
 from clusterprep.cli.commands.session import Invocation
-from clusterprep.cli.commands.stages import Survey, plan_survey, survey
+from clusterprep.cli.commands.stages import Survey, chosen_checks, plan_survey, survey
 from clusterprep.model import ChangeRow, Report
 from clusterprep.survey.cached import cached_notice
 from clusterprep.survey.fanout import Fanout
+from clusterprep.survey.judge import NOT_BUILT, ONLY_VERIFY
 from clusterprep.survey.queries import QueryPlan
 
 
@@ -23,9 +24,22 @@ def run(invocation: Invocation) -> Report:
             stored = _store(fanout, surveyed, query_plan)
     findings_code = exit_codes.findings_code(surveyed.findings, settings.strict)
     stored_code = exit_codes.stored_code(stored or ())
-    code = exit_codes.worst(findings_code, stored_code)
+    judged_code = _note_unjudged(invocation, surveyed, query_plan)
+    code = exit_codes.worst(findings_code, stored_code, judged_code)
     invocation.notices.extend(cached_notice(surveyed.findings))
     return survey_report(invocation, code, surveyed, changes=stored)
+
+
+def _note_unjudged(invocation: Invocation, surveyed: Survey, query_plan: QueryPlan) -> int:
+    """Return 3 and note why, if none of the checks that were asked for can be judged, else 0."""
+    if chosen_checks(invocation, (*query_plan.checks, *query_plan.kept)):
+        return exit_codes.OK
+    reasons: dict[str, None] = {}
+    for finding in surveyed.findings:
+        if finding.reason in (NOT_BUILT, ONLY_VERIFY):
+            reasons[f"{finding.check}: {finding.message}"] = None
+    invocation.notices.append(f"no check that was asked for was judged. {'; '.join(reasons)}")
+    return exit_codes.UNKNOWN
 
 
 def _store(fanout: Fanout, surveyed: Survey, query_plan: QueryPlan) -> tuple[ChangeRow, ...]:

@@ -15,7 +15,8 @@ from typing import Any
 from clusterprep.changes.resources.env import TARGETS, refuse_unrepresentable
 from clusterprep.checks import Check
 from clusterprep.errors import InputError, NotKnown
-from clusterprep.jobs.diagnose.known import causes
+from clusterprep.inventory.demands import check_names
+from clusterprep.jobs.diagnose.known import causes, command_that_finds
 from clusterprep.jobs.diagnose.model import Cause
 from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.model import EnvValue, Inventory, Report
@@ -79,6 +80,8 @@ def page(topic: str) -> str:
         return _variable_page(topic)
     if topic in causes():
         return cause_page(causes()[topic])
+    if topic in check_names():
+        return f"{topic}: this check is not built yet; `check` answers SKIP for it"
     raise InputError.of(f"nothing is known of {topic!r}", hint=_nearest_topic(topic))
 
 
@@ -149,8 +152,18 @@ def cause_page(cause: Cause) -> str:
     parts.append(_paragraph("What it is not", cause.unlike))
     parts.append(f"Remedy\n  {cause.remedy}")
     if cause.check:
-        parts.append(f"`clusterprep check --only {cause.check}` finds it before the job starts.")
+        parts.append(_found_before(cause.check))
     return "\n\n".join(parts)
+
+
+def _found_before(check: str) -> str:
+    """Return which command finds a cause before the job starts."""
+    command = command_that_finds(check)
+    if command == "check":
+        return f"`clusterprep check --only {check}` finds it before the job starts."
+    if command == "verify":
+        return f"`clusterprep verify` looks for it before the job starts ({check})."
+    return f"A check that finds it before the job starts, {check}, is not built yet."
 
 
 def _paragraph(title: str, text: str) -> str:

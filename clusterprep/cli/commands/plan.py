@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from clusterprep.changes.planner import ChangePlan, predict_changes
 from clusterprep.cli import exit_codes
+from clusterprep.cli.commands.apply import clashes
 from clusterprep.cli.commands.report import survey_report
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import Survey, plan_survey, survey
+from clusterprep.errors import Refused
 from clusterprep.model import Report
 from clusterprep.nccl.environment import FACTS as ENV_FACTS
-from clusterprep.nccl.environment import render
+from clusterprep.nccl.environment import Environment, render
 from clusterprep.nccl.launch_paths import FACT as PATHS
 
 
@@ -21,6 +23,7 @@ def run(invocation: Invocation) -> Report:
         surveyed = survey(invocation, fanout, query_plan, last=True)
     environment = render(surveyed.fleet)
     change_plan = predict_changes(surveyed.fleet, steps, environment)
+    _note_clashes(invocation, environment, change_plan)
     code = _code(invocation, surveyed, change_plan)
     rows = change_plan.rows()
     return survey_report(
@@ -30,6 +33,18 @@ def run(invocation: Invocation) -> Report:
         env=environment,
         changes=rows,
     )
+
+
+def _note_clashes(
+    invocation: Invocation, environment: Environment, change_plan: ChangePlan
+) -> None:
+    """Note why apply would refuse to write with --limit, or what is not known of the others."""
+    try:
+        notice = clashes(invocation, environment, change_plan)
+    except Refused as error:
+        notice = f"apply will refuse this: {error.message}"
+    if notice:
+        invocation.notices.append(notice)
 
 
 def _code(invocation: Invocation, surveyed: Survey, change_plan: ChangePlan) -> int:

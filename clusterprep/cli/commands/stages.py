@@ -11,7 +11,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from clusterprep.changes.playbook.steps import Step, fact_names, own_facts
+from clusterprep.checks import Check
 from clusterprep.cli.commands.session import Invocation
+from clusterprep.errors import InputError
 from clusterprep.history.samples import with_earlier
 from clusterprep.jobs.verify.hardware_model import FACTS as MODEL_FACTS
 from clusterprep.jobs.verify.pages import PAGES
@@ -27,7 +29,7 @@ from clusterprep.survey.gates import BUSY, GATES, blocking_findings
 from clusterprep.survey.judge import apply_silences, judge, with_fixed
 from clusterprep.survey.port_matrix import probe_pairs
 from clusterprep.survey.queries import QueryPlan, plan_queries
-from clusterprep.survey.selection import Selection, select_checks
+from clusterprep.survey.selection import Selection, asked_without_check, select_checks
 
 JOURNAL = "state.journal"
 # What a trial needs to know: the environment of its ranks, and what speed the hardware allows.
@@ -88,6 +90,8 @@ def plan_survey(
     required = _required_checks(invocation)
     checks = select_checks(registry.checks(), selection, settings.not_built, required)
     checks, cached = split_deep(checks, known_facts, settings)
+    if not only:
+        _refuse_empty(invocation, (*checks, *cached))
     names = list(facts)
     if cached:
         names.append(STORED)
@@ -97,6 +101,27 @@ def plan_survey(
     extra = [known_facts[name] for name in names]
     extra.extend(own_facts(steps, invocation.inventory))
     return plan_queries(checks, known_facts, extra, cached)
+
+
+def _refuse_empty(invocation: Invocation, checks: Iterable[Check]) -> None:
+    """Raise InputError if the options leave no check but those that no selection leaves out."""
+    if _asked_without_check(invocation) or chosen_checks(invocation, checks):
+        return
+    options = "--only, --skip, --tags, --skip-tags and --deep"
+    raise InputError.of(f"no check is left: together {options} leave none")
+
+
+def chosen_checks(invocation: Invocation, checks: Iterable[Check]) -> set[str]:
+    """Return the names of those of `checks` that the user's selection has."""
+    settings = invocation.settings
+    selected = select_checks(registry.checks(), settings.selection, settings.not_built)
+    return {check.name for check in selected}.intersection(check.name for check in checks)
+
+
+def _asked_without_check(invocation: Invocation) -> tuple[str, ...]:
+    """Return the names that --only asks for and that no check of this survey has."""
+    settings = invocation.settings
+    return asked_without_check(registry.checks(), settings.selection, settings.not_built)
 
 
 def _required_checks(invocation: Invocation) -> set[str]:
@@ -169,6 +194,7 @@ def _judge(invocation: Invocation, query_plan: QueryPlan, fleet: Fleet) -> tuple
         today,
         planned,
         trial_checks,
+        _asked_without_check(invocation),
     )
     return (*judged, *cached)
 

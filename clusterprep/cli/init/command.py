@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterprep.cli import options
+from clusterprep.cli.output import say_line, show_text
 from clusterprep.errors import Refused
+from clusterprep.model.units import pluralize
 
 if TYPE_CHECKING:
     from clusterprep.cli.init.draft import Draft
@@ -154,9 +155,7 @@ def _look(params: dict[str, Any], source: Source) -> Fleet:
 
 
 def _say(text: str) -> None:
-    from clusterprep.reports.plain import clean
-
-    click.echo(f"clusterprep: {clean(text)}", err=True)
+    say_line(f"clusterprep: {text}")
 
 
 def _write(params: dict[str, Any], source: Source, fleet: Fleet) -> int:
@@ -166,11 +165,11 @@ def _write(params: dict[str, Any], source: Source, fleet: Fleet) -> int:
 
     code = _exit_code(source, fleet)
     if not fleet.reached:
-        click.echo("clusterprep: no host could be looked at, so nothing is written", err=True)
+        _say("no host could be looked at, so nothing is written")
         return code
     now = datetime.now(timezone.utc)
-    count = len(fleet.reached)
-    by = f"Written by `clusterprep init` on {now:%Y-%m-%d} from what it saw on {count} hosts."
+    hosts = pluralize(len(fleet.reached), "host")
+    by = f"Written by `clusterprep init` on {now:%Y-%m-%d} from what it saw on {hosts}."
     made = draft(source, fleet, params["cluster"] or _cluster_name(fleet), by)
     _save(params, document(made.parts), made)
     return code
@@ -211,11 +210,13 @@ def _save(params: dict[str, Any], text: str, made: Draft) -> None:
     """Write the inventory; the file appears only after it was read as every command reads it."""
     target = params["output"]
     if target == "-":
-        sys.stdout.write(text)
+        show_text(text)
         return
-    fresh = Path(f"{target}.new-{os.getpid()}")
+    from clusterprep.runtime import files
+
+    fresh = files.draft_beside(Path(target))
     try:
-        fresh.write_text(text, encoding="utf-8")
+        files.write_new(fresh, [text])
         _check_inventory(fresh, made)
         if params["force"]:
             fresh.replace(target)
@@ -232,10 +233,8 @@ def _save(params: dict[str, Any], text: str, made: Draft) -> None:
     finally:
         fresh.unlink(missing_ok=True)
     left_out = f", {len(made.left_out)} left out" if made.left_out else ""
-    click.echo(
-        f"{target}: {len(made.nodes)} nodes{left_out}. "
-        f"Look it through, then: clusterprep check {target}"
-    )
+    done = f"{target}: {pluralize(len(made.nodes), 'node')}{left_out}. "
+    show_text(f"{done}Look it through, then: clusterprep check {target}\n")
 
 
 def _check_inventory(path: Path, made: Draft) -> None:

@@ -1,4 +1,4 @@
-"""Finds all causes: those that the files in causes/ define."""
+"""Finds all causes that the files in causes/ define, and the commands that find them earlier."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import functools
 from collections.abc import Mapping
 
 from clusterprep.jobs.diagnose.model import Cause
+from clusterprep.jobs.verify.pages import PAGES
 from clusterprep.runtime.plugins import modules
+from clusterprep.survey import registry
 
 
 @functools.cache
@@ -22,3 +24,13 @@ def causes() -> Mapping[str, Cause]:
                 raise TypeError(f"{name} is defined twice, the second time in {module.__name__}")
             by_name[name] = value
     return dict(sorted(by_name.items()))
+
+
+def command_that_finds(check: str | None) -> str:
+    """Return the command that looks for a cause before the job starts: "check" or "verify".
+
+    Empty if there is no check for it, or if its check is not built yet.
+    """
+    if check in registry.checks():
+        return "check"
+    return "verify" if check in PAGES else ""

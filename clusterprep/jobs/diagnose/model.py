@@ -157,6 +157,8 @@ class Cause:
     yields_to: frozenset[str] = field(default_factory=frozenset)  # causes that explain this one
     # Whether the hosts that wrote the lines are to blame if no sign names a culprit.
     blames_host: bool = False
+    # What happened as far as it is known where no line says the cause itself; else `message`.
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

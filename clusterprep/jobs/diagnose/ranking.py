@@ -209,9 +209,13 @@ def _weigh(cause: Cause, evidence: list[Evidence], log: LogFile) -> _Weighed:
 
 
 def _message(cause: Cause, weightiest: Sequence[Evidence]) -> str:
-    """Return the message of the cause with the first two notes of its evidence."""
+    """Return the message of the cause with the first two notes of its evidence.
+
+    What no line says plainly is not told as a fact if the cause has words for the doubt.
+    """
     notes = dict.fromkeys(piece.note for piece in weightiest if piece.note)
-    sentences = [cause.message]
+    is_plain = any(piece.weight == Weight.PLAIN for piece in weightiest)
+    sentences = [cause.message if is_plain else cause.doubt or cause.message]
     for note in list(notes)[:2]:
         start = "" if note[0].isupper() else "Here "
         sentences.append(f"{start}{note}.")

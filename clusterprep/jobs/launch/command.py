@@ -17,11 +17,14 @@ from clusterprep.errors import InputError
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 _PYTHON = re.compile(r"(pypy|python)\d*(\.\d+)?")
-_TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_LEGACY_MODULE = "torch.distributed.launch"
+_TORCHRUN_MODULES = ("torch.distributed.run", _LEGACY_MODULE)
 # Options of torchrun that take no value; all others do. The first three say what is run, and the
-# plan says that again; torch.distributed.launch alone takes --use-env, which torchrun always does.
+# plan says that again; torch.distributed.launch alone takes --use-env, as torchrun always does.
 _REPLACED_FLAGS = frozenset({"-m", "--module", "--no-python", "--use-env"})
 _PASSED_FLAGS = frozenset({"--virtual-local-rank"})
+LOCAL_RANK = "--local-rank=${local_rank}"
+"""What torch.distributed.launch gives each rank unless --use-env is set; torchrun fills it in."""
 # Options that launch sets: with a second value nodes or ranks would meet elsewhere, or not at all.
 _ASSIGNED = frozenset(
     [
@@ -54,6 +57,11 @@ class Program:
     def argv(self, python: str) -> tuple[str, ...]:
         """Return the arguments of one process, on a node whose interpreter is `python`."""
         return (*self.interpreter(python), *self.command)
+
+    def argv_of_rank(self, python: str, local_rank: int) -> tuple[str, ...]:
+        """Return the arguments of one process that is started without torchrun."""
+        filled = LOCAL_RANK.replace("${local_rank}", str(local_rank))
+        return tuple(filled if word == LOCAL_RANK else word for word in self.argv(python))
 
     def interpreter(self, python: str) -> tuple[str, ...]:
         """Return the interpreter and its options; empty for a program that needs none."""
@@ -101,17 +109,19 @@ def _parse_python(command: list[str]) -> Program:
     if arguments[0] == "-m":
         module = arguments[1:]
         if module and module[0] in _TORCHRUN_MODULES:
-            return _parse_torchrun(module[1:])
+            return _parse_torchrun(module[1:], legacy=module[0] == _LEGACY_MODULE)
         return _module(module)
     if arguments[0].startswith("-"):
         return Program("other", tuple(command))
     return Program("script", tuple(arguments))
 
 
-def _parse_torchrun(arguments: Sequence[str]) -> Program:
+def _parse_torchrun(arguments: Sequence[str], *, legacy: bool = False) -> Program:
     """Parse what follows `torchrun`: its own options, then the program and its arguments.
 
-    Raises InputError for an option that launch assigns or cannot use, and if no program follows.
+    `legacy` is torch.distributed.launch, which tells each rank its number on the node as an
+    argument unless it is given --use-env. Raises InputError for an option that launch assigns or
+    cannot use, and if no program follows.
     """
     remaining = list(arguments)
     options: list[str] = []
@@ -130,7 +140,13 @@ def _parse_torchrun(arguments: Sequence[str]) -> Program:
             options.append(remaining.pop(0))
     if not remaining:
         raise InputError.of("torchrun is given nothing to run")
-    return Program(_kind_of(flags), tuple(remaining), tuple(options))
+    kind = _kind_of(flags)
+    if legacy and "--use-env" not in flags:
+        if kind == "other":
+            message = "torch.distributed.launch takes --no-python only with --use-env"
+            raise InputError.of(message, hint="add --use-env, or use torchrun")
+        remaining.insert(1, LOCAL_RANK)
+    return Program(kind, tuple(remaining), tuple(options))
 
 
 def _refuse_option(option: str) -> None:

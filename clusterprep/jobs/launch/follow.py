@@ -30,6 +30,7 @@ from clusterprep.jobs.launch.outcome import Ending, LaunchRecord
 from clusterprep.jobs.launch.plan import LaunchPlan, Share
 from clusterprep.jobs.verify.frames import parse_frame
 from clusterprep.jobs.verify.timeline import Event
+from clusterprep.model.units import pluralize
 from clusterprep.remote.transports.link import Link
 
 START_ANSWER = 20.0  # seconds for an agent to fork its processes
@@ -225,7 +226,7 @@ class _Launch:
         if dropped:
             self._dropped_lines[event.node] = 0
             notice = (
-                f"clusterprep: about {dropped} lines are missing here: "
+                f"clusterprep: about {pluralize(dropped, 'line')} did not arrive here: "
                 "they came faster than they were taken"
             )
             lines.insert(0, notice)

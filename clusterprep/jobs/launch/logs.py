@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from typing import TextIO
 
 from clusterprep.errors import InputError
 from clusterprep.jobs.launch.display import Source
+from clusterprep.runtime import files
 
 KEPT = 20  # runs whose logs stay in the state folder
 _RUN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
@@ -38,19 +40,20 @@ class Logs:
             file = self._file(source)
             file.writelines(f"{line}\n" for line in lines)
         except OSError as error:
-            self._note(error)
+            self._note(source, error)
 
     def _file(self, source: Source) -> TextIO:
         file = self._open.get(source)
         if file is None:
-            path = self.path(source)
-            file = path.open("w", encoding="utf-8", errors="replace", newline="\n")
+            # The folder may be one in which another user has laid a link under this name.
+            descriptor = files.open_emptied(self.path(source), files.SHARED)
+            file = os.fdopen(descriptor, "w", encoding="utf-8", errors="replace", newline="\n")
             self._open[source] = file
         return file
 
-    def _note(self, error: OSError) -> None:
+    def _note(self, source: Source, error: OSError) -> None:
         if not self.trouble:
-            self.trouble = f"{self.folder} lacks lines: {error.strerror}"
+            self.trouble = f"{self.path(source)} lacks lines: {error.strerror}"
 
     def path(self, source: Source) -> Path:
         node, rank = source
@@ -59,11 +62,11 @@ class Logs:
         return self.folder / f"rank-{rank}.log"
 
     def flush(self) -> None:
-        for file in self._open.values():
+        for source, file in self._open.items():
             try:
                 file.flush()
             except OSError as error:
-                self._note(error)
+                self._note(source, error)
 
     def close(self) -> tuple[Path, ...]:
         """Close the files and return their paths, those of ranks first."""

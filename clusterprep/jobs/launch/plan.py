@@ -162,9 +162,10 @@ class LaunchPlan:
 
     def _rank_processes(self, share: Share) -> list[dict[str, Any]]:
         """Return the ranks of a node as the agent takes them, without torchrun: rank, argv, env."""
-        argv = list(self.wanted.program.argv(share.node.python))
         processes: list[dict[str, Any]] = []
         for rank in share.ranks:
+            local_rank = rank - share.first
+            argv = list(self.wanted.program.argv_of_rank(share.node.python, local_rank))
             env = self.environment(rank)
             processes.append(
                 {

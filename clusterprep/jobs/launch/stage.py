@@ -21,7 +21,12 @@ from clusterprep.model.versions import leading_numbers
 from clusterprep.nccl.environment import Environment
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
+from clusterprep.survey.gates import NO_IPV6, needs_ipv6
 
+OVER_IPV6 = (
+    "--no-preflight starts it all the same; declare NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME "
+    "under env: of the inventory"
+)
 INTERACTIVE_NOTICE = (
     "clusterprep: launch is for interactive runs: they end with this command "
     "and are not restarted. Long jobs belong to the scheduler: --print sbatch"
@@ -96,6 +101,8 @@ def describe_gates(gates: Sequence[Finding]) -> str:
     reasons: dict[str, None] = {}  # a set that keeps the order
     for gate in gates:
         reasons[f"{gate.check} {gate.verdict} on {fold(gate.nodes)}"] = None
+    if needs_ipv6(gates):
+        reasons[NO_IPV6] = None
     return "; ".join(reasons)
 
 
@@ -219,8 +226,10 @@ def not_launched(plan: LaunchPlan, gates: Sequence[Finding]) -> LaunchResult:
     for gate in gates:
         if gate.verdict == "fail" and gate.severity == "error":
             culprits.append(culprit_of(gate))
-    joined = ", ".join(check_names)
-    return _nothing_started(plan, tuple(culprits), f"no process was started: {joined}")
+    message = f"no process was started: {', '.join(check_names)}"
+    if needs_ipv6(gates):
+        message = f"{message}; {NO_IPV6}. {OVER_IPV6}"
+    return _nothing_started(plan, tuple(culprits), message)
 
 
 def uneven(plan: LaunchPlan) -> LaunchResult:

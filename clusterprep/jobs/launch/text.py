@@ -44,9 +44,9 @@ def torchrun(plan: LaunchPlan) -> str:
 
 
 def _rank_lines(plan: LaunchPlan, share: Share) -> list[str]:
-    argv = plan.wanted.program.argv(share.node.python)
     lines: list[str] = []
     for rank in share.ranks:
+        argv = plan.wanted.program.argv_of_rank(share.node.python, rank - share.first)
         env = plan.environment(rank)
         lines.append(_line(plan, f"{share.node.name} rank {rank}", env, argv))
     return lines

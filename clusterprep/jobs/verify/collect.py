@@ -59,11 +59,23 @@ def run_verify(
 
 
 def stop_standing_ranks(links: Iterable[NodeLink], standing: StandingRanks) -> None:
-    """End all ranks that still stand; an agent that has fallen silent ends its ranks by itself."""
+    """End all ranks that still stand, on all nodes at once.
+
+    An agent that has fallen silent ends its ranks by itself.
+    """
+    threads: list[threading.Thread] = []
     for link in links:
         if standing.drop(link.node.name):
-            with contextlib.suppress(LinkLost):
-                link.request("stop", STOP_ANSWER_LIMIT)
+            threads.append(threading.Thread(target=_stop_ranks, args=(link,), daemon=True))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _stop_ranks(link: NodeLink) -> None:
+    with contextlib.suppress(LinkLost):
+        link.request("stop", STOP_ANSWER_LIMIT)
 
 
 class StandingRanks:

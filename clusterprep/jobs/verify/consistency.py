@@ -9,6 +9,7 @@ from typing import Any
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding, Severity
 from clusterprep.model.nodeset import fold
+from clusterprep.model.units import pluralize
 from clusterprep.remote.agent.belongings import variables
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -322,7 +323,7 @@ def _shortened(value: str) -> str:
 
 def _summary(complete: Mapping[int, Parts]) -> str:
     parts = next(iter(complete.values()))
-    equal = f"{len(parts['packages'])} packages, environment"
+    equal = f"{pluralize(len(parts['packages']), 'package')}, environment"
     if parts["files"]:
-        equal += f", {len(parts['files'])} files"
-    return f"{len(complete)} ranks have the same interpreter, {equal}"
+        equal += f", {pluralize(len(parts['files']), 'file')}"
+    return f"{pluralize(len(complete), 'rank')} with the same interpreter, {equal}"

@@ -10,6 +10,7 @@ from clusterprep.jobs.verify.tally import nth_events, refusals, step_name
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding
 from clusterprep.model.nodeset import fold
+from clusterprep.model.units import pluralize
 
 EXACT = "0 wrong elements"
 CHECKS = ("nccl.correct", "nccl.broadcast", "nccl.allgather")
@@ -93,7 +94,7 @@ def _exact(timeline: Timeline, check: str, tried: Sequence[ScheduledTest], wante
     subject = f"{len(tried)} collectives are"
     if len(tried) == 1:
         subject = f"{step_name(tried[0])} is"
-    message = f"{subject} exact on {timeline.plan.world_size} ranks"
+    message = f"{subject} exact on {pluralize(timeline.plan.world_size, 'rank')}"
     if len(tried) < wanted:
         message += f"; {left_out_words(timeline)}"
     nodes = timeline.node_names()

@@ -39,6 +39,7 @@ from clusterprep.model.pair_schedule import disjoint, rounds
 from clusterprep.nccl.interfaces import Pick, choose
 from clusterprep.remote.untrusted import as_list, require_integer, require_number, shortened
 from clusterprep.survey.fanout import Fanout
+from clusterprep.survey.port_matrix import RETRIES
 
 PINGS = 200  # 2 % of lost packets show in at least 150 of them
 BYTES = 4 << 20  # each way
@@ -219,7 +220,10 @@ def _dial_again(
 
 
 def _dial(fanout: Fanout, endpoints: Endpoints, pairs: Sequence[Pair]) -> dict[Pair, str]:
-    """Connect all pairs at once. Returns "ok" or the error of each pair that has an answer."""
+    """Connect all pairs at once. Returns "ok" or the error of each pair that has an answer.
+
+    Each is tried several times side by side, as a path that loses packets loses single tries.
+    """
     fanout.load("dial")
     listeners_by_dialer: dict[str, list[str]] = {}
     for dialer, listener in pairs:
@@ -230,6 +234,7 @@ def _dial(fanout: Fanout, endpoints: Endpoints, pairs: Sequence[Pair]) -> dict[P
         bodies[dialer] = {
             "targets": targets,
             "limit": DIAL_LIMIT,
+            "sizes": list(RETRIES),
         }
     outcomes: dict[Pair, str] = {}
     answers = fanout.ask("dial", bodies, DIAL_LIMIT + ANSWER_MARGIN)
@@ -237,11 +242,13 @@ def _dial(fanout: Fanout, endpoints: Endpoints, pairs: Sequence[Pair]) -> dict[P
         if isinstance(answer, LinkLost):
             continue
         rows = as_list(answer.get("dials"))
-        for listener, row in zip(listeners_by_dialer[dialer], rows, strict=False):
+        tries = [listener for listener in listeners_by_dialer[dialer] for _ in RETRIES]
+        for listener, row in zip(tries, rows, strict=False):
             if not isinstance(row, list) or not row:
                 continue
             outcome = str(row[0])
-            outcomes[dialer, listener] = outcome[:40]
+            if outcomes.get((dialer, listener)) != "ok":
+                outcomes[dialer, listener] = outcome[:40]
     return outcomes
 
 

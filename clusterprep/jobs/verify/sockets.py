@@ -94,7 +94,8 @@ def edges(timeline: Timeline) -> Iterable[Edge]:
     its rank came further after it: then it was only a stall.
     """
     node_by_address = _node_by_address(timeline)
-    half_open = _half_open(timeline)
+    half_open = _half_open(timeline, node_by_address)
+    own_ranks = _own_ranks(timeline)
     last_progress: dict[int | None, float] = {}
     for event in timeline.events:
         if event.what in MILESTONES:
@@ -103,7 +104,8 @@ def edges(timeline: Timeline) -> Iterable[Edge]:
     for event in timeline.of("sockets"):
         for rank, state, address, port, peer, peer_port, again in _rows(event.data):
             target = node_by_address.get(peer)
-            if rank is None or target is None:
+            is_own = rank in own_ranks[event.node]
+            if rank is None or target is None or not is_own:
                 continue
             was_only_stalled = last_progress.get(rank, 0.0) > event.at
             if was_only_stalled:
@@ -119,6 +121,12 @@ def edges(timeline: Timeline) -> Iterable[Edge]:
     return found.values()
 
 
+def _own_ranks(timeline: Timeline) -> Mapping[str, frozenset[int]]:
+    """Return the ranks of each node. What a node says of other ranks is not believed."""
+    ranks_by_node = timeline.plan.ranks_by_node
+    return {name: frozenset(rank.rank for rank in ranks) for name, ranks in ranks_by_node.items()}
+
+
 def _waits_for(state: int, again: int, arrived: bool) -> str:
     if state != SYN_SENT:
         return f"data sent again {_times(again)} without an acknowledgement"
@@ -132,7 +140,8 @@ def _node_by_address(timeline: Timeline) -> Mapping[str, str]:
     """Return the node of each address that ranks use or the inventory has.
 
     An address of two nodes is left out. Nodes that share this machine have every address of it
-    together, even if only one of them told its own.
+    together, even if only one of them told its own. A node that says that an address is its own
+    takes none that the inventory or the plan gives to another one.
     """
     plan = timeline.plan
     names_by_address: dict[str, set[str]] = {}
@@ -140,12 +149,13 @@ def _node_by_address(timeline: Timeline) -> Mapping[str, str]:
         names_by_address.setdefault(node.address, set()).add(node.name)
     first = plan.ranks[0]
     names_by_address.setdefault(plan.address, set()).add(first.node)
+    assigned = frozenset(names_by_address)
     for event in timeline.of("sockets"):
         own = event.data.get("own")
         if not isinstance(own, list):
             continue
         for address in own:
-            if _leads_out(address):
+            if str(address) not in assigned and _leads_out(address):
                 names_by_address.setdefault(str(address), set()).add(event.node)
     local = {node.name for node in neighbours(plan.nodes)}
     node_by_address: dict[str, str] = {}
@@ -164,12 +174,17 @@ def _leads_out(address: object) -> bool:
     return not parsed.is_loopback and not parsed.is_unspecified
 
 
-def _half_open(timeline: Timeline) -> frozenset[tuple[Key, Key]]:
-    """Return connections that listeners have seen begin, as (listener, dialer)."""
+def _half_open(
+    timeline: Timeline, node_by_address: Mapping[str, str]
+) -> frozenset[tuple[Key, Key]]:
+    """Return connections that listeners have seen begin, as (listener, dialer).
+
+    A node is a listener at its own addresses only.
+    """
     connections: set[tuple[Key, Key]] = set()
     for event in timeline.of("sockets"):
         for _, state, address, port, peer, peer_port, _ in _rows(event.data):
-            if state != SYN_RECV:
+            if state != SYN_RECV or node_by_address.get(address) != event.node:
                 continue
             listener = (address, port)
             dialer = (peer, peer_port)

@@ -14,6 +14,7 @@ from clusterprep.nccl.environment import Environment
 from clusterprep.nccl.interfaces import choose
 from clusterprep.remote.transports.link import SILENCE_LIMIT
 from clusterprep.survey.fanout import Fanout
+from clusterprep.survey.gates import NO_IPV6, needs_ipv6
 
 if TYPE_CHECKING:
     from clusterprep.jobs.verify.hardware_model import Expected
@@ -263,6 +264,9 @@ def not_run(fleet: Fleet, environment: Environment, gates: Sequence[Finding]) ->
         culprits.append(culprit_of(finding))
     verdict: Verdict = "fail" if culprits else "unknown"
     checks = dict.fromkeys(finding.check for finding in gates)
+    message = f"no rank was started: {', '.join(checks)}"
+    if needs_ipv6(gates):
+        message = f"{message}; {NO_IPV6}"
     result = VerifyResult(
         verdict=verdict,
         backend=plan.backend,
@@ -270,7 +274,7 @@ def not_run(fleet: Fleet, environment: Environment, gates: Sequence[Finding]) ->
         nproc_per_node=plan.nproc_per_node,
         rendezvous=plan.rendezvous,
         culprits=tuple(culprits),
-        message=f"no rank was started: {', '.join(checks)}",
+        message=message,
     )
     return with_reach(result, fleet)
 

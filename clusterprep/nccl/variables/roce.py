@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Absent
 from clusterprep.model.versions import leading_numbers
-from clusterprep.nccl.gids import DYNAMIC, addresses_of, roce_rails, usable_gid
+from clusterprep.nccl.gids import DYNAMIC, addresses_of, only_ipv6, roce_rails, usable_gid
 from clusterprep.nccl.rails import RdmaRail, is_rdma_switched_off, training_sets
 from clusterprep.nccl.variables import Basis, Derived, ValueAndReason, grouped, not_known
 
@@ -58,12 +58,18 @@ def _index(basis: Basis, node: str, rails: list[RdmaRail]) -> ValueAndReason | N
 def _common_index(
     rails: list[RdmaRail], addresses: dict[str, set[str]], build: Torch
 ) -> ValueAndReason | None:
-    """Return the GID index that is right for all ports; None if no single one is."""
+    """Return the GID index that is right for all ports; None if no single one is.
+
+    Without a value but with a reason if the ports have IPv6 addresses alone.
+    """
     indices = set()
     for rail in rails:
         entry = usable_gid(rail.port, addresses)
         if entry is not None:
             indices.add(entry.index)
+    if only_ipv6(rails, addresses):
+        problem = "the ports have IPv6 addresses alone, whose index is not derived yet"
+        return None, f"{problem}, and NCCL {build.nccl} needs it: declare {NAME}"
     if len(indices) != 1:
         return None
     why = (

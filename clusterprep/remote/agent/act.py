@@ -98,7 +98,10 @@ def lock(agent, request):
         os.close(fd)
         raise Stop("locked", holder or "another run")
     holder = (request["run"], request["cluster"], time.strftime("%F %T %z"))
-    line = ("run %s of cluster %s, since %s\n" % holder).encode("utf-8", "surrogateescape")
+    line = "run %s of cluster %s, since %s" % holder
+    if request.get("by"):
+        line += ", by %s" % request["by"]
+    line = (line + "\n").encode("utf-8", "surrogateescape")
     # In this order: on a full disk the block of the earlier line is all that there is.
     os.pwrite(fd, line, 0)
     os.ftruncate(fd, len(line))

@@ -20,7 +20,7 @@ from clusterprep.remote.agent.processes import (
     send_signal,
     signal_name,
 )
-from clusterprep.remote.agent.readers import FOLDERS
+from clusterprep.remote.agent.readers import search_path
 
 TAIL, LINES = 4096, 20  # bytes and lines of a command's output that are reported, the last ones
 LONGEST = 300  # characters of a command in a message
@@ -105,15 +105,8 @@ class Command(object):
 
 
 def environment(given, mark):
-    """Return the session's environment with system folders in PATH, the C locale, and `given`."""
-    folders = []
-    for folder in os.environ.get("PATH", "").split(":"):
-        if folder:
-            folders.append(folder)
-    for folder in FOLDERS:
-        if folder not in folders:
-            folders.append(folder)
-    env = dict(os.environ, PATH=":".join(folders), LC_ALL="C.UTF-8", LANGUAGE="C")
+    """Return the session's environment with the folders of tools as PATH, the C locale, `given`."""
+    env = dict(os.environ, PATH=":".join(search_path()), LC_ALL="C.UTF-8", LANGUAGE="C")
     env.update(given)
     env[MARK] = mark
     return env

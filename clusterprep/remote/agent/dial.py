@@ -4,6 +4,7 @@ One call tries all targets at once, without blocking the agent's loop.
 """
 
 import errno
+import fcntl
 import os
 import select
 import struct
@@ -14,6 +15,8 @@ from clusterprep.remote.agent.readers import matching_paths, names_in, read_file
 
 IP_MTU_DISCOVER, IP_PMTUDISC_DO, TCP_INFO = 10, 2, 11  # linux/in.h, linux/tcp.h
 INFO_SIZE = 192  # bytes of struct tcp_info that are asked for
+SIOCOUTQ = 0x5411  # linux/sockios.h: bytes of a socket that its peer has not acknowledged
+TCP_CLOSE = 7  # net/tcp_states.h: the connection is gone, as after a reset
 LISTENING = "0A"  # TCP_LISTEN in /proc/net/tcp
 MOST_HELD = 256  # connections that a listening port keeps open at most
 SWIFT = 25  # short waits before the loop goes on
@@ -140,9 +143,9 @@ def dial(agent, request):
 
     {"targets": [[address, port], …], "limit": s, "sizes": [bytes, …]}. Over each connection one
     full-size packet is sent, which Linux never lets be fragmented. A row is [outcome, round trip
-    in µs, size of that packet in bytes, whether it was acknowledged, the path's MTU as the kernel
-    then knows it]. With `sizes` each target is dialled once for each of them, the packet being at
-    most so large.
+    in µs, size of that packet in bytes or 0 if none was measured, whether it was acknowledged, the
+    path's MTU as the kernel then knows it]. With `sizes` each target is dialled once for each of
+    them, the packet being at most so large; 0 stands for a full-size one.
     """
     Dialing(agent, request).begin()
 
@@ -217,13 +220,19 @@ class Call(object):
                 return [outcome]
             self._send()
         info = self._tcp_info()
-        unacked, pmtu, rtt = struct.unpack_from("=I32xI4xI", info, 24)
-        if unacked and not late:
+        waiting = self._unacknowledged()
+        is_closed = bytearray(info)[0] == TCP_CLOSE
+        if waiting and not is_closed and not late:
             return None
+        if waiting and is_closed:
+            # The peer closed it. Whether the packet got there cannot be told.
+            self.packet = 0
+        pmtu, rtt = struct.unpack_from("=I4xI", info, 60)
         if len(info) >= 152:  # tcpi_min_rtt, since Linux 4.6
             (least_rtt,) = struct.unpack_from("=I", info, 148)
             rtt = least_rtt or rtt
-        return ["ok", rtt, self.packet, not unacked, pmtu]
+        is_carried = self.packet > 0 and not waiting
+        return ["ok", rtt, self.packet, is_carried, pmtu]
 
     def _send(self):
         info = self._tcp_info()
@@ -233,12 +242,22 @@ class Call(object):
         if self.size:
             count = min(count, self.size - headers)
         count = max(1, count)
-        self.packet = count + headers
         self.sent = True
         try:
-            self.sock.send(b"\0" * count)
+            queued = self.sock.send(b"\0" * count)
         except OSError:  # reset meanwhile: that it was reached is an answer
-            pass
+            return
+        self.packet = queued + headers
+
+    def _unacknowledged(self):
+        """Return how many bytes the peer has not acknowledged, sent or not.
+
+        tcpi_unacked counts only what left this node. A packet that its own interface drops, as a
+        veth does when the port at its other end is smaller, is not among that.
+        """
+        answer = fcntl.ioctl(self.sock.fileno(), SIOCOUTQ, b"\0" * 4)
+        (count,) = struct.unpack("=i", answer)
+        return count
 
     def _tcp_info(self):
         return self.sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, INFO_SIZE)

@@ -407,8 +407,49 @@ def become(user):
 
 # Folders of system tools. PATH of an ordinary user's session often lacks the sbin folders.
 FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+# Bits of a mode (sys/stat.h): a symbolic link, the sticky bit, who else may write.
+LINK, STICKY, GROUP, OTHERS = 0o120000, 0o1000, 0o020, 0o002
 # Exit codes of a child that could not start the program, as in a shell; 125 is any other failure.
 NOT_STARTED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
+
+
+def search_path():
+    """Return the folders in which tools are looked for, in this order.
+
+    For root the folders of the system come first, and of the session's PATH only those into which
+    root alone can put files: where sudo has no `secure_path`, that PATH is the login user's, and
+    what the user names `nft` there would run as root.
+    """
+    of_session = [folder for folder in os.environ.get("PATH", "").split(":") if folder]
+    if os.geteuid() == 0:
+        of_root = [folder for folder in of_session if is_of_root(folder)]
+        folders = list(FOLDERS) + of_root
+    else:
+        folders = of_session + list(FOLDERS)
+    return list(dict.fromkeys(folders))
+
+
+def is_of_root(folder):
+    """Return whether only root can put files into a folder, or another folder into its place."""
+    if not folder.startswith("/"):
+        return False
+    for whole in (folder, os.path.realpath(folder)):
+        path = whole
+        while True:
+            try:
+                found = os.lstat(path)
+            except OSError:
+                return False
+            is_link = found.st_mode & LINK == LINK
+            # In a folder such as /tmp nobody can replace what belongs to root.
+            is_sticky = path != whole and found.st_mode & STICKY
+            writable = found.st_mode & OTHERS or (found.st_mode & GROUP and found.st_gid != 0)
+            if found.st_uid != 0 or (writable and not is_link and not is_sticky):
+                return False
+            if path == "/":
+                break
+            path = os.path.dirname(path.rstrip("/")) or "/"
+    return True
 
 
 def executable(name, folders):
@@ -425,8 +466,7 @@ def run(argv, user=None):
 
     The command is in the process group of the lane that runs it, and is killed with it.
     """
-    folders = [folder for folder in os.environ.get("PATH", "").split(":") if folder]
-    folders += [folder for folder in FOLDERS if folder not in folders]
+    folders = search_path()
     program = executable(argv[0], folders)
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()

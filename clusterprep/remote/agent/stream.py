@@ -33,6 +33,9 @@ FRAME = 1 << 16  # bytes, the first of which says whether more follow
 JIFFY = 0.01  # seconds; the kernel counts such times in ticks of at most so long
 DATA_LIMIT = 1.0  # seconds that data flows in one direction
 STILL = 4.0  # seconds without a byte after which a connection is given up
+MOST_STRANGERS = 64  # connections that have not said the token; the oldest makes room for a new one
+MOST_SERVED = 64  # processes that serve at once; each dialer needs one
+LOOK = 1.0  # seconds between looks at strangers and processes that may have ended
 BUFFER = 1 << 19  # bytes that the kernel may hold for a sender: bounds the wait for a slow path
 
 
@@ -83,29 +86,110 @@ def _detach():
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for fd in (0, 1, 2):
         os.dup2(os.open("/dev/null", os.O_RDWR), fd)
 
 
 def serve_all(listener, watched, token):
-    """Serve each connection in a process of its own until the agent closes its end of `watched`."""
+    """Serve each peer in a process of its own until the agent closes its end of `watched`."""
+    entrance = Entrance(token)
+    serving = set()  # pids
     while True:
-        readable, _, _ = select.select([listener, watched], [], [], None)
+        waits = [listener, watched] + entrance.strangers()
+        readable, _, _ = select.select(waits, [], [], LOOK if entrance.busy() or serving else None)
         if watched in readable:
             break
-        fd = listener._accept()[0]  # noqa: SLF001 - light.socket has no other
-        if os.fork() == 0:
-            try:
-                signal.alarm(int(CONNECT_LIMIT + PINGS_LIMIT + 2 * (DATA_LIMIT + STILL)))
-                sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
-                Connection(sock).serve(token)
-            except OSError:
-                pass
-            finally:
-                os._exit(0)
-        os.close(fd)
+        reap(serving)
+        entrance.expire()
+        for sock in readable:
+            if sock is listener:
+                entrance.admit(listener._accept()[0])  # noqa: SLF001 - light.socket has no other
+            elif entrance.hear(sock):
+                if len(serving) < MOST_SERVED:
+                    serving.add(serve_one(sock, entrance))
+                sock.close()
     os.kill(0, signal.SIGKILL)  # the group: this process, and those that still serve
+
+
+def reap(pids):
+    """Take the processes that have ended out of a set."""
+    for pid in list(pids):
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            pids.discard(pid)
+
+
+def serve_one(sock, entrance):
+    """Serve a peer in a child. Returns its pid."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            entrance.close()  # or they would stay open for as long as this child runs
+            signal.alarm(int(PINGS_LIMIT + 2 * (DATA_LIMIT + STILL)))
+            Connection(sock).serve()
+        except OSError:
+            pass
+        finally:
+            os._exit(0)
+    return pid
+
+
+class Entrance(object):
+    """Connections that have not said the whole token yet. They cost a descriptor and no process."""
+
+    def __init__(self, token):
+        self._token = token
+        self._waiting = []  # [socket, what it has said, when it is given up], the oldest first
+
+    def strangers(self):
+        """Return the sockets of these connections."""
+        return [entry[0] for entry in self._waiting]
+
+    def busy(self):
+        """Return whether there are any."""
+        return bool(self._waiting)
+
+    def admit(self, fd):
+        """Take a new connection. A peer says the token at once, so that the oldest one is none."""
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
+        sock.setblocking(False)
+        self._waiting.append([sock, b"", time.monotonic() + STILL])
+        if len(self._waiting) > MOST_STRANGERS:
+            self._waiting.pop(0)[0].close()
+
+    def expire(self):
+        """Close the connections whose time is over."""
+        now = time.monotonic()
+        while self._waiting and self._waiting[0][2] < now:
+            self._waiting.pop(0)[0].close()
+
+    def hear(self, sock):
+        """Read more of the token; return whether it is complete and right.
+
+        A connection that is of no use is closed.
+        """
+        entries = [entry for entry in self._waiting if entry[0] is sock]
+        if not entries:
+            return False  # closed since
+        entry = entries[0]
+        try:
+            data = sock.recv(len(self._token) - len(entry[1]))
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        entry[1] += data
+        if data and len(entry[1]) < len(self._token):
+            return False
+        self._waiting.remove(entry)
+        if entry[1] == self._token:
+            return True
+        sock.close()
+        return False
+
+    def close(self):
+        """Close all connections."""
+        for sock in self.strangers():
+            sock.close()
 
 
 class Connection(object):
@@ -127,10 +211,8 @@ class Connection(object):
             data += piece
         return data
 
-    def serve(self, token):
-        """Answer pings, then receive and send data; do nothing if the token is wrong."""
-        if self.take(len(token)) != token:
-            return
+    def serve(self):
+        """Answer pings, then receive and send data, for a peer that has said the token."""
         while True:
             ping = self.take(PING)
             if ping[:1] == b"d":

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from paramiko import Message, PKey, SSHException
 from paramiko.pkey import UnknownKeyType
 
-from clusterprep.remote.transports.host_patterns import matches
+from clusterprep.remote.transports.host_patterns import matches_exactly
 from clusterprep.remote.transports.known_hosts import fingerprint
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -72,7 +72,11 @@ class HostCertificate:
         )
 
     def objection(self, host: str, authorities: Collection[bytes]) -> str | None:
-        """Return why the certificate does not prove that this is `host`, None if it does."""
+        """Return why the certificate does not prove that this is `host`, None if it does.
+
+        As in OpenSSH since 10.3, principals may have wildcards, and one without principals is for
+        no host. Before, OpenSSH wanted the very name, and took an empty list for all hosts.
+        """
         now = time.time()
         if self.authority not in authorities:
             signer = fingerprint(self.authority)
@@ -85,7 +89,7 @@ class HostCertificate:
             return f"its certificate is valid only from {_day(self.after)} to {_day(self.before)}"
         if self.options:
             return "its certificate has critical options, which are not understood"
-        if not matches(host, self.principals):
+        if not any(matches_exactly(host, principal) for principal in self.principals):
             names = ", ".join(self.principals) or "no host"
             return f"its certificate is for {names}"
         return None

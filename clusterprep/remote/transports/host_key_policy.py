@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import errno
 import fcntl
+import io
 import os
 import shlex
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from clusterprep.errors import Unreached
 from clusterprep.remote.transports.known_hosts import (
@@ -20,6 +23,7 @@ from clusterprep.remote.transports.known_hosts import (
 from clusterprep.remote.transports.revoked_keys import REMEDY as REVOKED_REMEDY
 from clusterprep.remote.transports.revoked_keys import refuse_listed
 from clusterprep.remote.transports.ssh_route import Route
+from clusterprep.runtime import files
 
 SYSTEM_FILE = "/etc/ssh/ssh_known_hosts"
 CERTIFICATE = "-cert-v01@openssh.com"
@@ -71,13 +75,10 @@ class HostKeys:
         objection = _certificate_objection(route, certificate, all_keys)
         if objection is None:
             return
-        known = _unmarked(under_first)
-        if _has_blob(known or _unmarked(under_others), blob):
+        objection = self._unreadable(route) or objection
+        if _is_known(route, type_, blob, under_first, under_others, objection):
             return
-        if known:
-            raise changed_key_error(route, type_, blob, known)
-        # Where an authority signs the keys of hosts, no other key is accepted at first sight.
-        if route.host_keys == "strict" or _has_authority(all_keys):
+        if route.host_keys == "strict" or self._unreadable(route):
             raise unknown_key_error(route, type_, blob, objection)
         self._accept(route, type_, blob)
 
@@ -98,34 +99,94 @@ class HostKeys:
     def _accept(self, route: Route, type_: str, blob: bytes) -> None:
         """Append the key to known_hosts.
 
-        If another process was faster, that one's key decides.
+        If another process was faster, that one's key decides. The file is read again under its
+        lock, and decides in every way in which it would have before: it may revoke the key, or
+        name an authority, and it may not have been readable then.
         """
         path = os.path.expanduser(route.known_hosts)
         line = known_hosts_line(route, type_, blob)
+
+        def is_known(now: KnownHosts) -> bool:
+            under_first = now.lookup(route.key_names[0])
+            under_others: list[KnownKey] = []
+            for name in route.key_names[1:]:
+                under_others.extend(now.lookup(name))
+            objection = "and a @cert-authority line has come into known_hosts"
+            return _is_known(route, type_, blob, under_first, under_others, objection)
+
         try:
-            known = _append(path, line, route.key_names[0])
+            _append(path, line, is_known)
         except OSError as error:
             reason = f"and {route.known_hosts} cannot be written: {error.strerror}"
             raise unknown_key_error(route, type_, blob, reason) from error
         with self._lock:
             self._files.pop(route.known_hosts, None)
-        if known and not _has_blob(known, blob):
-            raise changed_key_error(route, type_, blob, known)
+
+    def _unreadable(self, route: Route) -> str:
+        """Return which file, that may know or revoke the key, cannot be read and why, or ""."""
+        for path in (route.known_hosts, self._system_file):
+            trouble = self._file(path).trouble
+            if trouble:
+                return f"{path} cannot be read: {trouble}"
+        return ""
 
 
-def _append(path: str, line: str, name: str) -> list[KnownKey]:
-    """Append a line to known_hosts, unless `name` has keys there. Returns those keys."""
+def _is_known(
+    route: Route,
+    type_: str,
+    blob: bytes,
+    under_first: Sequence[KnownKey],
+    under_others: Sequence[KnownKey],
+    objection: str,
+) -> bool:
+    """Return whether the key is the known one, False if no other is.
+
+    Raises Unreached for a revoked key, for another one than is known, and for one with `objection`
+    where an authority signs the keys of hosts: there none is accepted at first sight.
+    """
+    all_keys = [*under_first, *under_others]
+    _refuse_revoked(route, type_, blob, all_keys)
+    known = _unmarked(under_first)
+    if _has_blob(known or _unmarked(under_others), blob):
+        return True
+    if known:
+        raise changed_key_error(route, type_, blob, known)
+    if _has_authority(all_keys):
+        raise unknown_key_error(route, type_, blob, objection)
+    return False
+
+
+def _append(path: str, line: str, is_known: Callable[[KnownHosts], bool]) -> None:
+    """Append a line to known_hosts, unless `is_known` says that its content has the key.
+
+    Raises OSError, and nothing of the line is in the file then.
+    """
     os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(descriptor, "r+", errors="replace") as file:
+    descriptor = files.open_regular(path, os.O_RDWR | os.O_APPEND)
+    with open(descriptor, "r+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed
-        text = file.read()
-        known_hosts = KnownHosts(text.splitlines(), path)
-        known = _unmarked(known_hosts.lookup(name))
-        if not known:
-            separator = "" if not text or text.endswith("\n") else "\n"
-            file.write(f"{separator}{line}\n")
-    return known
+        text = file.read().decode("utf-8", "replace")
+        if is_known(KnownHosts(text.splitlines(), path)):
+            return
+        separator = "" if not text or text.endswith("\n") else "\n"
+        _write_wholly(file, f"{separator}{line}\n".encode())
+
+
+def _write_wholly(file: io.FileIO, data: bytes) -> None:
+    """Append all of the data, or nothing. Raises OSError.
+
+    A disk that is full takes a part of a line, which would stand before the next line for ever.
+    """
+    size = os.fstat(file.fileno()).st_size
+    try:
+        written = file.write(data)
+        if written != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(file.fileno())
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(file.fileno(), size)
+        raise
 
 
 def _unmarked(keys: Iterable[KnownKey]) -> list[KnownKey]:

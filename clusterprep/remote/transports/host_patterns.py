@@ -36,3 +36,11 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
                 return False
             is_matched = True
     return is_matched
+
+
+def matches_exactly(name: str, pattern: str) -> bool:
+    """Return whether the pattern matches `name` in this very case. `!` is a character like others.
+
+    This is how certificates are compared with host names (match_pattern in OpenSSH's match.c).
+    """
+    return _compiled(pattern).fullmatch(name) is not None

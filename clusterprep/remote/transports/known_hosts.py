@@ -61,10 +61,14 @@ def hashed(name: str, salt: bytes) -> str:
 
 
 class KnownHosts:
-    """The keys of one file. `skipped` is the number of lines that could not be read."""
+    """The keys of one file. `skipped` is the number of lines that could not be read.
 
-    def __init__(self, lines: Iterable[str], file: str) -> None:
+    `trouble` says why the file could not be read; it is empty for one that does not exist.
+    """
+
+    def __init__(self, lines: Iterable[str], file: str, trouble: str = "") -> None:
         self.file = file
+        self.trouble = trouble
         self.skipped = 0
         self._plain: dict[str, list[KnownKey]] = defaultdict(list)  # by name
         self._hashed: list[tuple[bytes, bytes, KnownKey]] = []  # salt, digest of the name, key
@@ -75,12 +79,14 @@ class KnownHosts:
 
     @classmethod
     def from_path(cls, path: str) -> KnownHosts:
-        """Read the file at `path`, with `~`. A missing or unreadable file has no keys."""
+        """Read the file at `path`, with `~`. A missing file has no keys, and no trouble."""
         try:
             with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:
                 return cls(file, path)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return cls((), path)
+        except OSError as error:
+            return cls((), path, error.strerror or str(error))
 
     def lookup(self, name: str) -> tuple[KnownKey, ...]:
         """Return every key of a name in file order. It is a lower-case host or [host]:port."""

@@ -10,7 +10,6 @@ against this module, `tests/support/hostile.py` hosts that lie.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
@@ -21,8 +20,11 @@ from typing import Any
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node
 from clusterprep.remote import bootstrap
+from clusterprep.remote.transports.filtered_channel import FilteredChannel, without_secret
 from clusterprep.remote.transports.frames import MAX_FRAME, Frame, FrameReader
+from clusterprep.remote.transports.login_shell import last_of, shell_trouble
 from clusterprep.remote.transports.protocol import Channel, Transport
+from clusterprep.remote.transports.secret_filter import SecretFilter
 from clusterprep.remote.transports.sudo import SudoPassword, open_with_sudo
 from clusterprep.runtime.clock import running_seconds
 
@@ -41,20 +43,32 @@ SILENCE_LIMIT = 5.0  # seconds; the agent beats every second, five missed beats 
 WRITING_LIMIT = 20.0
 MAX_UNTAKEN = 4 * MAX_FRAME  # bytes that may come before an event or an answer is taken
 MOST_EVENTS = 50_000  # that wait; they are taken ten times a second
-LONGEST = 300  # characters of a node's own text in a message
 
 Password = Callable[[Node], SudoPassword | None]
 
 
 class Link:
-    """One agent, for one thread at a time. `pulse` may be called from another thread."""
+    """One agent, for one thread at a time. `send_waiting` may be called from another thread.
 
-    def __init__(self, node: Node, channel: Channel, nonce: str) -> None:
+    A request is sent at once by `send`, which may block for as long as the node takes nothing, or
+    left to such a thread by `post`. Requests leave in the order of these calls. Once a send has
+    failed nothing more is sent, because a part of a request may be on its way.
+    """
+
+    def __init__(
+        self, node: Node, channel: Channel, nonce: str, secret_filter: SecretFilter | None = None
+    ) -> None:
         self.node = node
         self.hello: Frame = {}
-        self._channel = channel
+        self._filter = secret_filter or SecretFilter()
+        self._channel = FilteredChannel(channel, self._filter)
         self._reader = FrameReader(nonce)
         self._sending = threading.Lock()
+        # Requests that are not sent yet, as values: of a large one the text is made when its turn
+        # has come, so that the texts of all nodes are not in memory at once.
+        self._unsent: deque[Sequence[Frame]] = deque()
+        self._broken: LinkLost | None = None  # why nothing more can be sent
+        self.under_way = 0  # bytes of a text that is being sent
         self._events: deque[Frame] = deque()
         self._last_heard = running_seconds()
         self.received = 0  # bytes
@@ -82,6 +96,19 @@ class Link:
 
     def send_all(self, *requests: tuple[str, Mapping[str, Any]]) -> list[int]:
         """Send several requests at once, for one round trip together. Returns their numbers."""
+        numbers = self._queue(requests)
+        with self._sending:
+            self._send_unsent()
+        self.send_waiting()
+        if self._broken is not None:
+            raise self._broken
+        return numbers
+
+    def post(self, op: str, **body: Any) -> int:
+        """Queue a request for `send_waiting`. Returns its number; `receive` raises its failure."""
+        return self._queue([(op, body)])[0]
+
+    def _queue(self, requests: Iterable[tuple[str, Mapping[str, Any]]]) -> list[int]:
         numbers = []
         bodies = []
         for op, body in requests:
@@ -89,8 +116,17 @@ class Link:
             numbers.append(self._asked)
             bodies.append({"id": self._asked, "op": op, **body})
         self._awaited.update(numbers)
-        self._write(bodies)
+        self._unsent.append(bodies)
         return numbers
+
+    def send_waiting(self) -> None:
+        """Send what is queued, unless another thread does. Never raises."""
+        # That thread may have looked at the queue a moment ago: so it is looked at again behind it.
+        while self._unsent and self._sending.acquire(blocking=False):
+            try:
+                self._send_unsent()
+            finally:
+                self._sending.release()
 
     def receive(self, number: int, timeout: float) -> Frame:
         """Return the answer to request `number`.
@@ -99,10 +135,38 @@ class Link:
         the agent ends, falls silent or has not answered after `timeout` seconds.
         """
         end = running_seconds() + timeout
-        while number not in self._answers:
+        answer = self._take_answer(number)
+        while answer is None:
             self._read(end)
-        self._taken = self.received
-        return self._answers.pop(number)
+            answer = self._take_answer(number)
+        return answer
+
+    def receive_now(self, number: int, timeout: float = 0.0) -> Frame | None:
+        """Return the answer to request `number` if it has come after one read, else None.
+
+        The read waits up to `timeout` seconds for a first byte. Raises LinkLost if the agent has
+        ended or fallen silent.
+        """
+        answer = self._take_answer(number)
+        if answer is None:
+            self._read(running_seconds() + timeout, patient=True)
+            answer = self._take_answer(number)
+        return answer
+
+    def _take_answer(self, number: int) -> Frame | None:
+        """Return an answer that has come, else None. Raises LinkLost if no further one can come.
+
+        Of a node that takes no more requests, the answers that it has sent still count.
+        """
+        if number not in self._answers and self._broken is not None:
+            before = self.received
+            self._read(running_seconds(), patient=True)
+            if self.received == before:
+                raise self._broken
+        answer = self._answers.pop(number, None)
+        if answer is not None:
+            self._taken = self.received
+        return answer
 
     def request(self, op: str, timeout: float, **body: Any) -> Frame:
         """Send one request and return its answer."""
@@ -119,7 +183,7 @@ class Link:
         return events
 
     def load(self, part: str) -> None:
-        """Send a further part of the agent.
+        """Queue a further part of the agent, for `send_waiting` or before the next request.
 
         Whether the agent accepted it shows in the answers to requests for that part.
         """
@@ -127,12 +191,12 @@ class Link:
             body = bootstrap.load_as_code(part)
         else:
             body = bootstrap.load_as_text(part)
-        self.send("load", **body)
+        self.post("load", **body)
 
     def pulse(self) -> None:
-        """Send a sign of life, without which an agent ends itself. Never raises."""
-        with contextlib.suppress(LinkLost):
-            self._write([{"op": "pulse"}])
+        """Queue a sign of life, without which an agent ends itself, for `send_waiting`."""
+        if not self._unsent:  # a request that waits is as good
+            self._unsent.append([{"op": "pulse"}])
 
     def close(self) -> None:
         self._channel.close()
@@ -148,16 +212,22 @@ class Link:
         self.hello = self._events.popleft()
         self._is_up = True
 
-    def _write(self, bodies: Iterable[Frame]) -> None:
-        """Send requests, one line each. Raises LinkLost."""
-        lines = [json.dumps(body, separators=(",", ":")).encode() + b"\n" for body in bodies]
-        data = b"".join(lines)
-        with self._sending:
+    def _send_unsent(self) -> None:
+        """Send what is queued, one line for each request. The caller holds `_sending`."""
+        while self._unsent:
+            bodies = self._unsent.popleft()
+            if self._broken is not None:
+                continue
+            lines = [json.dumps(body, separators=(",", ":")).encode() + b"\n" for body in bodies]
+            data = b"".join(lines)
+            self.under_way = len(data)
             try:
                 self._channel.send(data)
             except LinkLost as error:
                 self.lost = error
-                raise
+                self._broken = error
+            finally:
+                self.under_way = 0
 
     def _read(self, end: float, patient: bool = False) -> None:
         """Read once, and sort the frames into answers and events.
@@ -168,7 +238,7 @@ class Link:
         if now >= end and not patient:
             raise self._loss("timed_out", "the agent did not answer in time")
         limit = min(end - now, READ_LIMIT)
-        data = self._receive_bytes(max(0.001, limit))
+        data = self._receive_bytes(max(0.0, limit))
         if data is None:
             return
         self._last_heard = running_seconds()
@@ -200,7 +270,8 @@ class Link:
 
     def _sort(self, frames: Iterable[Frame]) -> None:
         """Keep awaited answers for `receive` and events for `poll`; drop the rest."""
-        for frame in frames:
+        for unfiltered in frames:
+            frame = self._filter.frame(unfiltered)
             number = frame.get("id")
             # Each answer is kept once, or a node could fill the controller's memory.
             if type(number) is int and number in self._awaited:
@@ -214,30 +285,37 @@ class Link:
         return self._channel.stderr().decode("utf-8", "replace")
 
     def _last_words(self) -> str:
-        stderr = _last_of(self._stderr())
+        stderr = last_of(self._stderr())
         if not stderr:
             return "the agent ended"
         return f"the agent ended: {stderr}"
 
     def _loss(self, reason: str, detail: str) -> LinkLost:
-        self.lost = LinkLost(reason, detail)
+        self.lost = without_secret(LinkLost(reason, detail), self._filter)
         return self.lost
 
     def _no_hello(self, lost: LinkLost) -> Unreached:
         """Return the error for an agent that was lost before its first frame."""
-        output = f"{self._reader.rest} {self._stderr()}".strip()
-        tail = _last_of(output)
+        printed = self._filter.text(self._reader.rest)
+        stderr = self._stderr()
+        output = f"{printed} {stderr}"
+        tail = last_of(output)
         if bootstrap.NO_PYTHON in output:
             remedy = "apt-get install python3-minimal"
             return Unreached("no_python", "no python3 was found on the node", remedy)
         if self._has_ended and (tail or self._channel.alive):
+            # Under sudo Python prints before its agent does: then sudo's dialogue has judged this.
+            if not self.node.ssh.become:
+                trouble = shell_trouble(self.node, printed, stderr)
+                if trouble is not None:
+                    return trouble
             return self._python_did_not_start(tail)
         reason = "hung" if lost.reason == "timed_out" else lost.reason
         return Unreached(reason, f"{lost.message} {tail}".strip())
 
     def _python_did_not_start(self, output: str) -> Unreached:
         if not output:
-            output = "the session ended without a word: a start-up file of the shell may end it"
+            output = "the session ended without a word"
         tool = "srun -w" if self.node.transport == "slurm" else "ssh"
         remedy = f"{tool} {self.node.name} \"/usr/bin/python3 -c 'import json'\""
         return Unreached("no_python", f"Python did not start: {output}", remedy)
@@ -256,12 +334,36 @@ def open_link(
     that `first(link)` sends follow the agent's source at once, so that their answers cost no
     further round trip.
     """
+    secret = password(node)
+    secret_filter = secret.filter if secret is not None else SecretFilter()
+    try:
+        return _open(
+            transport,
+            node,
+            parts,
+            secret,
+            secret_filter,
+            first,
+        )
+    except Unreached as error:
+        raise without_secret(error, secret_filter) from None
+
+
+def _open(
+    transport: Transport,
+    node: Node,
+    parts: Sequence[str],
+    secret: SudoPassword | None,
+    secret_filter: SecretFilter,
+    first: Callable[[Link], object] | None,
+) -> Link:
+    """Return the link of `open_link`. Raises Unreached, whose text may quote the node."""
     nonce = os.urandom(8).hex()
     if node.ssh.become:
-        channel = open_with_sudo(transport, node, password(node))
+        channel = open_with_sudo(transport, node, secret)
     else:
         channel = transport.open(node, bootstrap.command())
-    link = Link(node, channel, nonce)
+    link = Link(node, channel, nonce, secret_filter)
     try:
         try:
             channel.send(bootstrap.payload(nonce, parts, channel.near))
@@ -274,8 +376,3 @@ def open_link(
         link.close()
         raise
     return link
-
-
-def _last_of(text: str) -> str:
-    """Return the end of a node's text for a message, on one line."""
-    return " ".join(text.split())[-LONGEST:]

@@ -105,6 +105,7 @@ class LocalChannel:
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,
+            cwd="/",  # the user's folder may hold files that others wrote
             start_new_session=True,
         )
         assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018 - for mypy

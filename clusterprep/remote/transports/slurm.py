@@ -37,15 +37,16 @@ LINGER = 1.5  # seconds that other tasks may start after the first
 DIAL_LIMIT = 3.0  # seconds
 ATTEMPTS = 3  # steps, each without the nodes that spoiled the one before
 SQUEUE_LIMIT = 2.0  # seconds
+LAYOUT_LIMIT = 5.0  # seconds for Slurm to say which task runs where
 CANCEL_LIMIT = 2.0  # seconds
 SALLOC = "salloc -N … --exclusive, and run clusterprep in it"
 # One task per node, independent of the others and beside other steps of the allocation. It gets
-# nothing of our environment, limits or folder. --label marks which task wrote what. Never
-# --unbuffered, which breaks lines.
+# nothing of our environment, limits or folder. --label marks which task wrote what, and by blocks
+# the tasks are numbered in the order of the step's nodes. Never --unbuffered, which breaks lines.
 _FLAGS = (
     *("--quiet", "--ntasks-per-node=1", "--input=all", "--overlap", "--no-kill"),
     *("--kill-on-bad-exit=0", "--wait=0", "--export=NONE", "--propagate=NONE"),
-    *("--cpu-bind=none", "--mpi=none", "--label", "--chdir=/"),
+    *("--cpu-bind=none", "--mpi=none", "--label", "--chdir=/", "--distribution=block"),
 )
 
 
@@ -81,6 +82,8 @@ class SlurmTransport:
             raise Unreached("hung", "the command ended")
         if step.ended is not None:
             raise Unreached("hung", step.ended)
+        if host in step.contradictions:
+            raise Unreached("garbled", step.contradictions[host])
         if host in step.failed:
             raise Unreached("hung", step.failed[host])
         return step.open(host, command)
@@ -170,7 +173,10 @@ class SlurmTransport:
         if step.started and self._note_dead_nodes(step):
             return False
         step.wait(deadline)
-        if not step.started:
+        if step.trouble is not None:
+            self._abandon(step)
+            raise step.trouble
+        if not step.started and not step.contradictions:
             if not self._note_dead_nodes(step, waits_in_queue=True):
                 reason = self._why_nothing_started(step)
                 self._abandon(step)
@@ -255,6 +261,8 @@ def _queue_state(step: JobStep) -> str:
 
 def _not_ready(step: JobStep, host: str, limit: float) -> Unreached:
     """Return why the relay of a host does not listen."""
+    if host in step.contradictions:
+        return Unreached("garbled", step.contradictions[host])
     if step.started.get(host) in step.no_python:
         remedy = "apt-get install python3-minimal"
         return Unreached("no_python", "no python3 was found on the node", remedy)
@@ -349,7 +357,12 @@ def _srun(hosts: Sequence[str], allocation: Allocation | None, nonce: str) -> Jo
         argv += [f"--jobid={allocation.number}", "--mem=0"]
     argv += ["/bin/sh", "-c", bootstrap.relay_command(nonce)]
     environment = slurm_commands.environment(own_job=allocation is None)
+    job = allocation.number if allocation else None
+
+    def ask_layout() -> tuple[str, ...]:
+        return slurm_commands.hosts_of_tasks(job_name(nonce), job, LAYOUT_LIMIT)
+
     try:
-        return JobStep(argv, environment, hosts, nonce)
+        return JobStep(argv, environment, hosts, nonce, ask_layout)
     except OSError as error:
         raise Unreached("missing_tool", f"srun cannot be started: {error.strerror}") from error

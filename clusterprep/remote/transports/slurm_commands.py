@@ -104,6 +104,21 @@ def waits_for(job_name: str, limit: float) -> str:
         return ""
 
 
+def hosts_of_tasks(job_name: str, within: str | None, limit: float) -> tuple[str, ...]:
+    """Return the node of each task of a running step, in the order of the tasks' numbers.
+
+    The step has this name, `within` a job or as a job of its own, and one task per node. Raises
+    Unreached.
+    """
+    chosen = f"--name={job_name}" if within is None else f"--jobs={within}"
+    argv = ("squeue", "--steps", "--noheader", chosen, "--format=%j %N")
+    for line in _ask(argv, limit).splitlines():
+        name, _, hosts = line.strip().partition(" ")
+        if name == job_name:
+            return tuple(expand(hosts.strip()))
+    raise Unreached("refused", "Slurm does not say on which nodes the step runs", PING)
+
+
 def cancel(job_name: str, within: str | None, limit: float) -> None:
     """Have Slurm end the job of this name, or the step of this name `within` a job.
 

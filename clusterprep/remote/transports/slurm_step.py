@@ -10,8 +10,10 @@ What srun is like decides the rest:
   the agent, which differs by one line from node to node. So the volume does not grow with the
   square of the number of nodes.
 * Of its stdout only lines of up to 1024 bytes stay together. Records are in base64, numbered and
-  compressed. A missing line loses its node and never makes a wrong answer. By `--label` a node
-  cannot speak for another one.
+  compressed. A missing line loses its node and never makes a wrong answer.
+* A node cannot speak for another one. `--label` tells the task of each line, and Slurm's controller
+  tells the node of each task. What a task says of its node is only compared: a node whose task
+  names another one is not used.
 * One reader serves all channels, so each channel has a window, as in SSH: a task sends on when what
   it sent has been read. A command that floods holds up itself and no other command.
 * Two dozen variables change what srun does, and it hands on environment, limits and folder. So it
@@ -31,11 +33,11 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import IO
 
-from clusterprep.errors import LinkLost
-from clusterprep.model.nodeset import expand
+from clusterprep.errors import LinkLost, Unreached
+from clusterprep.model.nodeset import expand, fold
 from clusterprep.remote import bootstrap
 from clusterprep.remote.transports.slurm_channel import SlurmChannel
 from clusterprep.remote.transports.slurm_envelopes import Outbox
@@ -49,6 +51,8 @@ END_LIMIT = 2.5  # seconds for the tasks to end once stdin is closed
 TERM_LIMIT = 1.0  # seconds for srun to end after SIGTERM
 # Seconds between srun's line that a task ended and the one with the reason, which may follow.
 REASON_DELAY = 0.2
+MOST_CLAIMS = 8  # of each task, that are kept until the layout is known
+LONGEST_NAME = 64  # characters of a task's own word for its host in a message
 _PIECE = 1 << 18  # bytes of one read
 _LABELLED = re.compile(rb"^\s*\d+: ")
 _FAILED = re.compile(
@@ -62,11 +66,17 @@ _NO_BINDING = b"lacks support for cpu binding"  # a warning only: no binding is 
 class JobStep:
     """srun, from its start to its end.
 
-    `hosts` are Slurm's names of nodes; a task is known by its number in the step.
+    `hosts` are Slurm's names of nodes; a task is known by its number in the step. `ask_layout` asks
+    Slurm for the host of each task, once a task runs. It raises Unreached.
     """
 
     def __init__(
-        self, argv: Sequence[str], env: Mapping[str, str], hosts: Sequence[str], nonce: str
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        hosts: Sequence[str],
+        nonce: str,
+        ask_layout: Callable[[], Sequence[str]],
     ) -> None:
         self.hosts = tuple(hosts)
         self.nonce = nonce
@@ -74,12 +84,19 @@ class JobStep:
         self.started: dict[str, int] = {}  # host -> task, once the shell of the task runs
         self.ready: dict[str, int] = {}  # host -> task, once its relay listens
         self.failed: dict[str, str] = {}  # host -> what srun reported of its task
+        self.contradictions: dict[str, str] = {}  # host -> how its task denies to run there
+        self.trouble: Unreached | None = None  # why the hosts of the tasks are not known
         self.no_python: set[int] = set()
         self.ended: str | None = None  # srun's last text, once it has ended
         self.taken = 0  # bytes that srun was given
         self.given = 0  # bytes that srun gave
         self._channels: dict[tuple[int, int], SlurmChannel] = {}  # by task and number
         self._opened: Counter[int] = Counter()  # commands that a task was given so far
+        self._ask_layout = ask_layout
+        self._asked_layout = False
+        self._layout: tuple[str, ...] | None = None  # the host of each task, once Slurm has said it
+        # What each task says of its host, until the layout is known: kind of record and host.
+        self._claims: dict[int, list[tuple[str, str]]] = {}
         self._stderr = b""
         self._reader = RecordReader(nonce)
         self._outbox = Outbox()
@@ -107,10 +124,14 @@ class JobStep:
         return " ".join(text.split())[-STDERR_SHOWN:]
 
     def settled(self) -> bool:
-        """Return whether waiting is over: every host is ready or failed, or srun has ended."""
-        if self.ended is not None:
+        """Return whether waiting is over.
+
+        Every host is ready or of no use, or srun has ended, or Slurm does not say which host is
+        which.
+        """
+        if self.ended is not None or self.trouble is not None:
             return True
-        finished = self.ready.keys() | self.failed.keys()
+        finished = self.ready.keys() | self.failed.keys() | self.contradictions.keys()
         for host, task in self.started.items():
             if task in self.no_python:
                 finished.add(host)
@@ -271,10 +292,8 @@ class JobStep:
 
     def _accept(self, task: int, record: Record) -> None:
         """Note what a task reports of itself, or give its record to the command's channel."""
-        if record.kind == "at":
-            self._note_host(self.started, task, record)
-        elif record.kind == "h":
-            self._note_host(self.ready, task, record)
+        if record.kind in ("at", "h"):
+            self._hear_claim(record.kind, task, record.data.decode("utf-8", "replace"))
         elif record.kind == "junk":
             self._note_missing_python(task, record)
         elif record.kind == "broken":
@@ -285,16 +304,62 @@ class JobStep:
             if addressee is not None:
                 addressee.accept(record)
 
-    def _note_host(self, tasks: dict[str, int], task: int, record: Record) -> None:
-        """Note the host of a task.
-
-        A node cannot speak for another one: a task has one host, and a host one task.
-        """
-        host = record.data.decode("utf-8", "replace")
+    def _hear_claim(self, kind: str, task: int, host: str) -> None:
+        """Take what a task says of its host, and judge it once Slurm has told the layout."""
         with self.changed:
-            if host in self.hosts and task not in tasks.values():
-                tasks.setdefault(host, task)
+            if self._layout is not None:
+                self._judge_claim(kind, task, host)
+                return
+            claims = self._claims.setdefault(task, [])
+            if len(claims) < MOST_CLAIMS:
+                claims.append((kind, host))
+            if self._asked_layout:
+                return
+            self._asked_layout = True
+        threading.Thread(target=self._find_layout, daemon=True, name="srun layout").start()
+
+    def _find_layout(self) -> None:
+        """Ask Slurm for the host of each task, and judge what tasks have said until then."""
+        try:
+            layout = tuple(self._ask_layout())
+            if sorted(layout) != sorted(self.hosts):
+                raise _wrong_layout(layout, self.hosts)
+        except Unreached as trouble:
+            with self.changed:
+                self.trouble = trouble
                 self.changed.notify_all()
+            return
+        with self.changed:
+            self._layout = layout
+            for task, claims in self._claims.items():
+                for kind, host in claims:
+                    self._judge_claim(kind, task, host)
+            self._claims.clear()
+
+    def _judge_claim(self, kind: str, task: int, claimed: str) -> None:
+        """Count a task as started ("at") or ready ("h"), unless it names another host than Slurm.
+
+        The caller holds `changed` and knows the layout.
+        """
+        layout = self._layout or ()
+        if task >= len(layout):
+            return
+        host = layout[task]
+        if claimed != host:
+            message = (
+                f"Slurm runs task {task} on {host}, and the task says that it runs on "
+                f"{claimed[:LONGEST_NAME]!r}"
+            )
+            self.contradictions.setdefault(host, message)
+            self.started.pop(host, None)
+            self.ready.pop(host, None)
+            for (owner, _), channel in self._channels.items():
+                if owner == task:
+                    channel.lose(LinkLost("garbled", message))
+        elif host not in self.contradictions:
+            tasks = self.started if kind == "at" else self.ready
+            tasks[host] = task
+        self.changed.notify_all()
 
     def _note_missing_python(self, task: int, record: Record) -> None:
         if bootstrap.NO_PYTHON.encode() in record.data:
@@ -315,6 +380,14 @@ class JobStep:
         self._outbox.close()
         for channel in channels:
             channel.lose(LinkLost("hung", self.ended))
+
+
+def _wrong_layout(layout: Sequence[str], hosts: Sequence[str]) -> Unreached:
+    """Return the error for a step that has other tasks than one on each of `hosts`."""
+    wanted = fold(sorted(hosts))
+    seen = fold(sorted(set(layout))) or "no node"
+    message = f"Slurm was to start one task on each of {wanted}, and says {len(layout)} on {seen}"
+    return Unreached("refused", message, "squeue --steps")
 
 
 def _until(deadline: float) -> float:

@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from clusterprep.remote.transports.host_patterns import is_plain, matches
+from clusterprep.remote.transports.local_addresses import is_on_network
+from clusterprep.remote.transports.ssh_tokens import expand, expand_for_shell
 
 USER_FILE = "~/.ssh/config"
 SYSTEM_FILE = "/etc/ssh/ssh_config"
@@ -32,6 +34,11 @@ _REPEATED = {"identityfile", "certificatefile"}  # every value counts; of other 
 # Options whose value is the rest of the line, quotes and all.
 _RAW = {"proxycommand", "remotecommand", "localcommand", "knownhostscommand"}
 _WITHOUT_ARGUMENT = ("all", "canonical", "final")  # criteria of Match
+# Criteria whose argument may follow a "=" instead of a blank.
+_WITH_EQUALS = re.compile(
+    r"(!*(?:host|originalhost|user|localuser|localnetwork|version|tagged|command|exec))=(.*)",
+    re.DOTALL | re.IGNORECASE,
+)
 _LINE = re.compile(r"(\w+)\s*[=\s]\s*(.*)")
 
 
@@ -65,7 +72,9 @@ class MatchBlock:
     def holds(self, lookup: Lookup) -> bool:
         for criterion, argument in self.criteria:
             is_negated = criterion.startswith("!")
-            if lookup.meets(criterion.lstrip("!"), argument) == is_negated:
+            is_met = lookup.meets(criterion.lstrip("!"), argument)
+            # What is not known here holds neither plainly nor negated.
+            if is_met is None or is_met == is_negated:
                 return False
         return True
 
@@ -92,20 +101,25 @@ class Lookup:
     def first(self, option: str, default: str = "") -> str:
         return self.options.get(option, [default])[0]
 
-    def meets(self, criterion: str, argument: str) -> bool:
-        """Return whether one criterion of a Match line holds.
+    def meets(self, criterion: str, argument: str) -> bool | None:
+        """Return whether one criterion of a Match line holds, None if that cannot be said here.
 
-        Criteria that need a session or canonical names never hold here.
+        `version` and `command` ask for OpenSSH's own release and for the line that we run.
         """
         if criterion == "exec":
-            command = expand(argument, tokens(self.name, self.options))
+            command = expand_for_shell(argument, tokens(self.name, self.options))
             return _succeeds(command)
         subject = self._subject(criterion)
         if subject is not None:
             return matches(subject, argument.split(","))
-        if criterion == "final":
+        if criterion == "localnetwork":
+            return is_on_network(argument.split(","))
+        if criterion == "tagged":
+            tag = self.first("tag")
+            return matches(tag, argument.split(",")) if tag else not argument
+        if criterion in ("final", "canonical"):
             return self.is_final
-        return criterion == "all"
+        return True if criterion == "all" else None
 
     def _subject(self, criterion: str) -> str | None:
         """Return what the patterns of a criterion are compared with, None if it has no patterns."""
@@ -117,6 +131,8 @@ class Lookup:
             return self.first("user", local_user())
         if criterion == "localuser":
             return local_user()
+        if criterion == "sessiontype":
+            return "exec"
         return None
 
 
@@ -262,6 +278,10 @@ def _criteria(arguments: list[str]) -> tuple[tuple[str, str], ...]:
     pairs = []
     remaining = iter(arguments)
     for word in remaining:
+        joined = _WITH_EQUALS.fullmatch(word)
+        if joined:
+            pairs.append((joined[1].lower(), joined[2]))
+            continue
         criterion = word.lower()
         if criterion.lstrip("!") in _WITHOUT_ARGUMENT:
             pairs.append((criterion, ""))
@@ -291,20 +311,6 @@ def tokens(name: str, options: Mapping[str, list[str]]) -> dict[str, str]:
         "r": options.get("user", [local_user()])[0],
         "u": local_user(),
     }
-
-
-def expand(text: str, values: Mapping[str, str]) -> str:
-    """Replace the %-tokens of a text. An unknown token stays as it is.
-
-    >>> expand("%h.example, 100 %%", {"h": "n1"})
-    'n1.example, 100 %'
-    """
-
-    def value_of(match: re.Match[str]) -> str:
-        letter = match[1]
-        return "%" if letter == "%" else values.get(letter, match[0])
-
-    return re.sub(r"%(.)", value_of, text)
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ from typing import Any
 import paramiko
 
 from clusterprep.remote.transports.host_key_policy import CERTIFICATE, HostKeys
-from clusterprep.remote.transports.ssh_channel import SshChannel
+from clusterprep.remote.transports.ssh_channel import WINDOW, SshChannel
 from clusterprep.remote.transports.ssh_failures import explain
 from clusterprep.remote.transports.ssh_keys import KeyRing
 from clusterprep.remote.transports.ssh_login import SshLogin
@@ -41,13 +41,14 @@ class SshConnection(ConnectionState):
         Raises Unreached.
         """
         try:
-            session = self.transport.open_session()
+            session = self.transport.open_session(window_size=WINDOW)
+            channel = SshChannel(self, session)
             session.exec_command(command)
         except Exception as error:
             self.close()
             raise explain(error, self) from error
         self.wire.limit(None)
-        return SshChannel(self, session)
+        return channel
 
     def tunnel(self, host: str, port: int, limit: float) -> ByteStream:
         """Return a TCP connection that this host makes to another one within `limit` seconds.

@@ -1,4 +1,7 @@
-"""paramiko's transport with three changes: it keeps the peer's own words, and starts no timer."""
+"""paramiko's transport with some changes.
+
+It keeps the peer's own words, starts no timer, and takes no more than it has granted.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import threading
 from typing import Any
 
 import paramiko
-from paramiko.common import cMSG_CHANNEL_REQUEST
+from paramiko.buffered_pipe import BufferedPipe
+from paramiko.common import cMSG_CHANNEL_REQUEST, cMSG_CHANNEL_WINDOW_ADJUST
 from paramiko.packet import Packetizer
 
 
@@ -39,6 +43,14 @@ class NodeTransport(paramiko.Transport):
         request.add_string(name)
         self._send_user_message(request)  # type: ignore[attr-defined]
 
+    def grant(self, channel: int, count: int) -> None:
+        """Allow a channel of the peer to send further bytes (RFC 4254, 5.2)."""
+        adjustment = paramiko.Message()
+        adjustment.add_byte(cMSG_CHANNEL_WINDOW_ADJUST)
+        adjustment.add_int(channel)
+        adjustment.add_int(count)
+        self._send_user_message(adjustment)  # type: ignore[attr-defined]
+
     def _next_channel(self) -> int:
         number = super()._next_channel()  # type: ignore[misc]
         self._of_thread.number = number
@@ -54,6 +66,26 @@ class NodeTransport(paramiko.Transport):
     def _parse_disconnect(self, message: paramiko.Message) -> None:
         message.get_int()
         self.farewell = message.get_text()
+
+
+class BoundedBuffer(BufferedPipe):  # type: ignore[type-arg]
+    """What has come on a channel and is not read yet: no more than the window that was granted.
+
+    paramiko keeps what a peer sends beyond its window, without a limit.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+        self.overflowed = False
+
+    def feed(self, data: bytes) -> None:
+        """Take data of the peer. Data beyond the window end the connection, by SSHException."""
+        if len(self) + len(data) > self._most:
+            self.overflowed = True
+            self.close()  # wakes the thread that waits for data
+            raise paramiko.SSHException("the peer sent more than it was allowed to")
+        super().feed(data)
 
 
 class PatientPacketizer(Packetizer):

@@ -14,7 +14,8 @@ from typing import Literal
 from clusterprep.errors import Unreached
 from clusterprep.model import Node, SshSettings
 from clusterprep.remote.transports.known_hosts import name_for
-from clusterprep.remote.transports.ssh_config import SshConfig, expand, hostname, tokens
+from clusterprep.remote.transports.ssh_config import SshConfig, hostname, tokens
+from clusterprep.remote.transports.ssh_tokens import expand, expand_for_shell, refuse_invalid
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 DEFAULT_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
@@ -87,12 +88,13 @@ class RouteMap:
             if (route.host, route.port) == (next_host.host, next_host.port):
                 return None
         proxy = _first_proxy_option(options)
-        value = expand(options.get(proxy, ["none"])[0], values)
+        value = options.get(proxy, ["none"])[0]
         if value.lower() == "none":
             return route
         if proxy == "proxycommand":
-            return replace(route, command=value)
-        jump_host = self._last_hop(value, settings, (*behind, route))
+            return replace(route, command=expand_for_shell(value, values))
+        jumps = expand(value, values)
+        jump_host = self._last_hop(jumps, settings, (*behind, route))
         return replace(route, via=jump_host)
 
     def _last_hop(
@@ -158,6 +160,7 @@ def _direct(
 ) -> Route:
     """Return the route without jump hosts and ProxyCommand. `values` are those of tokens."""
     host = hostname(name, options)
+    refuse_invalid(values["r"], host)
     port = _port(values["p"])
     files = options.get("identityfile", [])
     certificates = options.get("certificatefile", [])

@@ -22,13 +22,16 @@ from typing import Literal
 from clusterprep.errors import Unreached
 from clusterprep.model import Node
 from clusterprep.remote import bootstrap
+from clusterprep.remote.transports.login_shell import shell_trouble
 from clusterprep.remote.transports.protocol import Channel, Transport
+from clusterprep.remote.transports.secret_filter import SecretFilter
 from clusterprep.runtime.clock import running_seconds
 
 # Seconds for sudo to ask or to start the command, and as many for its answer to the password.
 LIMIT = 10.0
 OUTPUT_KEPT = 1 << 20  # bytes of banners before Python's first output
 STDERR_SHOWN = 300  # characters of sudo's own text in a message
+NO_WORD = "no word"
 MOST_SILENT = 2  # nodes that may give no answer to a password which no node has accepted yet
 
 REFUSED = "run it again with --ask-become-pass, or give the user NOPASSWD: ALL in /etc/sudoers.d"
@@ -46,6 +49,7 @@ class SudoPassword:
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
+        self.filter = SecretFilter(secret)  # takes the password out of what nodes send
         self._changed = threading.Condition()
         self._accepted: set[str | None] = set()  # users whose password a node has accepted
         self._trying: set[str | None] = set()  # users whose first node has not answered yet
@@ -99,10 +103,6 @@ class SudoPassword:
                 if is_first:
                     self._trying.discard(user)
                 self._changed.notify_all()
-
-    def hidden(self, text: str) -> str:
-        """Return a node's text without the password, which a program instead of sudo may print."""
-        return text.replace(self._secret, "…")
 
     def _noted(self, node: Node, error: Unreached, is_first: bool) -> Unreached:
         """Note how a node failed. Returns the error to raise.
@@ -189,12 +189,14 @@ class _Dialogue:
             if self._ready in self._output:
                 return "ready"
             seen = self._prompts_seen()
+            if data == b"" and not seen:
+                raise self._shell_trouble() or self._refused()
             if data == b"" or seen > prompts:
                 raise self._refused()
             if seen == prompts:
                 return "asked"
             if running_seconds() > end:
-                message = f"sudo gives no answer: {self._stderr()}"
+                message = f"sudo gives no answer: {self._stderr() or NO_WORD}"
                 raise Unreached("hung", message, "sudo -v   # on the node: what does it wait for?")
 
     def _receive(self) -> bytes | None:
@@ -212,12 +214,17 @@ class _Dialogue:
         text = stderr.decode("utf-8", "replace")
         # First of all: of a password that is cut, or has two blanks, a part would be shown below.
         if self._password is not None:
-            text = self._password.hidden(text)
+            text = self._password.filter.text(text)
         text = " ".join(text.split())
-        return text[-STDERR_SHOWN:] or "no word"
+        return text[-STDERR_SHOWN:]
+
+    def _shell_trouble(self) -> Unreached | None:
+        """Return the error for a login shell that has not even started sudo, else None."""
+        output = self._output.decode("utf-8", "replace")
+        return shell_trouble(self._node, output, self._stderr())
 
     def _refused(self) -> Unreached:
-        stderr = self._stderr()
+        stderr = self._stderr() or NO_WORD
         remedy = REFUSED
         if "tty" in stderr:
             remedy = NO_TERMINAL.format(user=self._node.ssh.user or "USER")

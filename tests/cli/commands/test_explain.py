@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +12,13 @@ from clusterprep.changes.resources.env import TARGETS
 from clusterprep.cli.commands.explain import check_choice, limited_to_node, page, target_text
 from clusterprep.errors import InputError, NotKnown
 from clusterprep.inventory.demands import check_names
+from clusterprep.jobs.diagnose.known import causes, command_that_finds
 from clusterprep.jobs.verify.pages import PAGES
 from clusterprep.model import Absent, EnvValue, Report
 from clusterprep.nccl.environment import Environment, render
 from clusterprep.nccl.variables.variables import registry as variables
 from clusterprep.survey import registry
+from clusterprep.survey.selection import matches
 from tests.support.fleet import absent, healthy, with_facts
 
 
@@ -175,3 +179,42 @@ def test_the_values_of_one_node_alone() -> None:
 def test_a_gap_of_another_node_does_not_matter() -> None:
     seen = with_facts(healthy(2), {("n2", "net.interfaces"): absent()})
     assert "NCCL_SOCKET_IFNAME=eth0" in target_text(seen.inventory, render(seen), "nccl.conf", "n1")
+
+
+@pytest.mark.parametrize("name", causes())
+def test_a_cause_promises_no_check_that_is_not_there(name: str) -> None:
+    """What its page, the report of diagnose and docs/causes.md say finds it can be run."""
+    check = causes()[name].check
+    text = page(name)
+    assert ("before the job starts" in text) == (check is not None)
+    if check is None:
+        return
+    assert check in check_names()
+    command = command_that_finds(check)
+    assert (f"check --only {check}" in text) == (check in registry.checks())
+    assert ("`clusterprep verify`" in text) == (check in PAGES)
+    assert ("not built yet" in text) == (command == "")
+
+
+@pytest.mark.parametrize("name", sorted(check_names() - registry.checks().keys() - PAGES.keys()))
+def test_a_check_that_is_not_built_says_so(name: str) -> None:
+    assert page(name) == f"{name}: this check is not built yet; `check` answers SKIP for it"
+
+
+def pages() -> dict[str, str]:
+    """Every text that tells people what to run."""
+    texts = {name: page(name) for name in (*registry.checks(), *PAGES, *causes(), *variables())}
+    folder = Path(__file__).parents[3]
+    for path in (folder / "README.md", *(folder / "docs").glob("*.md")):
+        texts[path.name] = path.read_text(encoding="utf-8")
+    return texts
+
+
+def test_no_text_tells_to_run_a_check_that_is_not_there() -> None:
+    wrong = []
+    for place, text in pages().items():
+        for listed in re.findall(r"--only[ =]([a-z_0-9.,]+)", text):
+            for pattern in filter(None, listed.rstrip(".").split(",")):
+                if not any(matches(pattern, name) for name in registry.checks()):
+                    wrong.append((place, pattern))
+    assert wrong == []

@@ -283,6 +283,22 @@ def test_the_first_failure_of_a_summary(code: int, cause: str) -> None:
     assert (first.cause.name, first.culprit) == (cause, "rank 3")
 
 
+@pytest.mark.parametrize(
+    ("line", "is_known"),
+    [
+        ("kernel: Out of memory: Killed process 4711 (python) total-vm:1kB", True),
+        ("[INFO] [launch.py:347:main] Process 4711 exits with return code = -9", False),
+        ("RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed.", False),
+        ("srun: error: gpu-07: task 3: Exited with exit code 137", False),
+    ],
+)
+def test_signal_9_alone_does_not_say_that_memory_ran_out(line: str, is_known: bool) -> None:
+    (found,) = told(line).causes
+    assert found.cause.name == "host_oom_kill"
+    assert ("memory ran out" in found.message) == is_known
+    assert ("may have run out" in found.message) == (not is_known)
+
+
 @pytest.mark.parametrize("code", [1, -6, -11])
 def test_a_crash_of_its_own_is_no_known_cause(code: int) -> None:
     assert told(*summary(3, code)).code == 3

@@ -35,15 +35,32 @@ PYTHON = "/opt/job/bin/python"
             Program("script", ("train.py", "1")),
         ),
         ("python -m torch.distributed.run train.py", Program("script", ("train.py",))),
+        (
+            "python -m torch.distributed.launch train.py 1",
+            Program("script", ("train.py", "--local-rank=${local_rank}", "1")),
+        ),
+        (
+            "python -m torch.distributed.launch -m pkg.train 1",
+            Program("module", ("pkg.train", "--local-rank=${local_rank}", "1")),
+        ),
     ],
 )
 def test_commands(words: str, expected: Program) -> None:
     assert program_of(words.split()) == expected
 
 
+def test_a_rank_that_is_started_directly_is_told_its_number_too() -> None:
+    program = program_of("python -m torch.distributed.launch train.py 1".split())
+    said = program.argv_of_rank(PYTHON, 3)
+    assert said == (PYTHON, "-u", "train.py", "--local-rank=3", "1")
+    plain = program_of("train.py --local-rank=0".split())
+    assert plain.argv_of_rank(PYTHON, 3) == plain.argv(PYTHON)
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
+        ("python -m torch.distributed.launch --no-python ./a.out", "--use-env"),
         ("", "no command"),
         ("-m", "no module"),
         ("torchrun", "nothing to run"),

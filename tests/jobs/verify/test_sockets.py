@@ -233,3 +233,24 @@ def test_the_sockets_are_the_evidence() -> None:
         "rank 6 on n4 to 10.0.0.2:6000 on n2: no answer to a new connection, asked for 6 times",
         "rank 7 on n4 to 10.0.0.2:6000 on n2: data sent again 2 times without an acknowledgement",
     )
+
+
+LIES = {
+    "for-the-ranks-of-others": {
+        "rows": [[rank, SYN_SENT, address(4), 5000, address(2), 6000, 5] for rank in (0, 2, 4)],
+    },
+    "as-a-listener-of-others": {
+        "rows": [[None, SYN_RECV, address(2), 6000, address(1), 5000, 3]],
+    },
+    "with-the-addresses-of-others": {"own": [address(node) for node in range(1, 5)]},
+}
+
+
+@pytest.mark.parametrize("lie", list(LIES))
+@pytest.mark.parametrize("fault", [[], [(0, SYN_SENT, 1, 2, 5)]], ids=["healthy", "a-bad-link"])
+def test_a_node_speaks_for_itself_alone(lie: str, fault: list[Row]) -> None:
+    """Whatever n4 says about the others, the sockets lead to the same as without it."""
+    honest = looked(*fault)
+    lying = [event for event in honest if event.node != "n4"]
+    lying.append(at_node("n4", "sockets", 29.0, **{"rows": [], "own": [], **LIES[lie]}))
+    assert cuts(hung(*lying)) == cuts(hung(*honest))

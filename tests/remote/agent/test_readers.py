@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from clusterprep.remote.agent.look import answer
-from clusterprep.remote.agent.readers import MAX_FILES, NoAnswer, run
+from clusterprep.remote.agent.readers import FOLDERS, MAX_FILES, NoAnswer, run, search_path
 
 
 @pytest.mark.parametrize("path", ["", "/nowhere", ":/nowhere:"])
@@ -24,7 +25,36 @@ def test_what_the_session_puts_first_comes_first(
     (tmp_path / "sh").write_text("#!/bin/sh\necho own\n")
     (tmp_path / "sh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert run(["sh"])["out"] == "own\n"
+    ours = "own\n" if os.geteuid() != 0 else "system's\n"
+    assert run(["sh", "-c", 'echo "system\'s"'])["out"] == ours
+
+
+@pytest.mark.machine
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has users whose folders to distrust")
+def test_root_runs_no_tool_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where sudoers has no `secure_path`, PATH of root is the login user's."""
+    of_root, of_user, of_all, of_group = (tmp_path / name for name in ("root", "user", "all", "gr"))
+    linked, below = tmp_path / "linked", of_user / "below"
+    for folder in (of_root, of_user, of_all, of_group, below):
+        folder.mkdir()
+        (folder / "nft").write_text(f"#!/bin/sh\necho nft of {folder.name}; id -u\n")
+        (folder / "nft").chmod(0o755)
+    of_all.chmod(0o1777)
+    of_group.chmod(0o775)
+    os.chown(of_group, 0, 4711)
+    os.chown(of_user, 4711, 4711)
+    linked.symlink_to(of_user)
+    distrusted = [of_user, of_all, of_group, below, linked, linked / "below", Path("bin"), Path()]
+    monkeypatch.chdir(of_user)
+    monkeypatch.setenv("PATH", ":".join(map(str, distrusted)))
+    assert search_path() == list(FOLDERS)
+    with pytest.raises(NoAnswer, match="missing_tool"):
+        run(["nft-of-nowhere"])
+    monkeypatch.setenv("PATH", ":".join(map(str, [*distrusted, of_root])))
+    assert search_path() == [*FOLDERS, str(of_root)]
+    (of_root / "tool-of-root").write_text("#!/bin/sh\necho $PATH\n")
+    (of_root / "tool-of-root").chmod(0o755)
+    assert run(["tool-of-root"])["out"] == ":".join([*FOLDERS, str(of_root)]) + "\n"
 
 
 def test_the_folder_we_are_in_is_not_searched(

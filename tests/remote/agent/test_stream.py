@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,6 +61,69 @@ def test_a_client_without_the_secret_is_served_nothing(server: tuple[stream.Serv
     assert caught.value.reason == "refused"
     assert caught.value.why.startswith("small messages: ")
     assert measured(server[1])["pings"] == 50
+
+
+def children(server: stream.Server) -> int:
+    """The processes of the server's session besides itself."""
+    found = 0
+    for place in Path("/proc").glob("[0-9]*"):
+        letter, session = processes.process_stat(int(place.name))
+        found += session == server.pid and letter not in "ZX"
+    return found - 1
+
+
+@pytest.fixture
+def many() -> Iterator[contextlib.ExitStack]:
+    """Connections that end with the test."""
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def connect(many: contextlib.ExitStack, port: int, words: bytes = b"") -> socket.socket:
+    connection = many.enter_context(socket.create_connection(("127.0.0.1", port)))
+    if words:
+        connection.sendall(words)
+    return connection
+
+
+@pytest.mark.parametrize("words", [b"", TOKEN[:-1].encode(), b"x" * 32], ids=["", "part", "wrong"])
+def test_strangers_cost_no_process_and_keep_no_peer_out(
+    server: tuple[stream.Server, int], many: contextlib.ExitStack, words: bytes
+) -> None:
+    made, port = server
+    for _ in range(400):
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            connect(many, port, words)
+    assert measured(port)["pings"] == 50
+    assert children(made) <= 1, "that of the peer may still be ending"
+
+
+def test_strangers_hold_few_connections(
+    server: tuple[stream.Server, int], many: contextlib.ExitStack
+) -> None:
+    made, port = server
+    files = Path(f"/proc/{made.pid}/fd")
+    before = len(list(files.iterdir()))
+    for _ in range(300):
+        connect(many, port)
+    assert measured(port)
+    assert len(list(files.iterdir())) <= before + stream.MOST_STRANGERS + 2
+
+
+def test_peers_with_the_secret_start_few_processes(
+    server: tuple[stream.Server, int], many: contextlib.ExitStack
+) -> None:
+    """A node of the fleet has the secret, and may be hostile."""
+    made, port = server
+    for _ in range(stream.MOST_SERVED + 20):
+        ready = connect(many, port, TOKEN.encode() + b"p" * stream.PING)
+        with contextlib.suppress(ConnectionResetError):
+            ready.recv(1)  # it is served, or has been turned away
+    assert eventually(lambda: children(made) >= stream.MOST_SERVED)
+    assert children(made) == stream.MOST_SERVED
+    many.close()
+    assert eventually(lambda: children(made) == 0)
+    assert measured(port)["pings"] == 50
 
 
 def test_several_are_served_at_once_and_a_silent_one_holds_up_nobody(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 
 from clusterprep.errors import Unreached
 from clusterprep.model import Node
+from clusterprep.remote.transports.host_certificate import HostCertificate
 from clusterprep.remote.transports.ssh import SshTransport
 from tests.remote.transports.sshd import Sshd, fingerprint, keygen, new_key, public
 
@@ -291,3 +293,30 @@ def test_a_certified_node_whose_plain_key_is_known(
     assert says_hello(
         transport, signed.node(tmp_path, f"@cert-authority * {public(authority)}\n{signed.known()}")
     )
+
+
+@pytest.mark.parametrize(
+    ("principal", "host", "proves"),
+    [
+        ("n1", "n1", True),
+        ("n2", "n1", False),
+        ("n*", "n1", True),
+        ("*.example.com", "n1.example.com", True),
+        ("*.example.com", "n1.example.org", False),
+        ("n?", "n1", True),
+        ("N1", "n1", False),
+        ("!n2", "n1", False),
+        (None, "n1", False),
+    ],
+)
+def test_principals_are_compared_as_in_openssh(
+    principal: str | None, host: str, proves: bool, authority: Path, tmp_path: Path
+) -> None:
+    """As since 10.3: wildcards count, case counts, `!` negates nothing, no name is no host."""
+    key = new_key(tmp_path / "host")
+    names = () if principal is None else ("-n", principal)
+    keygen("-s", str(authority), "-I", "id", "-h", *names, str(key.with_suffix(".pub")))
+    text = (tmp_path / "host-cert.pub").read_text().split()[1]
+    certificate = HostCertificate.parse(base64.b64decode(text))
+    signer = base64.b64decode(public(authority).split()[1])
+    assert (certificate.objection(host, {signer}) is None) is proves

@@ -35,22 +35,39 @@ class Ends:
         pass
 
 
+SHELL = f"echo {bootstrap.SHELL_RUNS}; "
+
+
 @pytest.mark.parametrize(
-    ("command", "words"),
+    ("command", "reason", "words"),
     [
-        ("exit 3", "the session ended without a word"),
-        ("sleep 0.2; exit 0", "the session ended without a word"),
+        (SHELL + "exit 3", "no_python", "the session ended without a word"),
+        (SHELL + "sleep 0.2; exit 0", "no_python", "the session ended without a word"),
         (
-            "echo 'Could not find platform independent libraries' >&2; exit 1",
-            "platform independent libraries",
+            SHELL + "echo 'Could not find platform independent libraries' >&2; exit 1",
+            "no_python",
+            "^Python did not start: Could not find platform independent libraries$",
         ),
-        ("echo clusterprep-no-python", "no python3 was found"),
+        (SHELL + "echo clusterprep-no-python", "no_python", "no python3 was found"),
+        (
+            SHELL + "echo 'rbash: line 1: exec: restricted' >&2; exit 126",
+            "denied",
+            r"\(n1 says: rbash: line 1: exec: restricted\)$",
+        ),
+        (
+            "echo This account is currently not available.; exit 1",
+            "denied",
+            r"^the login shell of the login user does not run our command \(n1 says: This account",
+        ),
+        ("exit 1", "denied", r"\(n1 says: nothing\)$"),
     ],
 )
-def test_a_node_that_lets_us_in_and_starts_no_python_refuses_us(command: str, words: str) -> None:
+def test_a_node_that_lets_us_in_and_starts_no_python_refuses_us(
+    command: str, reason: str, words: str
+) -> None:
     with pytest.raises(Unreached, match=words) as error:
         open_link(Ends(command), NODE, ["look"], lambda node: None)
-    assert (error.value.reason, error.value.answered) == ("no_python", True)
+    assert (error.value.reason, error.value.answered) == (reason, True)
 
 
 def test_a_connection_that_broke_says_nothing_about_python() -> None:

@@ -134,3 +134,13 @@ def test_a_pipe_is_freed_by_the_last_thread_that_uses_it() -> None:
         os.fstat(descriptor)
     pipe.close()  # once more does no harm
     os.close(writing_end)
+
+
+def test_a_command_does_not_run_in_the_folder_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may write there could otherwise give root a file to run."""
+    monkeypatch.chdir(tmp_path)
+    channel = start("pwd")
+    assert read_all(channel) == b"/\n"
+    channel.close()

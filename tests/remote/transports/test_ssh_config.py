@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterprep.remote.transports.ssh_config import SshConfig, expand, hostname, tokens
+from clusterprep.remote.transports.ssh_config import SshConfig, hostname, tokens
+from clusterprep.remote.transports.ssh_tokens import expand
 from tests.support.operations import operations
 
 CONFIG = """
@@ -105,6 +106,65 @@ def test_the_same_answers_as_openssh(config: Path, name: str) -> None:
     ours = SshConfig.from_path(str(config)).lookup(name, {})
     assert shown(name, ours) == shown(name, theirs)
     assert ours["identityfile"] == theirs["identityfile"]
+
+
+CRITERIA = (
+    "host n1",
+    "!host n1",
+    "!originalhost n2",
+    "!user nobody-of-this-name",
+    "final",
+    "!final",
+    "canonical",
+    "!canonical",
+    "all",
+)
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_criteria_hold_and_hold_negated_as_in_openssh(criterion: str, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(f"Match {criterion}\n  HostKeyAlias held\nMatch final all\n")
+    theirs = of_openssh(path, "n1")
+    ours = SshConfig.from_path(str(path)).lookup("n1", {})
+    assert ours.get("hostkeyalias") == theirs.get("hostkeyalias"), criterion
+
+
+@pytest.mark.parametrize(
+    ("criterion", "holds"),
+    [
+        # OpenSSH asks for its own release, or for what it runs: that cannot be said here.
+        ("version OpenSSH_9*", False),
+        ("!version OpenSSH_9*", False),
+        ("command uptime", False),
+        ("!command uptime", False),
+        ("of-a-later-release x", False),
+        ("!of-a-later-release x", False),
+        ("localnetwork nonsense", False),
+        ("!localnetwork nonsense", False),
+        # Newer than the ssh of this test's machine may be.
+        ("localnetwork 127.0.0.0/8", True),
+        ("!localnetwork 127.0.0.0/8", False),
+        ("localnetwork 203.0.113.0/24", False),
+        ("!localnetwork 203.0.113.0/24", True),
+        ("localnetwork 203.0.113.0/24,127.0.0.0/8", True),
+        ("localnetwork=::1/128,127.0.0.0/8", True),
+        ("sessiontype exec", True),
+        ("!sessiontype exec", False),
+        ("!sessiontype shell", True),
+        ("tagged fast", True),
+        ("!tagged fast", False),
+        ("!tagged slow", True),
+        ("host=n1", True),
+        ("!host=n1", False),
+        ("!exec=false", True),
+    ],
+)
+def test_what_cannot_be_said_holds_neither_way(criterion: str, holds: bool, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(f"Tag fast\nMatch {criterion}\n  User held\n")
+    assert ("user" in SshConfig.from_path(str(path)).lookup("n1", {})) is holds
 
 
 def test_what_is_given_wins(config: Path) -> None:

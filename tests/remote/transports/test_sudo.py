@@ -12,6 +12,7 @@ import pytest
 
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node, SshSettings
+from clusterprep.remote.transports.secret_filter import HIDDEN
 from clusterprep.remote.transports.sudo import STDERR_SHOWN, SudoPassword, open_with_sudo
 
 NODES = [Node(f"n{number}", f"n{number}", number, SshSettings("alice")) for number in range(1, 33)]
@@ -153,6 +154,6 @@ def test_no_part_of_a_password_is_shown(secret: str, length: int) -> None:
     channel = Talkative(secret + "x" * length)
     with pytest.raises(Unreached) as error:
         open_with_sudo(channel, NODES[0], SudoPassword(secret))  # type: ignore[arg-type]
-    assert "…" in error.value.message
+    assert HIDDEN in error.value.message
     assert "sesame" not in error.value.message
     assert "Z" not in error.value.message

@@ -79,6 +79,10 @@ HOST = Cause(
     "fatal",
     title="The kernel killed a process for memory",
     message="A worker was killed because the host's or the container's memory ran out.",
+    doubt=(
+        "A worker ended suddenly, as by SIGKILL. The memory of the host or of the container may "
+        "have run out; a scheduler or a person may have killed it as well."
+    ),
     looks=(
         "The kernel's «Out of memory: Killed process», Slurm's oom_kill, a worker that ends by "
         "signal 9."
@@ -174,7 +178,8 @@ HOST = Cause(
             "signal: killed",
             r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>[\d, ]+)\) is killed by signal: Killed",
             "[rank1]: RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed.",
-            culprit="rank {rank}",
+            Weight.LIKELY,
+            "rank {rank}",
         ),
         Sign(
             "return code = -9",
@@ -233,6 +238,10 @@ SHM = Cause(
     message=(
         "Shared memory in /dev/shm is too small or full; NCCL and data loaders pass data through "
         "it."
+    ),
+    doubt=(
+        "Shared memory in /dev/shm may be too small or full; NCCL and data loaders pass data "
+        "through it."
     ),
     looks=(
         "«No space left on device» for a file of /dev/shm, «Bus error … insufficient shared "
