@@ -68,7 +68,7 @@ def test_labels_and_access_lists_stay_with_a_file_and_come_back_with_it(lab: Lab
     assert (texts(lab), attributes(host)) == (["old\n"] * 4, wanted)
 
 
-@pytest.mark.parametrize("command", ["rollback", "apply"])
+@pytest.mark.parametrize("command", ["rollback", pytest.param("apply", marks=pytest.mark.slow)])
 def test_a_disk_that_is_full_after_the_commit_keeps_no_node_from_the_end(
     lab: Lab, command: str
 ) -> None:
@@ -95,7 +95,9 @@ def test_a_disk_that_is_full_after_the_commit_keeps_no_node_from_the_end(
         assert host.run(["ls", "-A", "/srv/t"]).stdout.split() == ["x.conf"]
 
 
-@pytest.mark.parametrize("text", ["", '{"run": "of-another"}'])
+@pytest.mark.parametrize(
+    "text", ["", pytest.param('{"run": "of-another"}', marks=pytest.mark.slow)]
+)
 def test_a_damaged_record_stops_all_writing_until_one_command_moves_it_aside(
     lab: Lab, text: str
 ) -> None:

@@ -173,9 +173,14 @@ def read_manifest(folder):
         complete_manifest(manifest)
         refuse_unfit(manifest, os.path.basename(folder))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        why = error if text.strip() else "it is empty"
-        raise Stop("damaged", "%s cannot be read: %s" % (path, why))
+        raise damage(path, text, error)
     return manifest
+
+
+def damage(path, text, error):
+    """Return the Stop for a part of a run's record that holds no sense."""
+    why = "it has no %s" % error if isinstance(error, KeyError) else str(error)
+    return Stop("damaged", "%s cannot be read: %s" % (path, why if text.strip() else "it is empty"))
 
 
 def complete_manifest(manifest):
@@ -201,6 +206,8 @@ def refuse_unfit(manifest, run):
         raise ValueError("%r is no state of a run" % (manifest["state"],))
     for key in ("cluster", "undoes", "folders"):
         manifest[key]
+    if not isinstance(manifest["number"], int):
+        raise TypeError("%r is no number of a run" % (manifest["number"],))
     for entry in manifest["files"]:
         for key in ("path", "place", "removes", "beside", "backup", "after", "mode", "uid", "gid"):
             entry[key]
@@ -210,7 +217,7 @@ def all_runs(root):
     """Return (folder, manifest) of every run, oldest first, except runs that had not begun.
 
     They are ordered by number: the name of a run is made from the clock of a controller. Those
-    whose manifest cannot be read are left out; `damaged_runs` has them.
+    whose manifest cannot be read are left out; `examine_runs` has them.
     """
     found = []
     for folder in run_folders(root):
@@ -552,9 +559,11 @@ def commit(agent, request):
 def commit_entry(folder, entry, committed):
     """Put one file or value in place, and append its entry to `committed`."""
     place = entry["place"]
-    data, _ = current_state(entry)
+    data, access = current_state(entry)
     if data != read_stored(folder, entry["backup"]):
         raise changed_error(entry["path"], place, data, "since it was planned")
+    if not entry["running"]:
+        refuse_other_access(folder, entry, data, access)
     if entry["running"]:
         # Appended before it is set: the kernel may take another value than the one it is given.
         committed.append(entry)
@@ -568,6 +577,17 @@ def commit_entry(folder, entry, committed):
         os.rename(entry["beside"], place)
     committed.append(entry)
     sync_folder(os.path.dirname(place))
+
+
+def refuse_other_access(folder, entry, data, access):
+    """Raise Stop if owner, mode or attributes of a file changed since the new one was staged."""
+    place = entry["place"]
+    same = access == entry["was"]
+    if same and access is not None:
+        same = attributes_of(place) == stored_attributes(folder, entry)
+    if not same:
+        when = "in its owner, mode or attributes since it was planned"
+        raise changed_error(entry["path"], place, data, when)
 
 
 def settle(agent, request):
@@ -738,7 +758,10 @@ def is_kept(entry, old):
     link = entry.get("kept")
     if not link or not os.path.lexists(link):
         return False
-    data, state = current(link)
+    try:
+        data, state = current(link)
+    except Stop:  # somebody has put something else there
+        return False
     access = [stat.S_IMODE(state.st_mode), state.st_uid, state.st_gid]
     return data == old and access == entry["was"]
 
@@ -849,8 +872,7 @@ def read_steps(folder):
     try:
         return native(loads(text.decode("ascii")))
     except ValueError as error:
-        why = error if text.strip() else "it is empty"
-        raise Stop("damaged", "%s cannot be read: %s" % (path, why))
+        raise damage(path, text, error)
 
 
 def described_file(folder, entry):

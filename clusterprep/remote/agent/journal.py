@@ -81,6 +81,8 @@ def _read_run(path):
         raise ValueError("it is empty")
     manifest = loads(text)
     row = _row(manifest)
+    if not isinstance(row[3], int):
+        raise TypeError("%r is no number of a run" % (row[3],))
     folder, run = os.path.dirname(path), row[0]
     if run != os.path.basename(folder):
         raise ValueError("it is of run %s" % run)

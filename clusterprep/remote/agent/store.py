@@ -4,7 +4,7 @@ import fcntl
 import os
 
 from clusterprep.remote.agent.disk import Stop, guarded, make_folder, refuse_shared, replace_file
-from clusterprep.remote.agent.light import dumps
+from clusterprep.remote.agent.light import dumps, readable
 from clusterprep.remote.agent.results import moment
 
 
@@ -17,7 +17,7 @@ def store(agent, request):
     """
     path = request["path"]
     folder = os.path.dirname(path)
-    text = dumps(dict(request["results"], **moment()))
+    text = dumps(readable(dict(request["results"], **moment())))
     refuse_shared(path, request["root"])
     make_folder(folder)
     locked = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +187,27 @@ def test_attributes_are_kept_for_their_owner_alone_and_only_so_many(
     monkeypatch.setattr(disk, "MAX_ATTRIBUTES", 15)
     answer = node.ask("stage", NEXT, files=CHANGE)
     assert "has 16 bytes of extended attributes, and at most 15 are kept" in answer["why"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda place: place.chmod(0o600),
+        lambda place: os.setxattr(place, "user.origin", b"somebody else"),
+        pytest.param(lambda place: os.chown(place, NOBODY, NOBODY), marks=as_root),
+    ],
+)
+def test_a_mode_or_label_that_is_given_after_staging_is_not_lost(
+    node: Node, change: Callable[[Path], None]
+) -> None:
+    place = node.root / "etc/nccl.conf"
+    node.ask("stage", files=CHANGE)
+    change(place)
+    before = (attributes(place), place.stat().st_mode, place.stat().st_uid)
+    answer = node.ask("commit")
+    assert (answer["no"], "in its owner, mode or attributes" in answer["why"]) == ("changed", True)
+    assert (attributes(place), place.stat().st_mode, place.stat().st_uid) == before
+    assert (node.text(CONF), node.tree(), node.state()) == ("old\n", {"etc/nccl.conf"}, "undone")
 
 
 # ---------------------------------------------------------------- the old file itself

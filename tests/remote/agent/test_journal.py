@@ -156,6 +156,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: replaced(at, '{"run": "10", "cluster": "a", "state": "done"}'),
         "it has no 'files'",
     ),
+    "another-kind-of-number": (
+        lambda at: replaced(at, at.read_text().replace("{", '{"number": "1", ', 1)),
+        "'1' is no number of a run",
+    ),
     "an-unknown-state": (
         lambda at: replaced(at, at.read_text().replace("done", "gone")),
         "'gone' is no state of a run",
