@@ -67,6 +67,8 @@ class Fanout:
     Use it as a context manager: leaving it ends every agent.
     """
 
+    pulse_interval = PULSE_INTERVAL
+
     def __init__(
         self,
         inventory: Inventory,
@@ -75,7 +77,6 @@ class Fanout:
         password: Password,
         watch: Watch,
         budget: Budget | None = None,
-        pulse_interval: float = PULSE_INTERVAL,
     ) -> None:
         self.inventory = inventory
         self.links: dict[str, Link] = {}
@@ -84,7 +85,6 @@ class Fanout:
         self._password = password
         self._watch = watch
         self._budget = budget
-        self._pulse_interval = pulse_interval
         self._senders = Senders()
         # Parts of the agent that a new one is started with.
         self._parts: tuple[str, ...] = ("look",)
@@ -111,9 +111,9 @@ class Fanout:
     def _keep_sending(self) -> None:
         """Send signs of life, and see to it that nodes that take nothing hold up no others."""
         sent = time.monotonic()
-        while not self._closing.wait(min(HELD_UP, self._pulse_interval)):
+        while not self._closing.wait(min(HELD_UP, self.pulse_interval)):
             self._senders.relieve()
-            if time.monotonic() - sent < self._pulse_interval:
+            if time.monotonic() - sent < self.pulse_interval:
                 continue
             sent = time.monotonic()
             for link in list(self.links.values()):

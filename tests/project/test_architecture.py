@@ -69,6 +69,8 @@ WORLDLY = {
     "runtime.deadline": "listens to signals and the alarm clock",
     "survey.fanout": "starts threads and watches the clock",
     "survey.worker_pool": "runs work in threads",
+    "survey.senders": "sends in threads",
+    "runtime.user": "asks who the user of this process is",
     "survey.clock_sync": "reads the clock of this machine",
     "cli.commands.session": "notes when a command began",
     "cli.commands.report": "takes the time of a run",

@@ -82,19 +82,17 @@ class Watch:
     def step(self, node: str, outcome: str, seconds: float | None = None) -> None: ...
 
 
+class Lively(Fanout):
+    pulse_interval = 0.1
+
+
 @contextmanager
 def connected(*names: str) -> Iterator[tuple[Fanout, Ways]]:
     """Agents that are up, and ways that are bad from then on."""
     nodes = tuple(Node(name, name, index) for index, name in enumerate(names))
     ways = Ways()
-    with Fanout(
-        Inventory("ways", nodes),
-        {"ssh": ways},
-        64,
-        lambda node: None,
-        Watch(),
-        pulse_interval=0.1,
-    ) as fanout:
+    inventory = Inventory("ways", nodes)
+    with Lively(inventory, {"ssh": ways}, 64, lambda node: None, Watch()) as fanout:
         fanout.survey(plan_queries([], registry.facts()))
         assert set(fanout.links) == set(names)
         ways.turn.set()
