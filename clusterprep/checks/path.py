@@ -11,6 +11,7 @@ from clusterprep.facts.pairs import Dial
 from clusterprep.model.pair_schedule import coverage
 from clusterprep.model.units import format_duration, parse_duration
 from clusterprep.nccl.interfaces import choose
+from clusterprep.remedies import sentence, shell_line
 
 SLOWER = 4.0  # times what is usual: racks apart are twice or three times as far as neighbours
 LARGEST = 65535  # bytes of an IPv4 packet
@@ -148,7 +149,7 @@ def _packet_failure(cause: Cause, mtus: Mapping[str, int]) -> Outcome:
         problem = "packets as large as the sender makes them do not fit the other end"
         message = f"{problem}, between {between}; TCP adapts"
         ends = f"{first.dialer} and {first.listener}"
-        cure = f"ip link set dev INTERFACE mtu SIZE   # the same on {ends}"
+        cure = shell_line("ip link set dev INTERFACE mtu SIZE   # the same on {ends}", ends=ends)
         return Outcome(
             "fail",
             cause.nodes,
@@ -162,9 +163,13 @@ def _packet_failure(cause: Cause, mtus: Mapping[str, int]) -> Outcome:
     if is_pair:
         seen = f"{seen} on {arrow}"
     message = f"full-size packets do not get through between {between}, small ones do"
-    ping = f"ping -M do -s {wanted_size - HEADERS} {first.address}"
-    advice = "then the MTU of the switch ports between them"
-    cure = f"{ping}   # from {first.dialer}; {advice}"
+    cure = shell_line(
+        "ping -M do -s {size} {address}"
+        "   # from {dialer}; then the MTU of the switch ports between them",
+        size=wanted_size - HEADERS,
+        address=first.address,
+        dialer=first.dialer,
+    )
     return Outcome(
         "fail",
         cause.nodes,
@@ -290,7 +295,11 @@ def _latency_failures(
         message = f"round trips between {ends} are slow"
         least = min(pairs[_pair(dial)] for dial in cause.failed)
         seen = format_duration(least)
-        cure = f"mtr -rwz {first.address}   # from {first.dialer}: where is the time lost?"
+        cure = shell_line(
+            "mtr -rwz {address}   # from {dialer}: where is the time lost?",
+            address=first.address,
+            dialer=first.dialer,
+        )
         yield Outcome(
             "fail",
             cause.nodes,
@@ -326,8 +335,10 @@ PATH_MTU = Check(
     "its own connection. Where it does not come, smaller ones find the largest that does. An "
     "interface with a smaller MTU than its peers fails too: TCP adapts to it, and nothing else "
     "does.",
-    remedy="set the MTU of the switch ports on the way to that of the interfaces, or make the "
-    "interfaces' equal",
+    remedy=sentence(
+        "set the MTU of the switch ports on the way to that of the interfaces, or make the "
+        "interfaces' equal"
+    ),
     proof=Proof(
         "net.dials",
         lambda dials: tuple(replace(dial, carried=1500, path_mtu=9000) for dial in dials),
@@ -345,7 +356,7 @@ LATENCY = Check(
     how="The shortest round trip that the kernels saw on the connections of the port matrix, both "
     "directions of a pair together, against the lower quartile of all pairs: more than four times "
     "as long and half a millisecond more. `require: {net.latency: 1ms}` sets the limit.",
-    remedy="mtr -rwz ADDRESS   # where is the time lost?",
+    remedy=shell_line("mtr -rwz ADDRESS   # where is the time lost?"),
     wants=parse_duration,
     proof=Proof("net.dials", _with_slow_node, between=True),
 )

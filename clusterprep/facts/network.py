@@ -8,6 +8,7 @@ from typing import Any
 
 from clusterprep.facts import Fact, file
 from clusterprep.model import Read
+from clusterprep.remote.untrusted import require_device_name
 
 ARPHRD_ETHER, ARPHRD_INFINIBAND = 1, 32  # linux/if_arp.h
 IFF_UP, IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
@@ -93,13 +94,13 @@ def _interface(row: dict[str, Any]) -> Interface:
     if not first_is_usable:
         first = _with_prefix(every_ipv4[0])
     return Interface(
-        name=row["name"],
+        name=require_device_name(row["name"]),
         up=bool(flags & IFF_UP),
         running=is_operational and row["carrier"] != "0",
         loopback=bool(flags & IFF_LOOPBACK),
         physical=row["physical"],
         bridge=row["bridge"],
-        master=row["master"],
+        master=None if row["master"] is None else require_device_name(row["master"]),
         mtu=int(row["mtu"]),
         speed=_speed(row["speed"]),
         infiniband=kind == ARPHRD_INFINIBAND,

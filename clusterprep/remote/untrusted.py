@@ -9,6 +9,8 @@ from typing import Any
 
 LONGEST = 300  # characters of a node's own text in a message
 LARGEST = 1 << 63
+LONGEST_INTERFACE = 15  # IFNAMSIZ of linux/if.h, without the zero byte
+LONGEST_DEVICE = 63  # IB_DEVICE_NAME_MAX of rdma/ib_verbs.h, likewise
 
 
 def require_integer(value: object, least: int = 0, most: int = LARGEST) -> int:
@@ -34,6 +36,19 @@ def require_text(value: object, longest: int) -> str:
     if not isinstance(value, str) or len(value) > longest:
         raise ValueError(f"{value!r:.40} is not a text of at most {longest} characters")
     return value
+
+
+def require_device_name(value: object, longest: int = LONGEST_INTERFACE) -> str:
+    """Return `value` if the kernel takes it for the name of a device. Raises ValueError.
+
+    As `dev_valid_name` of Linux, net/core/dev.c: no slash, colon or white space. A control
+    character would pass there, and no honest device has one.
+    """
+    name = require_text(value, longest)
+    is_one = name not in ("", ".", "..") and name.isprintable()
+    if not is_one or any(letter in "/: " for letter in name):
+        raise ValueError(f"{name!r:.40} is no name of a device")
+    return name
 
 
 def as_list(value: object) -> list[Any]:

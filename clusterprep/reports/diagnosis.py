@@ -81,6 +81,8 @@ def _cause(found: DiagnosedCause) -> Json:
     row["lines"] = _quoted(found.lines)
     row["message"] = clean(found.message)
     row["remedy"] = found.cause.remedy
+    if found.cause.remedy.note:
+        row["note"] = found.cause.remedy.note
     row["check"] = found.cause.check
     if found.live:
         row["now"] = [clean(sentence) for sentence in found.live]
@@ -148,8 +150,8 @@ def _write_cause_head(page: ReportPage, found: DiagnosedCause) -> None:
 
 
 def _write_remedy(page: ReportPage, found: DiagnosedCause) -> None:
-    remedy: Part = (found.cause.remedy, "cyan")
-    page.row(("    fix:", "dim"), remedy, keep=True)
+    remedy = found.cause.remedy
+    page.fix(remedy, remedy.note, "cyan")
     check = found.cause.check
     if check:
         page.row(("  check:", "dim"), f"{check} finds this before the job starts")
