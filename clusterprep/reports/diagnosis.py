@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from clusterprep.errors import InputError
 from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis, LogLine
 from clusterprep.model import Json
+from clusterprep.remedies import NOTE, Remedy
 from clusterprep.reports.plain import clean, pluralize, safe_text
 
 if TYPE_CHECKING:
@@ -80,13 +81,19 @@ def _cause(found: DiagnosedCause) -> Json:
         row["culprit"] = clean(found.culprit)
     row["lines"] = _quoted(found.lines)
     row["message"] = clean(found.message)
-    row["remedy"] = found.cause.remedy
-    if found.cause.remedy.note:
-        row["note"] = found.cause.remedy.note
+    row["remedy"] = _remedy(found.cause.remedy)
     row["check"] = found.cause.check
     if found.live:
         row["now"] = [clean(sentence) for sentence in found.live]
     return row
+
+
+def _remedy(remedy: Remedy) -> str:
+    """Return the line with its note as a comment, for the keys of a row are fixed.
+
+    Remedies of causes are ours, and hold no word of a log.
+    """
+    return f"{remedy}{NOTE}{remedy.note}" if remedy.note else str(remedy)
 
 
 def _quoted(lines: Iterable[LogLine]) -> list[Json]:
