@@ -16,6 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
+from clusterprep.remedies import NO_REMEDY, Remedy
+
 Error = TypeVar("Error", bound="ClusterprepError")
 
 
@@ -170,7 +172,7 @@ class Unreached(ClusterprepError):
         }
     )
 
-    def __init__(self, reason: str, detail: str, remedy: str = "") -> None:
+    def __init__(self, reason: str, detail: str, remedy: Remedy = NO_REMEDY) -> None:
         super().__init__(detail)
         self.reason = reason
         self.remedy = remedy

@@ -20,6 +20,7 @@ from typing import Any
 
 from clusterprep.model import NOT_ASKED, Fleet, Inventory, Node, Severity, Verdict
 from clusterprep.model.nodeset import fold
+from clusterprep.remedies import Remedy
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 EQUAL = "equal on all nodes"
@@ -35,7 +36,7 @@ class Outcome:
     message: str
     seen: str = ""
     wanted: str = ""
-    remedy: str | None = None
+    remedy: Remedy | None = None
     reason: str | None = None
     severity: Severity | None = None
 
@@ -91,7 +92,7 @@ def failed(
     message: str,
     seen: str = "",
     wanted: str = "",
-    remedy: str | None = None,
+    remedy: Remedy | None = None,
     severity: Severity | None = None,
 ) -> Outcome:
     """Return a failure of one node. `remedy` and `severity` default to the check's own."""
@@ -113,7 +114,7 @@ def unknown(
     reason: str,
     seen: str = "",
     wanted: str = "",
-    remedy: str | None = None,
+    remedy: Remedy | None = None,
     severity: Severity | None = None,
 ) -> Outcome:
     """Return that one node could not be judged, and the reason."""
@@ -224,7 +225,7 @@ class Check:
     title: str
     why: str
     how: str
-    remedy: str
+    remedy: Remedy
     tags: tuple[str, ...] = field(default=())
     grave: Callable[[Fleet, Node], bool] = lambda fleet, node: False
     wants: Callable[[str], object] = str
@@ -296,7 +297,7 @@ def uniform(
     values: Mapping[str, str],
     what: str,
     fleet_size: int,
-    remedy: str | None = None,
+    remedy: Remedy | None = None,
     about: Collection[str] | None = None,
 ) -> list[Outcome]:
     """Return whether a value is equal on all nodes, where no right value is declared.
@@ -321,7 +322,7 @@ def uniform_by_kind(
     context: CheckContext,
     values: Mapping[str, str],
     what: str,
-    remedy: str | None = None,
+    remedy: Remedy | None = None,
     about: Collection[str] | None = None,
     exempt: Collection[str] = (),
 ) -> Iterable[Outcome]:
@@ -375,7 +376,7 @@ def as_wanted(
 
 
 def _compare(
-    values: Mapping[str, str], what: str, fleet_size: int, remedy: str | None
+    values: Mapping[str, str], what: str, fleet_size: int, remedy: Remedy | None
 ) -> list[Outcome]:
     """Return `uniform` for all nodes: one outcome if they agree or have no majority, else two."""
     nodes = tuple(values)

@@ -18,6 +18,7 @@ from clusterprep.checks import (
 )
 from clusterprep.facts.cpu import Governor
 from clusterprep.model import Node
+from clusterprep.remedies import shell_line
 
 # Drivers under which the processor itself chooses its clock, and the governor `powersave` does not
 # limit it: the energy preference decides instead. Linux, Documentation/admin-guide/pm/
@@ -25,7 +26,7 @@ from clusterprep.model import Node
 SELF_GOVERNED = ("intel_pstate", "amd-pstate-epp")
 # Energy preferences that leave no clock unused; 0 is the number behind the word.
 FULL_CLOCK = ("performance", "0")
-PERFORMANCE = (
+PERFORMANCE = shell_line(
     "cpupower frequency-set -g performance   # for good: tuned-adm profile throughput-performance"
 )
 
@@ -59,7 +60,7 @@ def governor(context: CheckContext, node: Node, governors: tuple[Governor, ...])
         seen += f" on {_policies(slow)} of {_policies(governors)} policies"
     if required:
         message = "the governor is not what the inventory requires"
-        remedy = f"cpupower frequency-set -g {required}"
+        remedy = shell_line("cpupower frequency-set -g {required}", required=required)
     else:
         message = "the processors' clock follows the load"
         remedy = PERFORMANCE
@@ -116,8 +117,10 @@ MODEL = Check(
     "nodes and PCIe lanes and loads data more slowly; the slowest node sets the pace of all.",
     how="Model, sockets, cores and processors that are online, from /proc/cpuinfo and /sys; equal "
     "in machines of a kind, or of the model that `require: {cpu.model: …}` names.",
-    remedy="lscpu; dmesg | grep -i smpboot   # firmware set-up: sockets, SMT; else an inventory "
-    "of their own",
+    remedy=shell_line(
+        "lscpu; dmesg | grep -i smpboot   # firmware set-up: sockets, SMT; else an inventory "
+        "of their own"
+    ),
     proof=Proof("cpu.processors", lambda cpus: replace(cpus, cpus=cpus.cores)),
 )
 GOVERNOR = Check(

@@ -22,6 +22,7 @@ from clusterprep.facts.gpu import Nvml
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Node
 from clusterprep.model.versions import conditions_of, leading_numbers, satisfies
+from clusterprep.remedies import Remedy, noted, sentence, shell_line
 
 # The oldest Linux driver that runs a major version of CUDA, by minor-version compatibility: CUDA
 # release notes, table «CUDA Toolkit and Minimum Required Driver Version», and
@@ -86,7 +87,8 @@ def _compare_with_driver(node: Node, cuda: str, nvml: Nvml, libcuda: str | None)
         return passed(node, message, f"{seen}, {libcuda}", wanted)
     needed = minimum or "one for this CUDA"
     driver_cuda = ".".join(map(str, supported))
-    remedy = f"upgrade the driver to {needed}; or {_other_wheel(node, driver_cuda)}"
+    wheel = _other_wheel(node, driver_cuda)
+    remedy = noted(wheel, "or upgrade the driver to {version}", version=needed)
     return failed(
         node,
         "the driver is too old for the CUDA of torch",
@@ -116,12 +118,16 @@ def _compat_driver(libcuda: str | None) -> tuple[int, ...]:
     return leading_numbers(match[1]) if match else ()
 
 
-def _other_wheel(node: Node, cuda: str) -> str:
+def _other_wheel(node: Node, cuda: str) -> Remedy:
     numbers = leading_numbers(cuda.lstrip("=><~! "))
     build = "a build for an older CUDA"
     if len(numbers) > 1:
         build = f"the +cu{numbers[0]}{numbers[1]} build"
-    return f"{node.python} -m pip install torch==VERSION   # {build}"
+    return shell_line(
+        "{python} -m pip install torch==VERSION   # {build}",
+        python=node.python,
+        build=build,
+    )
 
 
 def _has_gpus(node: Node, nvml: Nvml | None) -> bool:
@@ -190,9 +196,10 @@ def _newer_than_driver(context: CheckContext, node: Node, version: str | None) -
     if supported and installed and installed[0] > supported[0]:
         message = "the CUDA toolkit is newer than the driver: what it builds does not run here"
         wanted = f"{supported[0]}.x, as the driver's {nvml.cuda}"
-        remedy = (
+        remedy = shell_line(
             "ls -d /usr/local/cuda-*; update-alternatives --config cuda"
-            f"   # or a driver for CUDA {installed[0]}"
+            "   # or a driver for CUDA {version}",
+            version=installed[0],
         )
         yield failed(
             node,
@@ -215,7 +222,7 @@ RUNTIME = Check(
     "runs older CUDA, and newer ones of its major version from 450.80.02 (11.x), 525.60.13 "
     "(12.x), 580.65.06 (13.x) on. A libcuda of the forward-compatibility package counts where the "
     "loader finds it first. `require: cuda` is the CUDA of torch.",
-    remedy="upgrade the driver, or install the torch that is built for the driver's CUDA",
+    remedy=sentence("upgrade the driver, or install the torch that is built for the driver's CUDA"),
     wants=conditions_of,
     proof=Proof("torch.build", lambda build: replace(build, cuda="99.0")),
 )
@@ -230,8 +237,10 @@ TOOLKIT = Check(
     how="/usr/local/cuda/version.json (version.txt before CUDA 11.1), where the default link "
     "leads; equal on nodes of a kind, and no newer major version than the driver's CUDA. "
     "`require: {cuda.toolkit: '>=12.4'}` wants versions.",
-    remedy="ls -l /usr/local/cuda; ls -d /usr/local/cuda-*   # point the link to the version of "
-    "the other nodes",
+    remedy=shell_line(
+        "ls -l /usr/local/cuda; ls -d /usr/local/cuda-*   # point the link to the version of "
+        "the other nodes"
+    ),
     wants=conditions_of,
     proof=Proof("cuda.toolkit", lambda _: "11.8.0"),
 )

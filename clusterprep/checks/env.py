@@ -6,6 +6,7 @@ name exist.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -25,8 +26,10 @@ from clusterprep.checks import (
 from clusterprep.facts.environment import Paths, Setting, in_effect
 from clusterprep.facts.rdma import ENV_FILES, RdmaDevice
 from clusterprep.model import Absent, EnvValue, Severity
+from clusterprep.model.secrets import REDACTED
 from clusterprep.nccl.environment import FACTS, planned_environment
 from clusterprep.nccl.variables.variables import conf_file_has_effect, registry
+from clusterprep.remedies import Remedy, shell_line
 
 UNSET = "unset"
 OURS = frozenset(ENV_FILES.values())
@@ -71,15 +74,47 @@ def place(setting: Setting) -> str:
     return f"{setting.file} line {setting.line}"
 
 
-def removal_command(setting: Setting) -> str:
-    """Return a command that removes a setting, or that finds it."""
+def removal_command(setting: Setting) -> Remedy:
+    """Return a command that comments a setting out, or one that finds it.
+
+    The line is found by its text and never by its number: pasted twice, after another fix or on
+    another node, the command changes no other line.
+    """
     if setting.file is None:
-        files = "/etc/environment /etc/profile.d /etc/ssh ~/.bashrc ~/.profile"
-        return f"grep -rn {setting.name} {files}   # take it out"
-    if setting.line is None:
-        return f"grep -n {setting.name} {setting.file}   # take it out"
-    command = f"sed -i '{setting.line}d' {setting.file}"
-    return f"{command}   # or put the value under env: of the inventory"
+        return shell_line(
+            "grep -rn {name} /etc/environment /etc/profile.d /etc/ssh ~/.bashrc ~/.profile"
+            "   # take it out",
+            name=setting.name,
+        )
+    if setting.line is None or not _can_be_matched(setting):
+        return shell_line(
+            "grep -n {name} {file}   # take it out", name=setting.name, file=setting.file
+        )
+    return shell_line(
+        "sed -i --follow-symlinks -E {script} {file}"
+        "   # comments line {line} out; or put the value under env: of the inventory",
+        script=f"s/^{_assignment(setting)}$/# &/",
+        file=setting.file,
+        line=setting.line,
+    )
+
+
+def _can_be_matched(setting: Setting) -> bool:
+    """Return whether the text of the line can be told from the value."""
+    return setting.value.isprintable() and REDACTED not in setting.value
+
+
+def _assignment(setting: Setting) -> str:
+    """Return a regular expression of sed for a line that only makes this setting."""
+    prefix = r"\s*(export\s+|Environment=)?"
+    name, value = escape_for_sed(setting.name), escape_for_sed(setting.value)
+    # \x27 is the single quote.
+    return rf"{prefix}[\x22\x27]?{name}=[\x22\x27]?{value}[\x22\x27]?\s*"
+
+
+def escape_for_sed(text: str) -> str:
+    """Return an extended regular expression of sed that matches only this text, for s/…/."""
+    return re.sub(r"[][\\.^$*+?(){}|/]", r"\\\g<0>", text)
 
 
 def settings_by_place(paths: Paths) -> dict[Setting, tuple[str, ...]]:
@@ -381,8 +416,10 @@ SHADOW = Check(
     how="What login shells, ssh commands, services, slurmd, a container and NCCL's own files give "
     "to the job's user, with file and line, against the values that apply writes. Start-up files "
     "run as that user, with a limit of 4 s.",
-    remedy="sed -i '/NCCL_/d' ~/.bashrc   # the file that is named, or put the value under env: "
-    "of the inventory",
+    remedy=shell_line(
+        "grep -n NCCL_ ~/.bashrc   # out of the file that is named, or put the value under env: "
+        "of the inventory"
+    ),
     proof=Proof(
         "env.paths", with_settings("login shell", Setting("NCCL_DEBUG", "INFO", BASHRC, 3))
     ),
@@ -398,7 +435,9 @@ UNIFORM = Check(
     how="For every launch path the variables that the registry marks as equal in a job, NCCL's "
     "own files behind the process's environment; unset counts as the default. Those that may "
     "differ between nodes are not compared.",
-    remedy="clusterprep apply INVENTORY   # after the lines that env.shadow names are gone",
+    remedy=shell_line(
+        "clusterprep apply INVENTORY   # after the lines that env.shadow names are gone"
+    ),
     proof=Proof(
         "env.paths", with_settings("login shell", Setting("NCCL_BUFFSIZE", "8388608", BASHRC, 3))
     ),
@@ -415,7 +454,9 @@ DEVICES = Check(
     "path, resolved as their readers do: by prefix unless the list begins with =, lists that "
     "begin with ^ exclude, gloo takes whole names. A prefix that takes another device by accident "
     "is a warning.",
-    remedy="ls /sys/class/infiniband /sys/class/net   # write names of these, with = in front",
+    remedy=shell_line(
+        "ls /sys/class/infiniband /sys/class/net   # write names of these, with = in front"
+    ),
     proof=Proof(
         "env.paths", with_settings("login shell", Setting("TP_SOCKET_IFNAME", "eth9", BASHRC, 3))
     ),

@@ -26,10 +26,11 @@ from clusterprep.checks.env import (
 )
 from clusterprep.facts.environment import Paths, Setting
 from clusterprep.model import Node
+from clusterprep.remedies import Remedy, shell_line
 
 NAME = "CUDA_VISIBLE_DEVICES"
-REMEDY = (
-    "clusterprep apply INVENTORY   # with gpus: {count: …, use: …}; "
+REMEDY = shell_line(
+    "clusterprep apply INVENTORY   # with gpus: {{count: …, use: …}}; "
     "or take the line out that sets it"
 )
 EMPTY = "«»"
@@ -138,7 +139,8 @@ def _judge_node(context: CheckContext, node: Node) -> Iterable[Outcome]:
     declared = _declared_value(context, node)
     seen = _seen(context, node)
     setting = _first_setting(settings_by_place(paths))
-    where, remedy = "", None
+    where = ""
+    remedy: Remedy | None = None
     if setting is not None:
         where = f" ({place(setting)})"
         remedy = removal_command(setting)

@@ -18,6 +18,7 @@ from clusterprep.facts.environment import Setting
 from clusterprep.model import EnvSetting, EnvValue, Node
 from clusterprep.nccl.environment import FACTS, planned_environment
 from clusterprep.nccl.lint.leftovers import cost_of_leftover
+from clusterprep.remedies import shell_line
 
 # The ten of gpud (components/accelerator/nvidia/bad-envs), and two that stop or slow every job
 # that has them.
@@ -190,8 +191,9 @@ BAD_CUDA = Check(
     "CUDA_DEVICE_WAITS_ON_EXCEPTION a fault becomes a hang. They are easily forgotten.",
     how="The names that make CUDA wait, dump or profile, in every launch path, set to anything "
     "but 0; what `env:` declares is left alone.",
-    remedy="grep -rn CUDA_LAUNCH_BLOCKING /etc/environment /etc/profile.d ~/.bashrc   # take it "
-    "out",
+    remedy=shell_line(
+        "grep -rn CUDA_LAUNCH_BLOCKING /etc/environment /etc/profile.d ~/.bashrc   # take it out"
+    ),
     proof=Proof(
         "env.paths", with_settings("login shell", Setting("CUDA_LAUNCH_BLOCKING", "1", BASHRC, 3))
     ),
@@ -207,8 +209,10 @@ NCCL_DEBUG = Check(
     "behind they cost most of the bandwidth, and on some nodes alone they can hang the job.",
     how="Switches that turn transports off, force algorithms or write traces, in every launch "
     "path, other than what apply would write or `env:` declares.",
-    remedy="grep -rn NCCL_ /etc/environment /etc/profile.d ~/.bashrc ~/.nccl.conf   # out, or "
-    "declared under env:",
+    remedy=shell_line(
+        "grep -rn NCCL_ /etc/environment /etc/profile.d ~/.bashrc ~/.nccl.conf   # out, or "
+        "declared under env:"
+    ),
     proof=Proof(
         "env.paths", with_settings("login shell", Setting("NCCL_P2P_DISABLE", "1", BASHRC, 3))
     ),
@@ -225,7 +229,7 @@ LD_PATH = Check(
     how="LD_PRELOAD with libnccl or libcuda, and folders of LD_LIBRARY_PATH outside the system's "
     "that hold libnccl.so or a stub, in every launch path. Which NCCL torch then loads is for "
     "nccl.torch.",
-    remedy="grep -rn LD_ /etc/environment /etc/profile.d ~/.bashrc   # take it out",
+    remedy=shell_line("grep -rn LD_ /etc/environment /etc/profile.d ~/.bashrc   # take it out"),
     proof=Proof(
         "env.paths",
         with_settings("login shell", Setting("LD_PRELOAD", "/opt/nccl/libnccl.so.2", BASHRC, 3)),

@@ -5,7 +5,7 @@ The rules see each launch path as a file with one setting per line.
 
 from __future__ import annotations
 
-import shlex
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
@@ -14,6 +14,7 @@ from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, pass
 from clusterprep.checks.env import (
     BASHRC,
     describe_setting,
+    escape_for_sed,
     known_settings,
     place,
     removal_command,
@@ -41,6 +42,7 @@ from clusterprep.nccl.lint import (
 )
 from clusterprep.nccl.lint.read import read
 from clusterprep.nccl.variables.variables import is_read_by_nccl_or_plugin
+from clusterprep.remedies import Remedy, placed, shell_line
 
 MAX_FAILURES = 50  # of one check about one node; more of them have one cause
 
@@ -269,7 +271,7 @@ def _wrong_lines(node: Node, path: str, text: str, versions: Versions) -> Iterab
     """Yield a failure for each line of a file of NCCL's that is not read as it was meant."""
     for remark in conf.judge(read(text, "nccl.conf"), versions):
         message = f"{path}:{remark.line}: {remark.message}"
-        remedy = _correcting_command(path, remark)
+        remedy = _correcting_command(path, text, remark)
         yield failed(
             node,
             message,
@@ -279,16 +281,28 @@ def _wrong_lines(node: Node, path: str, text: str, versions: Versions) -> Iterab
         )
 
 
-def _correcting_command(path: str, remark: Remark) -> str:
-    """Return a command that corrects a line, or shows it where the right value is not known."""
-    quoted_path = shlex.quote(path)
+def _correcting_command(path: str, text: str, remark: Remark) -> Remedy:
+    """Return a command that corrects a line, or shows it where the right value is not known.
+
+    The line is found by its text and never by its number: pasted twice, after another fix or on
+    another node, the command changes no other line.
+    """
     if remark.remedy.endswith(" FILE"):
-        command = remark.remedy.removesuffix("FILE")
-        return f"{command}{quoted_path}"
-    if not remark.remedy or not _is_certain(remark.wanted):
-        return f"sed -n {remark.line}p {quoted_path}   # {remark.wanted}"
-    script = shlex.quote(f"{remark.line}c\\{remark.wanted}")
-    return f"sed -i {script} {quoted_path}"
+        return placed(remark.remedy, FILE=path)
+    line = text.split("\n")[remark.line - 1].removesuffix("\r")
+    if not remark.remedy or not _is_certain(remark.wanted) or REDACTED in line:
+        return shell_line(
+            "sed -n {number}p {file}   # {wanted}",
+            number=remark.line,
+            file=path,
+            wanted=remark.wanted,
+        )
+    replacement = re.sub(r"[\\&/]", r"\\\g<0>", remark.wanted)
+    return shell_line(
+        "sed -i --follow-symlinks -E {script} {file}",
+        script=f"s/^{escape_for_sed(line)}$/{replacement}/",
+        file=path,
+    )
 
 
 def _is_certain(line: str) -> bool:
@@ -316,7 +330,7 @@ UNKNOWN = Check(
     how="Names of every launch path that start with NCCL_, TORCH_NCCL_ or OFI_NCCL_, or nearly "
     "so, against the names that releases of NCCL up to 2.32, torch up to 2.15 and aws-ofi-nccl "
     "read, and those in the libnccl of the node.",
-    remedy="clusterprep lint FILE   # of the file that is named",
+    remedy=shell_line("clusterprep lint FILE   # of the file that is named"),
     proof=Proof(
         "env.paths", with_settings("login shell", Setting("NCCL_SOKET_IFNAME", "eth0", BASHRC, 3))
     ),
@@ -334,7 +348,7 @@ DEPRECATED = Check(
     how="Names of every launch path against the releases of NCCL and torch that are installed: "
     "NCCL_BLOCKING_WAIT has been TORCH_NCCL_BLOCKING_WAIT since torch 2.2, NCCL_TREE_THRESHOLD is "
     "gone since NCCL 2.5.",
-    remedy="clusterprep explain NCCL_BLOCKING_WAIT   # says the new name",
+    remedy=shell_line("clusterprep explain NCCL_BLOCKING_WAIT   # says the new name"),
     proof=Proof(
         "env.paths", with_settings("login shell", Setting("NCCL_ENABLE_TIMING", "1", BASHRC, 3))
     ),
@@ -361,7 +375,7 @@ NO_EFFECT = Check(
     "numbers by strtoll, words by their lists, ranges, names that came with a later release, and "
     "pairs that undo each other. From 2.30 the node's own NCCL says of some variables whether it "
     "took the value.",
-    remedy="clusterprep lint FILE   # of the file that is named",
+    remedy=shell_line("clusterprep lint FILE   # of the file that is named"),
     proof=Proof(
         "env.paths", with_settings("login shell", Setting("NCCL_VERSION", "2.11.4-1", BASHRC, 3))
     ),
@@ -378,6 +392,6 @@ CONF_FILES = Check(
     how="/etc/nccl.conf, ~/.nccl.conf of the job's user and the file in NCCL_CONF_FILE, line by "
     "line by NCCL's rules: NAME=value from the first column, # in the first column, values of at "
     "most 1023 bytes.",
-    remedy="clusterprep lint /etc/nccl.conf",
+    remedy=shell_line("clusterprep lint /etc/nccl.conf"),
     proof=Proof("env.etc_conf", lambda text: " NCCL_DEBUG=WARN\n"),
 )

@@ -19,8 +19,9 @@ from clusterprep.checks import (
 )
 from clusterprep.model import Node, Severity
 from clusterprep.nccl.interfaces import IPV6, Choice, Pick, choose, has_rdma, may_have_rdma
+from clusterprep.remedies import Remedy, sentence, shell_line
 
-DECLARE = "set `interfaces: {nccl: NAME}` for these nodes in the inventory"
+DECLARE = sentence("set `interfaces: {{nccl: NAME}}` for these nodes in the inventory")
 
 
 def iface_choice(context: CheckContext) -> Iterable[Outcome]:
@@ -111,7 +112,7 @@ def _judge_required(node: Node, pick: Pick, wanted: str) -> Outcome:
     )
 
 
-def _remedy_of_mtu(outcome: Outcome, choice: Choice) -> str | None:
+def _remedy_of_mtu(outcome: Outcome, choice: Choice) -> Remedy | None:
     """Return a command for the nodes that differ, if there is a usual MTU to set."""
     if outcome.verdict != "fail" or not outcome.wanted.isdigit():
         return None
@@ -119,8 +120,12 @@ def _remedy_of_mtu(outcome: Outcome, choice: Choice) -> str | None:
     return _set_mtu(first.name, outcome.wanted)
 
 
-def _set_mtu(interface: str, mtu: str) -> str:
-    return f"ip link set dev {interface} mtu {mtu}   # and in the network configuration"
+def _set_mtu(interface: str, mtu: str) -> Remedy:
+    return shell_line(
+        "ip link set dev {interface} mtu {mtu}   # and in the network configuration",
+        interface=interface,
+        mtu=mtu,
+    )
 
 
 def parse_mtu(text: str) -> int:
@@ -154,7 +159,7 @@ MTU = Check(
     "pass and training hangs.",
     how="/sys/class/net/*/mtu of the chosen interface, equal on all nodes or as `require: mtu` "
     "says. An error where an RDMA device is present or declared, else a warning, for TCP adapts.",
-    remedy="ip link set dev NAME mtu N   # and in the network configuration",
+    remedy=shell_line("ip link set dev NAME mtu N   # and in the network configuration"),
     grave=lambda fleet, node: any(may_have_rdma(fleet, other) for other in fleet.reached),
     wants=parse_mtu,
     proof=Proof("net.interfaces", lambda found: tuple(replace(i, mtu=1400) for i in found)),

@@ -23,6 +23,7 @@ from clusterprep.facts.bonding import Bond
 from clusterprep.facts.network import Interface
 from clusterprep.model import Node
 from clusterprep.nccl.interfaces import Choice, choose
+from clusterprep.remedies import Remedy, shell_line
 
 # A link that comes up at boot, a driver that is loaded again or an MTU that is set leave 2 to 10
 # changes on healthy nodes, and the total grows with the uptime. So a number is judged only beside
@@ -36,7 +37,6 @@ SPREADING = ("layer3+4", "encap3+4")
 HASHING = ("802.3ad", "balance-xor")  # modes of a bond that use a transmit hash
 POLICIES = ("layer2", "layer2+3", "layer3+4", "encap2+3", "encap3+4", "vlan+srcmac")
 NO_PARTNER = "00:00:00:00:00:00"
-IN_CONFIGURATION = "and in the network configuration"
 
 _SPEED = re.compile(r"(\d{1,7})\s*(?:([MG])(?:b(?:it)?(?:/s|ps)?)?)?", re.ASCII | re.IGNORECASE)
 
@@ -113,7 +113,9 @@ def _half_duplex(node: Node, cards: Iterable[Interface]) -> Iterable[Outcome]:
     for card in cards:
         if card.duplex == "half":
             message = f"{card.name} runs at half duplex: one side does not negotiate"
-            remedy = f"ethtool -s {card.name} autoneg on   # and on the switch port"
+            remedy = shell_line(
+                "ethtool -s {name} autoneg on   # and on the switch port", name=card.name
+            )
             yield failed(
                 node,
                 message,
@@ -172,7 +174,7 @@ def _unsteady(changes: Mapping[str, int]) -> Iterable[Outcome]:
         if number > FEW_CHANGES and number > TIMES_USUAL * usual:
             message = "the link came and went far more often than on the other nodes"
             seen = f"{number} carrier changes"
-            remedy = (
+            remedy = shell_line(
                 "dmesg -T | grep -i -e 'link is' -e 'link up' -e 'link down'"
                 "   # then the cable, its optics, the port"
             )
@@ -245,21 +247,24 @@ def _judge_bond(node: Node, bond: Bond, wanted: str | None) -> Iterable[Outcome]
         )
 
 
-Trouble = tuple[str, str, str]
+Trouble = tuple[str, str, Remedy]
 """What is wrong, what is wanted, the remedy."""
 
 
 def _member_troubles(bond: Bond) -> Iterable[Trouble]:
     """Yield what is wrong if a bond has no members, or members that are down."""
     if not bond.members:
-        remedy = f"cat /proc/net/bonding/{bond.name}"
+        remedy = shell_line("cat /proc/net/bonding/{name}", name=bond.name)
         yield f"{bond.name} has no members", "members that are up", remedy
     down = [member.name for member in bond.members if member.mii != "up"]
     if down:
         names = ", ".join(down)
         verb = "is" if len(down) == 1 else "are"
         first = down[0]
-        remedy = f"ethtool {first}; ip link set dev {first} up   # cable, optics, switch port"
+        remedy = shell_line(
+            "ethtool {first}; ip link set dev {first} up   # cable, optics, switch port",
+            first=first,
+        )
         yield f"{names} of {bond.name} {verb} not up", "all members up", remedy
 
 
@@ -267,9 +272,9 @@ def _lacp_troubles(bond: Bond) -> Iterable[Trouble]:
     """Yield what is wrong if the members of an LACP bond do not carry traffic together."""
     if bond.mode != "802.3ad":
         return
-    remedy = (
-        f"cat /proc/net/bonding/{bond.name}"
-        "   # as root; then LACP on the switch ports of these members"
+    remedy = shell_line(
+        "cat /proc/net/bonding/{name}   # as root; then LACP on the switch ports of these members",
+        name=bond.name,
     )
     aggregators = {member.aggregator for member in bond.members if member.mii == "up"}
     if len(aggregators) > 1:
@@ -294,8 +299,13 @@ def _hash_troubles(bond: Bond, wanted: str | None) -> Iterable[Trouble]:
         message += ": connections of a pair of nodes share one member"
     elif bond.policy == wanted:
         return
-    command = f"ip link set dev {bond.name} type bond xmit_hash_policy {wanted}"
-    yield message, wanted, f"{command}   # {IN_CONFIGURATION}"
+    remedy = shell_line(
+        "ip link set dev {bond} type bond xmit_hash_policy {policy}"
+        "   # and in the network configuration",
+        bond=bond.name,
+        policy=wanted,
+    )
+    yield message, wanted, remedy
 
 
 def parse_policy(text: str) -> str:
@@ -340,7 +350,7 @@ SPEED = Check(
     "interface: at least what `require: {eth.speed: 25G}` says (of each card, or of all "
     "together), else equal on nodes of a kind. Changes of the carrier are counted since boot, so "
     "they are judged beside the other nodes': over 10, and over four times the median.",
-    remedy="ethtool NAME; ethtool -m NAME   # then the cable and the switch port",
+    remedy=shell_line("ethtool NAME; ethtool -m NAME   # then the cable and the switch port"),
     wants=parse_speed,
     proof=Proof(
         "net.interfaces",
@@ -358,7 +368,9 @@ BOND = Check(
     how="/proc/net/bonding: MII status of all members; with 802.3ad one aggregator and a partner "
     "(which only root is told); with 802.3ad and balance-xor a transmit hash over ports, "
     "layer3+4, or as `require: eth.bond` says.",
-    remedy="cat /proc/net/bonding/NAME; ip link set dev NAME type bond xmit_hash_policy layer3+4",
+    remedy=shell_line(
+        "cat /proc/net/bonding/NAME; ip link set dev NAME type bond xmit_hash_policy layer3+4"
+    ),
     wants=parse_policy,
     proof=Proof("net.bonds", _with_member_down),
 )

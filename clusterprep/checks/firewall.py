@@ -17,6 +17,7 @@ from clusterprep.model import Absent, Fleet, Node
 from clusterprep.model.colocation import one_machine
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.nccl.interfaces import Choice, choose
+from clusterprep.remedies import Remedy, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 INBOUND = ("ingress", "prerouting", "input")
@@ -362,22 +363,42 @@ def _came_about(fleet: Fleet) -> frozenset[str]:
     return frozenset(outgoing & incoming - failed_names)
 
 
-def command_to_accept(rules: Ruleset, chain: Chain, interface: str, network: str | None) -> str:
+def command_to_accept(rules: Ruleset, chain: Chain, interface: str, network: str | None) -> Remedy:
     """Return a command of the tool that manages these rules."""
     source = network or "NETWORK"
     if any(other.name.startswith("ufw-") for other in rules):
-        return f"ufw allow in on {interface} from {source}"
+        return shell_line(
+            "ufw allow in on {interface} from {source}", interface=interface, source=source
+        )
     if chain.table.endswith(" firewalld"):
-        add = f"firewall-cmd --permanent --zone=trusted --add-source={source}"
-        return f"{add} && firewall-cmd --reload"
-    option, field = "-s", "saddr"
-    if chain.hook not in INBOUND:
-        option, field = "-d", "daddr"
+        return shell_line(
+            "firewall-cmd --permanent --zone=trusted --add-source={source} "
+            "&& firewall-cmd --reload",
+            source=source,
+        )
+    is_inbound = chain.hook in INBOUND
     if chain.name.isupper():
-        rule = f"iptables -I {chain.name} {option} {source} -j ACCEPT"
-        return f"{rule}   # and where these rules are kept"
-    rule = f"nft insert rule {chain.table} {chain.name} ip {field} {source} accept"
-    return f"{rule}   # and in /etc/nftables.conf"
+        # A second rule of the same kind is harmless, and -C avoids it.
+        if is_inbound:
+            return shell_line(
+                "iptables -C {chain} -s {source} -j ACCEPT 2> /dev/null "
+                "|| iptables -I {chain} -s {source} -j ACCEPT   # and where these rules are kept",
+                chain=chain.name,
+                source=source,
+            )
+        return shell_line(
+            "iptables -C {chain} -d {source} -j ACCEPT 2> /dev/null "
+            "|| iptables -I {chain} -d {source} -j ACCEPT   # and where these rules are kept",
+            chain=chain.name,
+            source=source,
+        )
+    return shell_line(
+        "nft insert rule {table} {chain} ip {field} {source} accept   # and in /etc/nftables.conf",
+        table=chain.table.split(),
+        chain=chain.name,
+        field="saddr" if is_inbound else "daddr",
+        source=source,
+    )
 
 
 def parse_open(text: str) -> str:
@@ -402,8 +423,10 @@ FIREWALL = Check(
     "so is a drop of marked packets or of a named set, unless every connection of the port matrix "
     "from and to the node came about. Filters outside of the node are not seen. `require: "
     "{net.firewall: open}` makes it an error.",
-    remedy="nft list ruleset   # accept TCP from the cluster's network, with the tool that keeps "
-    "the rules",
+    remedy=shell_line(
+        "nft list ruleset   # accept TCP from the cluster's network, with the tool that keeps "
+        "the rules"
+    ),
     wants=parse_open,
     proof=Proof("net.filter", lambda _: (Chain("inet filter", "input", (), "input", "drop"),)),
 )

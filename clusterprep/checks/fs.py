@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
@@ -31,6 +30,7 @@ from clusterprep.facts.storage import (
 )
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import UNLIMITED, format_size, parse_size, pluralize
+from clusterprep.remedies import Remedy, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 FREE = 0.05  # of a file system; NHC and gpud stop between 90 % and 95 % in use
@@ -129,12 +129,11 @@ def _wish(node: Node, wish: DeclaredMount, probes: Probes, table: Table) -> Outc
             table,
             wanted,
         )
-    path = shlex.quote(wish.path)
     if mounted.type == "autofs":
         if not isinstance(answer, Absent):
             return None
         message = f"{wish.path} is not mounted, and asking for it does not mount it"
-        remedy = f"ls {path}; journalctl -u autofs -n 20"
+        remedy = shell_line("ls {path}; journalctl -u autofs -n 20", path=wish.path)
         return failed(
             node,
             message,
@@ -151,7 +150,7 @@ def _wish(node: Node, wish: DeclaredMount, probes: Probes, table: Table) -> Outc
         message,
         mode,
         wanted,
-        f"mount -o remount,{wish.mode} {path}",
+        shell_line("mount -o remount,{mode} {path}", mode=wish.mode, path=wish.path),
     )
 
 
@@ -164,7 +163,7 @@ def _not_mounted(
         if _is_automounted(answer, table):
             return None
         seen = "a folder of the file system below it"
-    remedy = f"mount {shlex.quote(wish.path)}"
+    remedy = shell_line("mount {path}", path=wish.path)
     return failed(
         node,
         f"{wish.path} is not mounted",
@@ -194,10 +193,10 @@ def _broken(node: Node, path: str, probes: Probes, table: Table) -> Outcome | No
         source = f"{mounted.type} from {mounted.source}"
     message = f"{path} {BROKEN[answer.reason]}"
     seen = f"{path}: {answer.detail} ({source})"
-    quoted = shlex.quote(path)
-    remedy = (
-        f"umount -l {quoted}; mount {quoted}"
-        "   # once its server answers; processes that wait for it end or need a reboot"
+    remedy = shell_line(
+        "timeout -s KILL 10 stat -f {path} > /dev/null || {{ umount -l {path}; mount {path}; }}"
+        "   # once its server answers; processes that wait for it end or need a reboot",
+        path=path,
     )
     return failed(
         node,
@@ -250,7 +249,7 @@ def space(
         shortage = _shortage(path, state, least)
         if shortage is not None:
             message, seen = shortage
-            remedy = f"du -xh --max-depth=2 {shlex.quote(path)} | sort -h | tail -20"
+            remedy = shell_line("du -xh --max-depth=2 {path} | sort -h | tail -20", path=path)
             failures.append(
                 failed(
                     node,
@@ -420,12 +419,15 @@ def read_only(
         yield passed(node, message, pluralize(len(disks), "mount"), required or "none")
 
 
-def _repair(mount: Mount) -> str:
-    device = mount.source.rpartition("/")[2]
-    messages = f"dmesg | grep -e {shlex.quote(device)} -e 'I/O error'"
-    unmount = f"umount {shlex.quote(mount.point)}"
-    repair = f"fsck {shlex.quote(mount.source)}"
-    return f"{messages}; {unmount} && {repair}   # a disk that goes on with errors: replace it"
+def _repair(mount: Mount) -> Remedy:
+    return shell_line(
+        "dmesg | grep -e {device} -e 'I/O error'; "
+        "findmnt -O ro -M {point} && umount {point} && fsck {source} && mount {point}"
+        "   # a disk that goes on with errors: replace it",
+        device=mount.source.rpartition("/")[2],
+        point=mount.point,
+        source=mount.source,
+    )
 
 
 def _wants_writing(mount: Mount, options: frozenset[str] | None) -> bool:
@@ -478,7 +480,7 @@ MOUNT = Check(
     how="statvfs of every mount that `require: {fs.mount: …}` names and of all network mounts, "
     "each in a process of its own with 2 s to answer; the table of mounts says what is there and "
     "whether it is read-only.",
-    remedy="mount -a",
+    remedy=shell_line("mount -a"),
     wants=parse_declared_mounts,
     proof=Proof("fs.mounts", _without_network),
 )
@@ -493,7 +495,7 @@ SPACE = Check(
     how="statvfs of /, /tmp, /var, the home of the job's user and the mounts declared: 5 % or 100 "
     "GiB free, and 5 % of the inodes, or as `require: {fs.space: …}` says, in percent or as a "
     "size. Images and read-only ones are left out.",
-    remedy="df -h; df -i",
+    remedy=shell_line("df -h; df -i"),
     wants=parse_least,
     proof=Proof("fs.probes", _with_full_root),
 )
@@ -508,7 +510,7 @@ READ_ONLY = Check(
     how="/proc/self/mountinfo: disks whose file system is read-only while /etc/fstab wants it "
     "writable, or that are mounted with errors=remount-ro and without a line in fstab. `require: "
     "{fs.ro: /usr}` names those that are meant.",
-    remedy="dmesg | grep -e 'I/O error' -e 'read-only'",
+    remedy=shell_line("dmesg | grep -e 'I/O error' -e 'read-only'"),
     wants=parse_read_only,
     proof=Proof("fs.mounts", _with_read_only_root),
 )

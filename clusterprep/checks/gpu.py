@@ -22,11 +22,12 @@ from clusterprep.checks.gpu_health import by_text, of_job
 from clusterprep.facts.gpu import DeviceNodes, Function, Model, Nvml
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import format_size
+from clusterprep.remedies import Remedy, sentence, shell_line
 
 # Memory of one model differs by this part at most: ECC on GDDR takes a sixteenth of it.
 ALIKE = 0.10
 ALL_OPEN = "all may be opened"
-FREE = (
+FREE = shell_line(
     "srun --jobid=JOB --overlap clusterprep check --local"
     "   # or exempt ssh sessions from the scheduler's device cgroup"
 )
@@ -74,7 +75,9 @@ def count(
         # A container may be given GPUs and no view of the bus.
         expected = len(pci) or visible
     if visible < expected:
-        remedy = "dmesg | grep -e NVRM -e Xid   # fell off the bus: reseat or power cycle"
+        remedy = shell_line(
+            "dmesg | grep -e NVRM -e Xid   # fell off the bus: reseat or power cycle"
+        )
         return failed(
             node,
             "GPUs are missing from the driver",
@@ -84,7 +87,7 @@ def count(
         )
     # A bus that is seen never has fewer functions than NVML.
     if visible > expected or 0 < len(pci) < visible:
-        remedy = "set `gpus:` right"
+        remedy = sentence("set `gpus:` right")
         return failed(
             node,
             "there are more GPUs than declared",
@@ -128,7 +131,7 @@ def counts(context: CheckContext) -> Iterable[Outcome]:
     if len(numbers) < 2:
         return
     fleet_size = len(context.inventory.nodes)
-    remedy = "lspci -d 10de:; set `gpus:`"
+    remedy = shell_line("lspci -d 10de:   # then set `gpus:`")
     for outcome in uniform(numbers, "the number of GPUs", fleet_size, remedy):
         if outcome.verdict == "fail":
             yield outcome
@@ -180,8 +183,10 @@ def hidden(
     denied = _devices_in_state(nodes, "denied")
     if denied:
         message = "the mode of the device nodes shuts this user out"
-        user = node.job_user or node.ssh.user or "$USER"
-        remedy = f"usermod -aG video {user}   # or as `ls -l /dev/nvidia*` tells"
+        user = node.job_user or node.ssh.user or "USER"
+        remedy = shell_line(
+            "usermod -aG video {user}   # or as ls -l /dev/nvidia* tells", user=user
+        )
         return unknown(
             node,
             message,
@@ -292,7 +297,7 @@ def _unknown_nodes(context: CheckContext, declared: str | None) -> int:
 def _compare_nodes(names: dict[str, str], size: int) -> Iterable[Outcome]:
     """Compare the models of `size` nodes; a single one passes. `names` has the model by node."""
     if size > 1:
-        remedy = "put these nodes into an inventory of their own"
+        remedy = sentence("put these nodes into an inventory of their own")
         yield from uniform(names, "the GPU model", size, remedy)
         return
     for name, model in names.items():
@@ -305,13 +310,18 @@ def _compare_nodes(names: dict[str, str], size: int) -> Iterable[Outcome]:
         )
 
 
-def _use_like_devices(node: Node, names: Mapping[int, str]) -> str:
+def _use_like_devices(node: Node, names: Mapping[int, str]) -> Remedy:
     """Return `gpus:` with the largest set of like devices."""
     texts = list(names.values())
     usual = max(dict.fromkeys(texts), key=texts.count)
     use = ",".join(str(index) for index, text in names.items() if text == usual)
     total = node.gpus.count if node.gpus else len(names)
-    return f'set `gpus: {{count: {total}, use: "{use}"}}` for {node.name}'
+    return sentence(
+        'set `gpus: {{count: {total}, use: "{use}"}}` for {node}',
+        total=total,
+        use=use,
+        node=node.name,
+    )
 
 
 def fits(declared: str, name: str) -> bool:
@@ -363,7 +373,7 @@ COUNT = Check(
     how="NVML's count, NVIDIA display and 3D controllers on the PCI bus, and `gpus:` of the "
     "inventory; without it the nodes that have GPUs must have equally many. GPUs that are lost "
     "are counted here and told by gpu.lost.",
-    remedy="nvidia-smi -L; lspci -d 10de:",
+    remedy=shell_line("nvidia-smi -L; lspci -d 10de:"),
     proof=Proof("gpu.nvml", lambda nvml: replace(nvml, gpus=nvml.gpus[:-1])),
 )
 HIDDEN = Check(
@@ -392,8 +402,10 @@ LOST = Check(
     "it fails.",
     how="NVML answers «GPU is lost», or the device's PCI configuration reads all ones (lspci: "
     "«rev ff»).",
-    remedy="nvidia-smi --gpu-reset; else power cycle the node (not only reboot), then reseat or "
-    "return the board",
+    remedy=shell_line(
+        "nvidia-smi --gpu-reset   # else power cycle the node (not only reboot), then reseat or "
+        "return the board"
+    ),
     proof=Proof("gpu.gone", lambda _: ("GPU 3: gpu_lost",)),
 )
 MODEL_MIX = Check(
@@ -407,8 +419,10 @@ MODEL_MIX = Check(
     how="NVML's name, memory and compute capability of the devices that `gpus: {use: …}` names "
     "(else of all): one model in a node, that of `gpus: {model: …}`, and one on all nodes for "
     "which the same is declared.",
-    remedy="declare which devices to use: `gpus: {count: 8, model: …, use: 0-3}`, or split the "
-    "inventory",
+    remedy=sentence(
+        "declare which devices to use: `gpus: {{count: 8, model: …, use: 0-3}}`, or split the "
+        "inventory"
+    ),
     proof=Proof(
         "gpu.model",
         lambda models: {**models, 3: replace(models[3], name="NVIDIA H100 NVL", memory=93 << 30)},

@@ -22,10 +22,12 @@ from clusterprep.facts.gpu import Readings
 from clusterprep.facts.gpu_driver import FabricState, Firmware, Library
 from clusterprep.facts.nvlink import Fabric
 from clusterprep.model import Absent, Node
+from clusterprep.remedies import Remedy, noted, sentence, shell_line
 
-RELOAD = (
-    "reboot   # or, with nothing on the GPUs: "
-    "rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia"
+RELOAD = shell_line(
+    "cat /proc/driver/nvidia/version; modinfo -F version nvidia"
+    "   # then reboot; or, with nothing on the GPUs: rmmod nvidia_uvm nvidia_drm nvidia_modeset "
+    "nvidia, and modprobe nvidia"
 )
 GSP = "GSP"
 # Parts that are compared between nodes. The GSP's comes with the driver, whose version nv.driver
@@ -232,7 +234,7 @@ def _fabric_problems(
     if unhealthy:
         message = "the NVSwitch fabric is not healthy"
         seen = by_text(unhealthy, known)
-        remedy = "nvidia-smi -q | grep -A8 Fabric; less /var/log/fabricmanager.log"
+        remedy = shell_line("nvidia-smi -q | grep -A8 Fabric; less /var/log/fabricmanager.log")
         yield failed(
             node,
             message,
@@ -271,14 +273,20 @@ def _fabric_text(fabric: Fabric) -> str:
     return f"{fabric.state}, status {fabric.status}"
 
 
-def _start_manager(state: FabricState) -> str:
+def _start_manager(state: FabricState) -> Remedy:
     """Return a command that installs the fabric manager of the driver's version, or starts it."""
     version = state.service.version if state.service else None
     if version and state.driver and version != state.driver:
         branch, _, _ = state.driver.partition(".")
         package = f"nvidia-fabricmanager-{branch}={state.driver}-1"
-        return f"apt-get install {package}   # it is {version}, the driver is not"
-    return "systemctl enable --now nvidia-fabricmanager; less /var/log/fabricmanager.log"
+        return shell_line(
+            "apt-get install {package}   # it is {version}, the driver is not",
+            package=package,
+            version=version,
+        )
+    return shell_line(
+        "systemctl enable --now nvidia-fabricmanager; less /var/log/fabricmanager.log"
+    )
 
 
 # ---------------------------------------------------------------- proofs
@@ -314,7 +322,7 @@ MODULE = Check(
     "mismatch»): nothing that starts from now on gets a GPU, while what runs goes on.",
     how="NVML's code 18, and the version in the name that libnvidia-ml.so.1 leads to against "
     "/proc/driver/nvidia/version.",
-    remedy=RELOAD + "; apt-mark hold the driver's packages",
+    remedy=noted(RELOAD, "then apt-mark hold the driver's packages"),
     proof=Proof("nv.library", lambda library: replace(library, refused=True, works=False)),
 )
 FIRMWARE = Check(
@@ -327,7 +335,7 @@ FIRMWARE = Check(
     "tables: one slow GPU.",
     how="NVML's VBIOS and InfoROM versions, equal on all boards of one part number in the job, "
     "and the GSP's in one node.",
-    remedy="flash the odd boards with the maker's update",
+    remedy=sentence("flash the odd boards with the maker's update"),
     proof=Proof("gpu.firmware", _with_other_vbios),
 )
 FABRIC_MANAGER = Check(
@@ -342,6 +350,6 @@ FABRIC_MANAGER = Check(
     how="NVML's fabric state of each GPU (Hopper and later): completed, without an error, "
     "healthy; and where NVSwitches are on the bus, systemd's word for nvidia-fabricmanager. "
     "Skipped on other machines.",
-    remedy="systemctl enable --now nvidia-fabricmanager",
+    remedy=shell_line("systemctl enable --now nvidia-fabricmanager"),
     proof=Proof("gpu.fabric_state", _with_fabric_not_started),
 )

@@ -11,15 +11,18 @@ from clusterprep.checks.log import DAY, judge_silence
 from clusterprep.facts.kernel_log import XID, KernelRecord, Xid, Xids
 from clusterprep.model import Node, Severity
 from clusterprep.model.units import format_duration
+from clusterprep.remedies import Remedy, placed, sentence, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-RESET = "nvidia-smi --gpu-reset -i {gpu}   # with no process on it; reboot where that is refused"
-REBOOT = "reboot   # and if it comes back: power cycle, reseat, replace {gpu}"
-LINK = (
-    "nvidia-smi nvlink -s -i {bus}; nvidia-smi nvlink -e -i {bus}; "
-    "systemctl restart nvidia-fabricmanager, or reboot"
+RESET = shell_line(
+    "nvidia-smi --gpu-reset -i GPU   # with no process on it; reboot where that is refused"
 )
-LOOK = "nvidia-smi -q -i {gpu}; dmesg | grep 'NVRM: Xid'"
+REBOOT = sentence("this needs a reboot; and if it comes back: power cycle, reseat, replace GPU")
+LINK = shell_line(
+    "nvidia-smi nvlink -s -i GPU; nvidia-smi nvlink -e -i GPU"
+    "   # with no process on the GPUs: systemctl restart nvidia-fabricmanager, or reboot"
+)
+LOOK = shell_line("nvidia-smi -q -i GPU; dmesg | grep 'NVRM: Xid'")
 
 
 @dataclass(frozen=True)
@@ -28,14 +31,14 @@ class Meaning:
 
     kind: Literal["fatal", "warning", "program"]
     means: str
-    remedy: str = LOOK
+    remedy: Remedy = LOOK
 
 
-def fatal(means: str, remedy: str = RESET) -> Meaning:
+def fatal(means: str, remedy: Remedy = RESET) -> Meaning:
     return Meaning("fatal", means, remedy)
 
 
-def warning(means: str, remedy: str = LOOK) -> Meaning:
+def warning(means: str, remedy: Remedy = LOOK) -> Meaning:
     return Meaning("warning", means, remedy)
 
 
@@ -62,7 +65,8 @@ CODES = {
     46: fatal("the GPU stopped processing"),
     48: fatal("an uncorrectable memory error"),
     54: fatal(
-        "a power cable of the GPU is not connected", "check the power cables of {gpu}, then reboot"
+        "a power cable of the GPU is not connected",
+        sentence("check the power cables of GPU, then reboot"),
     ),
     62: fatal("the GPU's power controller has halted"),
     63: warning("a memory row is to be remapped at the next reset", RESET),
@@ -184,10 +188,7 @@ def _failure(node: Node, code: int, means: Meaning, events: list[Xid], seen: Xid
     where = ", ".join(gpus) or f"«{newest.text[:80]}»"
     text = f"Xid {code or '?'} on {where}: {times}last {age} ago"
     severity: Severity = "error" if means.kind == "fatal" else "warning"
-    remedy = means.remedy
-    bus = _bus_id(gpus)
-    for placeholder in ("{gpu}", "{bus}"):
-        remedy = remedy.replace(placeholder, bus)
+    remedy = placed(means.remedy, GPU=_bus_id(gpus))
     return failed(
         node,
         means.means,
@@ -251,6 +252,6 @@ XIDS = Check(
     how="«NVRM: Xid» in /dev/kmsg since boot, by the classes of NVIDIA's Xid catalogue: fatal "
     "ones are errors until the next boot, contained and unknown ones warnings for a day, those "
     "that programs cause are only said.",
-    remedy="dmesg | grep 'NVRM: Xid'",
+    remedy=shell_line("dmesg | grep 'NVRM: Xid'"),
     proof=Proof("gpu.xids", _with_lost_gpu),
 )

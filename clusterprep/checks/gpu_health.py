@@ -23,11 +23,11 @@ from clusterprep.facts.gpu import NVML_LIMIT, Readings
 from clusterprep.facts.gpu_health import EccErrors, EccMode, Remap, Temperatures
 from clusterprep.model import Absent, Node, Severity
 from clusterprep.model.units import parse_duration
+from clusterprep.remedies import NO_REMEDY, Remedy, placed, sentence, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-RESET = (
-    "nvidia-smi --gpu-reset -i {gpus}"
-    "   # no process may use it; on an HGX board reset all, or reboot"
+RESET = shell_line(
+    "nvidia-smi --gpu-reset -i GPUS   # no process may use it; on an HGX board reset all, or reboot"
 )
 # Bits of the clocks event reasons, nvml.h.
 POWER_CAP, HARDWARE, SOFTWARE_THERMAL, THERMAL, BRAKE = 0x4, 0x8, 0x20, 0x40, 0x80
@@ -40,21 +40,23 @@ SOFT = {POWER_CAP: "software power cap", SOFTWARE_THERMAL: "software thermal slo
 # Both limits of temperature are those of node health checks of GPU clusters.
 MARGIN = 5  # °C to the slowdown
 OUTLIER = 10  # °C over the median of the same seat in the other nodes
-WAKE = "nvidia-smi -pm 1; dmesg | grep -e NVRM -e Xid; reboot where that does not come back"
+WAKE = shell_line(
+    "nvidia-smi -pm 1; dmesg | grep -e NVRM -e Xid   # reboot where that does not come back"
+)
 PEERS = 3  # seats to compare before one of them is called hot
 SLOW = 1.0  # s; idle drivers answer in milliseconds
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """What is wrong with one GPU. `{gpus}` in the remedy becomes the indices of the GPUs.
+    """What is wrong with one GPU. GPUS in the remedy becomes the indices of the GPUs.
 
     `remedy` and `severity` default to the check's own.
     """
 
     message: str
     seen: str
-    remedy: str | None = None
+    remedy: Remedy | None = None
     severity: Severity | None = None
 
 
@@ -139,7 +141,7 @@ def _failures(
         remedy = kind.remedy
         if remedy is not None:
             gpus = ",".join(map(str, sorted(seen_by_gpu)))
-            remedy = remedy.format(gpus=gpus)
+            remedy = placed(remedy, GPUS=gpus)
         seen = by_text(seen_by_gpu, total)
         yield failed(
             node,
@@ -215,7 +217,11 @@ def _ecc_mode(mode: EccMode, wanted: bool | None) -> Trouble | None:
         wanted = mode.on or mode.default is not False
     if mode.on == wanted:
         return None
-    remedy = f"nvidia-smi -i {{gpus}} -e {int(wanted)} && {RESET}"
+    remedy = shell_line(
+        "nvidia-smi -i GPUS -e {mode} && nvidia-smi --gpu-reset -i GPUS"
+        "   # no process may use it; on an HGX board reset all, or reboot",
+        mode=int(wanted),
+    )
     return Trouble(f"ECC is {now}", now, remedy)
 
 
@@ -238,7 +244,7 @@ def ecc_errors(errors: EccErrors) -> Trouble | None:
         return Trouble(message, str(errors.since_load), RESET)
     if errors.exceeded:
         message = "SRAM errors are over the maker's threshold: replace it"
-        return Trouble(message, "threshold exceeded", "")
+        return Trouble(message, "threshold exceeded", NO_REMEDY)
     return None
 
 
@@ -271,7 +277,7 @@ def remap(rows: Remap) -> Trouble | None:
     """Return what is wrong with the replaced rows of a GPU's memory."""
     if rows.failed:
         message = "a row of memory could not be replaced: the board needs replacing"
-        remedy = "nvidia-bug-report.sh   # then return the board"
+        remedy = shell_line("nvidia-bug-report.sh   # then return the board")
         return Trouble(message, "remapping failed", remedy, "error")
     if rows.pending:
         message = "a row of memory is to be replaced at the next reset"
@@ -279,7 +285,7 @@ def remap(rows: Remap) -> Trouble | None:
     if rows.spent:
         message = "banks of memory have no spare rows left: the next error cannot be repaired"
         seen = f"{rows.spent} banks without spare rows"
-        return Trouble(message, seen, "plan to return the board")
+        return Trouble(message, seen, sentence("plan to return the board"))
     return None
 
 
@@ -472,7 +478,7 @@ ECC_MODE = Check(
     "makes one node of the job differ from the others after its next boot.",
     how="NVML's ECC mode, now and after the next reset: on, or off on cards that the factory "
     "ships so. GPUs without ECC are skipped. `require: {gpu.ecc_mode: off}` wants it off.",
-    remedy="nvidia-smi -e 1 && nvidia-smi --gpu-reset",
+    remedy=shell_line("nvidia-smi -e 1 && nvidia-smi --gpu-reset"),
     wants=parse_switch,
     proof=Proof("gpu.ecc_mode", _with_changes(3, on=False, pending=False)),
 )
@@ -485,7 +491,7 @@ ECC = Check(
     why="Data was lost: the process that used the page was killed, and the next one may be.",
     how="NVML's uncorrected ECC errors since the driver was loaded, and the SRAM threshold flag "
     "where the driver has one. Errors over the board's life alone are told and not judged.",
-    remedy="nvidia-smi --gpu-reset; when they come back, return the board",
+    remedy=shell_line("nvidia-smi --gpu-reset   # when they come back, return the board"),
     proof=Proof("gpu.ecc", _with_changes(3, since_load=2)),
 )
 REMAP = Check(
@@ -500,7 +506,7 @@ REMAP = Check(
     "good.",
     how="NVML's remapped rows: pending asks for a reset, failed (an error) for a new board, and a "
     "bank without spare rows cannot be repaired the next time.",
-    remedy="nvidia-smi --gpu-reset",
+    remedy=shell_line("nvidia-smi --gpu-reset"),
     proof=Proof("gpu.remap", _with_changes(3, pending=True)),
 )
 TEMP = Check(
@@ -514,7 +520,7 @@ TEMP = Check(
     how="NVML's temperature and its margin to the slowdown: at least 5 °C, or what `require: "
     "gpu.temp` says; and no more than 10 °C over the median of the same seat in the other nodes, "
     "from three nodes on.",
-    remedy="check fans, air flow and inlet temperature of this node",
+    remedy=sentence("check fans, air flow and inlet temperature of this node"),
     wants=parse_margin,
     proof=Proof("gpu.heat", _with_changes(3, left=2)),
 )
@@ -530,7 +536,9 @@ THROTTLE_HW = Check(
     "halve the clocks of one GPU, and the job's pace with it.",
     how="NVML's clocks event reasons, three samples within 0.1 s: hardware slowdown, hardware "
     "thermal slowdown or power brake in all of them. At rest a pass says little about load.",
-    remedy="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; check power supplies and fans",
+    remedy=shell_line(
+        "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; check power supplies and fans"
+    ),
     proof=Proof("gpu.throttle", lambda readings: {**readings, 3: (0x41, 0x41, 0x41)}),
 )
 THROTTLE_SW = Check(
@@ -543,7 +551,7 @@ THROTTLE_SW = Check(
     "lower.",
     how="NVML's clocks event reasons: software power cap and software thermal slowdown. Never a "
     "failure.",
-    remedy="nvidia-smi -q -d PERFORMANCE,POWER",
+    remedy=shell_line("nvidia-smi -q -d PERFORMANCE,POWER"),
     proof=Proof("gpu.throttle", lambda readings: {**readings, 3: (0x4, 0x4, 0x4)}, "skip"),
 )
 LATENCY = Check(
@@ -557,7 +565,7 @@ LATENCY = Check(
     how="The time of one NVML query to each GPU. Over 1 s, or over what `require: gpu.latency` "
     "says, fails, and so does no answer within 10 s; all else that NVML would say is then unknown "
     "(hung).",
-    remedy="dmesg | grep -e NVRM -e Xid; reboot before a job starts there",
+    remedy=shell_line("dmesg | grep -e NVRM -e Xid   # reboot before a job starts there"),
     wants=parse_duration,
     proof=Proof("gpu.latency", lambda readings: {**readings, 3: 2.5}),
 )

@@ -20,6 +20,7 @@ from clusterprep.checks.ib import FACTS, NOT_KNOWN
 from clusterprep.facts.pci import PciDevice, PciTree
 from clusterprep.model import Absent, Node
 from clusterprep.nccl.rails import RdmaRail, TrainingSet, kind_of, training_sets
+from clusterprep.remedies import shell_line
 
 # The distance from a GPU to the nearest card, in the words of `nvidia-smi topo -m`.
 SWITCH, SOCKET, ACROSS = "PXB", "NODE", "SYS"
@@ -182,7 +183,9 @@ GPU_NIC = Check(
     how="The nearest common bridge of each GPU and the cards of the training set in sysfs (PXB: "
     "under one switch, NODE: on one socket, SYS: across), compared with the same GPU on the other "
     "nodes and the other GPUs of the node.",
-    remedy="nvidia-smi topo -m   # a card in the wrong slot: move it; a card that is missing: "
-    "ib.present",
+    remedy=shell_line(
+        "nvidia-smi topo -m   # a card in the wrong slot: move it; a card that is missing: "
+        "ib.present"
+    ),
     proof=Proof("pci.tree", _with_moved_gpu),
 )

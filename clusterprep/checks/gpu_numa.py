@@ -18,6 +18,7 @@ from clusterprep.checks import (
 )
 from clusterprep.facts.gpu import Function, Nvml
 from clusterprep.model import Node
+from clusterprep.remedies import sentence
 
 Places = dict[int, int | None]
 """Index of a GPU → its NUMA node, None if the machine does not say."""
@@ -76,7 +77,12 @@ def _judge_used(node: Node, places: Places, used: tuple[int, ...]) -> Outcome:
     total = node.gpus.count if node.gpus else len(places)
     better = _as_use(fitting)
     message = f"the GPUs of this job span NUMA nodes, and {better} would not{holes}"
-    remedy = f'set `gpus: {{count: {total}, use: "{better}"}}` for {node.name}'
+    remedy = sentence(
+        'set `gpus: {{count: {total}, use: "{better}"}}` for {name}',
+        total=total,
+        better=better,
+        name=node.name,
+    )
     return failed(
         node,
         message,
@@ -152,6 +158,8 @@ SPAN = Check(
     "what was meant.",
     how="numa_node of each GPU's PCI device. All devices in use: as meant. A part of them (`gpus: "
     "{use: …}`): on one NUMA node where one has enough.",
-    remedy='set `gpus: {count: N, use: "…"}` to devices of one NUMA node: nvidia-smi topo -m',
+    remedy=sentence(
+        'set `gpus: {{count: N, use: "…"}}` to devices of one NUMA node: nvidia-smi topo -m'
+    ),
     proof=Proof("gpu.functions", _with_moved_gpu, fleet="l20-mixed-box"),
 )

@@ -23,6 +23,7 @@ from clusterprep.facts.gpu import Model, Readings
 from clusterprep.facts.gpu_state import Clocks, GpuProcess, Persistence, Power, Use
 from clusterprep.model import Absent
 from clusterprep.model.units import format_size, parse_size
+from clusterprep.remedies import Remedy, placed, shell_line
 
 MIB = 1 << 20
 USED = 2 << 30  # bytes that nothing should hold before a job starts; Primus' limit, CHECKS gpu.busy
@@ -69,11 +70,11 @@ def _differing_in(group: Mapping[Place, str]) -> dict[Place, str]:
 
 
 def _fail_differing(
-    context: CheckContext, fact: str, say: Say, message: str, cure: str
+    context: CheckContext, fact: str, say: Say, message: str, cure: Remedy
 ) -> Iterable[Outcome]:
     """Yield one failure for each node whose GPUs differ, and nothing for the others.
 
-    `{gpus}` and `{usual}` in `cure` become the indices of the GPUs, and what most have.
+    GPUS and USUAL in `cure` become the indices of the GPUs, and what most have.
     """
     differing = find_differing(context, fact, say)
     for node in context.nodes:
@@ -86,7 +87,7 @@ def _fail_differing(
             continue
         usual = differing[node.name, min(seen_by_gpu)]
         gpus = ",".join(map(str, seen_by_gpu))
-        remedy = cure.format(gpus=gpus, usual=usual)
+        remedy = placed(cure, GPUS=gpus, USUAL=usual)
         seen = by_text(seen_by_gpu, len(readings))
         yield failed(
             node,
@@ -165,7 +166,7 @@ def clocks(context: CheckContext) -> Iterable[Outcome]:
     yield from _judge_declared(context, fact, _wrong_clocks, fine)
     rest = _without_declared(context)
     message = "clocks differ from those of the same GPUs"
-    cure = "nvidia-smi -i {gpus} -rac; nvidia-smi -i {gpus} -rgc   # most have: {usual}"
+    cure = shell_line("nvidia-smi -i GPUS -rac; nvidia-smi -i GPUS -rgc   # most have: USUAL")
     failures = _fail_differing(
         rest,
         fact,
@@ -233,7 +234,7 @@ def power_limit(context: CheckContext) -> Iterable[Outcome]:
     yield from _judge_declared(context, fact, _wrong_power, fine)
     rest = _without_declared(context)
     message = "the power limit (W) differs from the rest"
-    cure = "nvidia-smi -i {gpus} -pl {usual}"
+    cure = shell_line("nvidia-smi -i GPUS -pl USUAL")
     failures = _fail_differing(
         rest,
         fact,
@@ -258,7 +259,7 @@ def _wrong_power(power: Power, wanted: str) -> Trouble | None:
     watts = parse_watts(wanted)
     if power.limit == watts:
         return None
-    remedy = f"nvidia-smi -i {{gpus}} -pl {watts:g}"
+    remedy = shell_line("nvidia-smi -i GPUS -pl {watts}", watts=watts)
     return Trouble("the power limit is not as required", f"{power.limit:g} W", remedy)
 
 
@@ -290,7 +291,7 @@ def persistence(state: Persistence) -> Trouble | None:
     """
     if state.on or state.virtual:
         return None
-    remedy = "systemctl enable --now nvidia-persistenced   # or nvidia-smi -pm 1"
+    remedy = shell_line("systemctl enable --now nvidia-persistenced   # or nvidia-smi -pm 1")
     return Trouble("persistence is off", "off", remedy)
 
 
@@ -300,11 +301,11 @@ def mig(modes: tuple[bool, bool], wanted: bool) -> Trouble | None:
     state = _switch(now)
     if now != then:
         seen = f"{state}, {_switch(then)} after a reset"
-        remedy = "nvidia-smi --gpu-reset -i {gpus}"
+        remedy = shell_line("nvidia-smi --gpu-reset -i GPUS")
         return Trouble("a change of MIG waits for a reset", seen, remedy)
     if now == wanted:
         return None
-    remedy = f"nvidia-smi -i {{gpus}} -mig {int(wanted)}"
+    remedy = shell_line("nvidia-smi -i GPUS -mig {mode}", mode=int(wanted))
     return Trouble(f"MIG is {state}", state, remedy)
 
 
@@ -332,7 +333,9 @@ def compute_mode(mode: str) -> Trouble | None:
     """Return that the compute mode is not the default one."""
     if mode == "default":
         return None
-    return Trouble("only one process, or none, may use it", mode, "nvidia-smi -i {gpus} -c DEFAULT")
+    return Trouble(
+        "only one process, or none, may use it", mode, shell_line("nvidia-smi -i GPUS -c DEFAULT")
+    )
 
 
 # ---------------------------------------------------------------- use
@@ -362,12 +365,14 @@ def in_use(use: Use, most: int) -> Trouble | None:
     processes = [process for process in use.processes if not _is_service(process)]
     if processes:
         seen = ", ".join(map(_process_text, processes))
-        pids = " ".join(str(process.pid) for process in processes)
-        remedy = f"ps -o user,pid,lstart,args -p {pids}   # then ask, or kill them"
+        pids = [process.pid for process in processes]
+        remedy = shell_line(
+            "ps -o user,pid,lstart,args -p {pids}   # then ask, or kill them", pids=pids
+        )
         return Trouble("other processes use it", seen, remedy)
     if use.used >= most:
         message = "memory is in use and no process shows: one in another container, or left over"
-        return Trouble(message, f"{use.used // MIB} MiB", "fuser -v /dev/nvidia*")
+        return Trouble(message, f"{use.used // MIB} MiB", shell_line("fuser -v /dev/nvidia*"))
     return None
 
 
@@ -401,7 +406,7 @@ CLOCKS = Check(
     how="NVML's highest clocks and application clocks, equal on all GPUs of a model, or the "
     "application graphics clock in MHz that `require: gpu.clocks` names. NVML does not tell "
     "clocks that were locked with nvidia-smi -lgc.",
-    remedy="nvidia-smi -rac; nvidia-smi -rgc",
+    remedy=shell_line("nvidia-smi -rac; nvidia-smi -rgc"),
     wants=parse_clock,
     proof=Proof("gpu.clocks", _with_reading(3, Clocks((1980, 2619), (1200, 2619), (1980, 2619)))),
 )
@@ -414,7 +419,7 @@ POWER = Check(
     why="A cap on all GPUs is a choice; a cap on one makes the whole job as slow as that one.",
     how="NVML's enforced limit, equal on all GPUs of a model, or the watts that `require: "
     "gpu.power_limit` names.",
-    remedy="nvidia-smi -q -d POWER; nvidia-smi -pl WATTS",
+    remedy=shell_line("nvidia-smi -q -d POWER; nvidia-smi -pl WATTS"),
     wants=parse_watts,
     proof=Proof("gpu.power", _with_reading(3, Power(400.0, 700.0))),
 )
@@ -430,7 +435,7 @@ PERSISTENCE = Check(
     "such as clocks, power limit and ECC counters are lost in between.",
     how="NVML's persistence mode, which nvidia-persistenced sets too; virtual machines are fine "
     "without.",
-    remedy="systemctl enable --now nvidia-persistenced",
+    remedy=shell_line("systemctl enable --now nvidia-persistenced"),
     proof=Proof("gpu.persistence", _with_reading(3, Persistence(on=False, virtual=False))),
 )
 MIG = Check(
@@ -442,7 +447,7 @@ MIG = Check(
     why="With MIG a GPU is cut in slices: NCCL has no P2P between them and takes slices of one "
     "GPU for duplicates.",
     how="NVML's MIG mode, now and after the next reset; off, or as `require: gpu.mig` says.",
-    remedy="nvidia-smi -mig 0",
+    remedy=shell_line("nvidia-smi -mig 0"),
     wants=parse_switch,
     proof=Proof("gpu.mig", _with_reading(3, (True, True))),
 )
@@ -456,7 +461,7 @@ COMPUTE_MODE = Check(
     "a rank after a crash that is not quite gone («all CUDA-capable devices are busy or "
     "unavailable»).",
     how="NVML's compute mode is the default one.",
-    remedy="nvidia-smi -c DEFAULT",
+    remedy=shell_line("nvidia-smi -c DEFAULT"),
     proof=Proof("gpu.compute_mode", _with_reading(3, "exclusive process")),
 )
 BUSY = Check(
@@ -469,7 +474,7 @@ BUSY = Check(
     "slower than all others.",
     how="NVML's compute processes, and memory in use without the driver's own share: less than 2 "
     "GiB, or than `require: gpu.busy` says. Where it is not a pass, verify starts no rank.",
-    remedy="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
+    remedy=shell_line("nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv"),
     wants=parse_size,
     proof=Proof("gpu.use", lambda readings: {**readings, 3: replace(readings[3], used=70 << 30)}),
 )

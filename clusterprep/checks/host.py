@@ -17,6 +17,7 @@ from clusterprep.checks import (
 from clusterprep.model import Absent, Node
 from clusterprep.model.colocation import HOST_ID, have_distinct_ids, host_ids
 from clusterprep.model.units import format_duration, parse_duration
+from clusterprep.remedies import noted, sentence, shell_line
 
 # Seconds since boot within which a node was booted lately; its services may still be starting.
 FRESH = 600.0
@@ -94,8 +95,10 @@ def _judge_shared(context: CheckContext, machine_id: str, names: tuple[str, ...]
         )
     if not _is_one_machine(context, names):
         message = "machines cloned from one image share their id"
-        remedy = (
-            "rm /etc/machine-id && systemd-machine-id-setup   # on all but one of them, then reboot"
+        remedy = shell_line(
+            "grep -qx {machine_id} /etc/machine-id && mv /etc/machine-id /etc/machine-id.cloned "
+            "&& systemd-machine-id-setup   # on all but one of them, then reboot",
+            machine_id=machine_id,
         )
         return Outcome(
             "fail",
@@ -105,11 +108,13 @@ def _judge_shared(context: CheckContext, machine_id: str, names: tuple[str, ...]
             OWN_ID,
             remedy,
         )
-    remedy = "remove all but one of these entries from the inventory"
+    remedy = sentence("remove all but one of these entries from the inventory")
     if all(node.transport == "local" for node in entries):
-        remedy += (
-            f"; or give each `env: {{{HOST_ID}: NAME}}`, "
-            "to try a job of several nodes on this machine"
+        remedy = noted(
+            remedy,
+            "or give each `env: {{{host_id}: NAME}}`, "
+            "to try a job of several nodes on this machine",
+            host_id=HOST_ID,
         )
     message = "the same machine is listed more than once"
     return Outcome(
@@ -147,8 +152,9 @@ def _same_host_id(context: CheckContext, machine_ids: Mapping[str, str]) -> Iter
             f"NCCL takes nodes with the same {HOST_ID} for one machine, "
             "and looks for shared memory there"
         )
-        remedy = (
-            f"remove {HOST_ID} from `env:` of the inventory, or give each machine one of its own"
+        remedy = sentence(
+            "remove {host_id} from `env:` of the inventory, or give each machine one of its own",
+            host_id=HOST_ID,
         )
         seen = f"{HOST_ID}={host_id}"
         yield Outcome(
@@ -178,8 +184,10 @@ def uptime(context: CheckContext, node: Node, seconds: float) -> Outcome:
     if seconds > least:
         return passed(node, "the node has been up for a while", wanted, wanted)
     seen = f"up for {format_duration(seconds)}"
-    commands = "last -x reboot shutdown | head; journalctl -b -1 -n 50"
-    remedy = f"ssh {node.name} '{commands}'   # why did it boot?"
+    remedy = shell_line(
+        "ssh {name} 'last -x reboot shutdown | head; journalctl -b -1 -n 50'   # why did it boot?",
+        name=node.name,
+    )
     return failed(
         node,
         "the node booted lately",
@@ -202,7 +210,7 @@ IDENTITY = Check(
     "clone. Nodes of `transport: local` may share this machine where each declares an NCCL_HOSTID "
     "of its own under `env:`: then verify tries a job of several nodes on one machine, and apply "
     "refuses to write. One NCCL_HOSTID declared for machines with different boot ids fails.",
-    remedy="remove the double entry, or give the clone a machine id of its own",
+    remedy=sentence("remove the double entry, or give the clone a machine id of its own"),
     proof=Proof("host.machine_id", lambda _: "0" * 31 + "1"),
 )
 UPTIME = Check(
@@ -214,7 +222,9 @@ UPTIME = Check(
     why="A node that booted minutes ago may have crashed, and may do so again under load; links "
     "train, file systems mount and daemons start while the job already looks for them.",
     how="/proc/uptime; more than 10 min, or what `require: {host.uptime: 1h}` says.",
-    remedy="last -x reboot shutdown | head; journalctl -b -1 -n 50   # why did it boot?",
+    remedy=shell_line(
+        "last -x reboot shutdown | head; journalctl -b -1 -n 50   # why did it boot?"
+    ),
     wants=parse_duration,
     proof=Proof("host.uptime", lambda _: 95.0),
 )

@@ -26,6 +26,7 @@ from clusterprep.facts.rdma import Port, RdmaDevice, Verbs
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import pluralize
 from clusterprep.nccl.rails import RdmaRail, TrainingSet, kind_of, training_sets
+from clusterprep.remedies import NO_REMEDY, Remedy, shell_line
 
 Devices = tuple[RdmaDevice, ...]
 FACTS = ("rdma.devices", "pci.tree")
@@ -205,16 +206,26 @@ def _describe_fault(port: Port) -> str:
     return "the port has no link"
 
 
-def _port_remedy(rail: RdmaRail) -> str:
+def _port_remedy(rail: RdmaRail) -> Remedy:
     """Return the command for a port that is switched off, not activated, or without a link."""
     name = rail.device.name
     number = rail.port.number
     if rail.port.phys_state == "Disabled":
-        return f"ibportstate -C {name} -P {number} -D 0 {number} enable"
+        return shell_line(
+            "ibportstate -C {name} -P {number} -D 0 {number} enable", name=name, number=number
+        )
     if rail.port.phys_state == "LinkUp" and not rail.port.active:
-        return f"sminfo -C {name} -P {number}   # the subnet manager must answer"
-    advice = "then reseat or replace the cable, and look at the switch port"
-    return f"mlxlink -d {name} -p {number}   # {advice}"
+        return shell_line(
+            "sminfo -C {name} -P {number}   # the subnet manager must answer",
+            name=name,
+            number=number,
+        )
+    return shell_line(
+        "mlxlink -d {name} -p {number}"
+        "   # then reseat or replace the cable, and look at the switch port",
+        name=name,
+        number=number,
+    )
 
 
 def rate(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
@@ -280,15 +291,19 @@ def link_layer(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
     yield from _compare_ports(groups.values(), "link layer", _link_layer_remedy)
 
 
-def _link_layer_remedy(rail: RdmaRail, usual: str) -> str:
+def _link_layer_remedy(rail: RdmaRail, usual: str) -> Remedy:
     # LINK_TYPE of mlxconfig: 1 is InfiniBand, 2 is Ethernet.
     kind = 2 if usual == "Ethernet" else 1
-    setting = f"LINK_TYPE_P{rail.port.number}={kind}"
-    return f"mlxconfig -d {rail.device.name} set {setting}   # then reboot"
+    return shell_line(
+        "mlxconfig -d {name} set LINK_TYPE_P{number}={kind}   # then reboot",
+        name=rail.device.name,
+        number=rail.port.number,
+        kind=kind,
+    )
 
 
 def _compare_ports(
-    groups: Iterable[LabelledPorts], what: str, remedy: Callable[[RdmaRail, str], str]
+    groups: Iterable[LabelledPorts], what: str, remedy: Callable[[RdmaRail, str], Remedy]
 ) -> Iterable[Outcome]:
     """Compare each port with the majority of its group.
 
@@ -320,7 +335,7 @@ class _Comparison:
     def __init__(self) -> None:
         self.wanted: set[str] = set()
         self.differing: list[str] = []
-        self.remedy = ""
+        self.remedy = NO_REMEDY
         self.has_peer = False
 
     def outcome(self, node: str, what: str) -> Outcome:
@@ -368,7 +383,7 @@ def _judge_verbs(node: Node, training: TrainingSet, verbs: Verbs) -> Outcome:
     wanted = "uverbs devices that the job's user may read and write"
     if not verbs.devices:
         message = "there is no /dev/infiniband/uverbs*: programs cannot reach the RDMA devices"
-        cure = "modprobe ib_uverbs   # container: --device"
+        cure = shell_line("modprobe ib_uverbs   # container: --device")
         return failed(
             node,
             message,
@@ -481,8 +496,9 @@ PRESENT = Check(
     "channels over the rest, and this node sets the pace of all.",
     how="/sys/class/infiniband against `interfaces: {rdma: …}`; undeclared, nodes of one kind must "
     "have equally many of each model. `require: {ib.present: 8}` demands a number.",
-    remedy="lspci -d 15b3:; dmesg | grep mlx5; modprobe mlx5_ib   # not on the bus: reseat the "
-    "card",
+    remedy=shell_line(
+        "lspci -d 15b3:; dmesg | grep mlx5; modprobe mlx5_ib   # not on the bus: reseat the card"
+    ),
     wants=parse_device_count,
     proof=Proof("rdma.devices", lambda devices: tuple(d for d in devices if d.name != "mlx5_8")),
 )
@@ -497,7 +513,7 @@ STATE = Check(
     how="state and phys_state in /sys/class/infiniband/*/ports/*. Judged are the declared ports, "
     "else those near GPUs that are active on at least half of the nodes; storage cards, front ends "
     "and ports in use nowhere are left out.",
-    remedy="ibstat; mlxlink -d DEVICE   # cable, switch port, subnet manager",
+    remedy=shell_line("ibstat; mlxlink -d DEVICE   # cable, switch port, subnet manager"),
     proof=Proof("rdma.devices", turned("mlx5_3", state="DOWN", phys_state="Polling")),
 )
 RATE = Check(
@@ -510,7 +526,7 @@ RATE = Check(
     "all-reduce waits for it.",
     how="rate in /sys/class/infiniband/*/ports/*, equal for cards of one make (board id), or at "
     "least what `require: {ib.rate: 400}` says in Gbit/s.",
-    remedy="mlxlink -d DEVICE   # then reseat or replace the cable",
+    remedy=shell_line("mlxlink -d DEVICE   # then reseat or replace the cable"),
     wants=parse_rate,
     proof=Proof("rdma.devices", turned("mlx5_3", rate=100.0)),
 )
@@ -524,7 +540,9 @@ LINK_LAYER = Check(
     "Ethernet port never reaches an InfiniBand port.",
     how="link_layer in /sys/class/infiniband/*/ports/*, equal in the training set and on all nodes "
     "of a kind.",
-    remedy="mlxconfig -d DEVICE set LINK_TYPE_P1=1   # 1 InfiniBand, 2 Ethernet; then reboot",
+    remedy=shell_line(
+        "mlxconfig -d DEVICE set LINK_TYPE_P1=1   # 1 InfiniBand, 2 Ethernet; then reboot"
+    ),
     proof=Proof("rdma.devices", turned("mlx5_3", link_layer="Ethernet")),
 )
 CHARDEV = Check(
@@ -536,7 +554,9 @@ CHARDEV = Check(
     why="Without access NCCL warns «Unable to open device», leaves the card out, and trains over "
     "slow sockets.",
     how="Mode and owner of /dev/infiniband/uverbs* against the job's user and its groups.",
-    remedy="chmod 0666 /dev/infiniband/uverbs*   # for good: a udev rule, as rdma-core brings it",
+    remedy=shell_line(
+        "chmod 0666 /dev/infiniband/uverbs*   # for good: a udev rule, as rdma-core brings it"
+    ),
     proof=Proof("rdma.verbs", lambda verbs: replace(verbs, closed=tuple(verbs.devices))),
 )
 CONFIGURED = Check(
@@ -549,7 +569,9 @@ CONFIGURED = Check(
     "hang at start.",
     how="At least one port of the training set is ACTIVE and has an address (a LID, or one that is "
     "not link-local), or the files that apply writes say NCCL_IB_DISABLE=1.",
-    remedy="clusterprep apply INVENTORY   # writes NCCL_IB_DISABLE=1 where no node has a usable "
-    "port; or configure it",
+    remedy=shell_line(
+        "clusterprep apply INVENTORY   # writes NCCL_IB_DISABLE=1 where no node has a usable "
+        "port; or configure it"
+    ),
     proof=Proof("rdma.devices", turned("", state="DOWN", phys_state="Disabled")),
 )

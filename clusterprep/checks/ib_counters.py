@@ -14,6 +14,7 @@ from clusterprep.facts.counters import Counters, Earlier, Sample
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import format_duration
 from clusterprep.nccl.rails import TrainingSet, training_sets
+from clusterprep.remedies import shell_line
 
 FACTS = ("rdma.devices", "pci.tree", "ib.counters")
 # The earlier sample is looked up by boot id and uptime.
@@ -106,7 +107,12 @@ def errors(node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]) 
     first_port = excesses[0].partition(" ")[0]
     device, _, number = first_port.partition(":")
     advice = "error rates of the link; then clean or replace the cable"
-    cure = f"mlxlink -d {device} -p {number} -c   # {advice}"
+    cure = shell_line(
+        "mlxlink -d {device} -p {number} -c   # {advice}",
+        device=device,
+        number=number,
+        advice=advice,
+    )
     return failed(
         node,
         "errors on a training port grow",
@@ -202,7 +208,9 @@ COUNTERS = Check(
     "hour, link_error_recovery over 5 per minute, port_rcv_errors over 10, port_xmit_discards over "
     "100, local_ack_timeout_err over 1, roce_slow_restart over 10 per second; any "
     "local_link_integrity_errors, excessive_buffer_overrun_errors or rnr_nak_retry_err.",
-    remedy="mlxlink -d DEVICE -c   # error rates of the link; then clean or replace the cable",
+    remedy=shell_line(
+        "mlxlink -d DEVICE -c   # error rates of the link; then clean or replace the cable"
+    ),
     proof=Proof("ib.counters", _with_growth("symbol_error", 100_000)),
 )
 DOWNED = Check(
@@ -217,7 +225,9 @@ DOWNED = Check(
     how="link_downed of the training ports, now and in an earlier run at least ten minutes ago, "
     "within one boot: not once. Five times within a day, as far as earlier runs are recorded, are "
     "told as a link that comes and goes.",
-    remedy="dmesg -T | grep -i 'link down'; mlxlink -d DEVICE -c   # reseat or replace the cable "
-    "or the transceiver",
+    remedy=shell_line(
+        "dmesg -T | grep -i 'link down'; mlxlink -d DEVICE -c   # reseat or replace the cable "
+        "or the transceiver"
+    ),
     proof=Proof("ib.counters", _with_growth("link_downed", 2)),
 )

@@ -10,6 +10,7 @@ from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, pass
 from clusterprep.facts.interrupts import InterruptDevice, Interrupts
 from clusterprep.model import Node
 from clusterprep.nccl.interfaces import choose
+from clusterprep.remedies import Remedy, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Interrupts per second below which a device is at rest: a CPU takes a hundred times as many.
@@ -130,12 +131,16 @@ def _outcome(node: Node, interface: str, verdicts: list[Verdict], wanted: str) -
     return skipped(node, message, reason="at_rest")
 
 
-def _remedy(node: Node, faulty: list[Verdict]) -> str:
+def _remedy(node: Node, faulty: list[Verdict]) -> Remedy:
     irqs: list[str] = []
     for verdict in faulty:
         irqs.extend(verdict.irqs)
-    by_hand = f"by hand: /proc/irq/N/smp_affinity_list of {', '.join(irqs)}"
-    return f"systemctl enable --now irqbalance   # on {node.name}; {by_hand}"
+    return shell_line(
+        "systemctl enable --now irqbalance"
+        "   # on {node}; by hand: /proc/irq/N/smp_affinity_list of {irqs}",
+        node=node.name,
+        irqs=", ".join(irqs),
+    )
 
 
 def parse_share(text: str) -> float:
@@ -168,7 +173,7 @@ BALANCE = Check(
     "the GPUs together: no CPU takes more than 80 % or what `require: {irq.balance: 60%}` says. "
     "Below 1000 interrupts a second a device is at rest; one with a single queue, or with a single "
     "stream in it, cannot be judged.",
-    remedy="systemctl enable --now irqbalance",
+    remedy=shell_line("systemctl enable --now irqbalance"),
     wants=parse_share,
     proof=Proof("irq.counts", _with_one_busy_cpu),
 )

@@ -20,6 +20,7 @@ from clusterprep.checks.env import (
 )
 from clusterprep.facts.environment import Paths, Setting
 from clusterprep.model import Absent, Node
+from clusterprep.remedies import shell_line
 
 COUNTS = ("PET_NPROC_PER_NODE", "NPROC_PER_NODE")  # the first is torchrun's own and wins there
 DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -45,7 +46,7 @@ def started(context: CheckContext) -> Iterable[Outcome]:
         numbers[node.name] = str(declared or _join_counts(by_path(paths, gpus)))
         yield from _judge_node(node, paths, gpus)
     advice = "with nproc_per_node declared, and out with the lines that set others"
-    remedy = f"clusterprep apply INVENTORY   # {advice}"
+    remedy = shell_line("clusterprep apply INVENTORY   # {advice}", advice=advice)
     what = f"{WHAT} that a launcher starts"
     yield from uniform(numbers, what, len(context.inventory.nodes), remedy)
 
@@ -159,7 +160,7 @@ NPROC = Check(
     how="nproc_per_node, else NPROC_PER_NODE or PET_NPROC_PER_NODE of each launch path, else the "
     "devices in CUDA_VISIBLE_DEVICES, else the GPUs: equal on all nodes, as declared, not more "
     "than GPUs.",
-    remedy="clusterprep apply INVENTORY   # with nproc_per_node and gpus declared",
+    remedy=shell_line("clusterprep apply INVENTORY   # with nproc_per_node and gpus declared"),
     proof=Proof(
         "env.paths", with_settings("login shell", Setting("NPROC_PER_NODE", "4", BASHRC, 3))
     ),

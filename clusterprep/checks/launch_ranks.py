@@ -18,6 +18,7 @@ from clusterprep.checks.launch_nproc import gpus_of
 from clusterprep.facts.environment import Setting
 from clusterprep.model import Absent, Node
 from clusterprep.nccl.interfaces import choose
+from clusterprep.remedies import shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 
@@ -239,7 +240,9 @@ RANKS = Check(
     how="RANK, LOCAL_RANK, NODE_RANK, WORLD_SIZE, MASTER_* and torchrun's PET_* in every launch "
     "path, against the ranks that follow from the inventory. What agrees with them is left alone. "
     "verify and launch read the table back.",
-    remedy="clusterprep launch INVENTORY -- train.py   # or --print torchrun, after the lines that "
-    "are named are gone",
+    remedy=shell_line(
+        "clusterprep launch INVENTORY -- train.py   # or --print torchrun, after the lines that "
+        "are named are gone"
+    ),
     proof=Proof("env.paths", with_settings("login shell", Setting("NODE_RANK", "7", BASHRC, 3))),
 )

@@ -18,6 +18,7 @@ from clusterprep.checks import (
 from clusterprep.facts.torch import Libraries, Plugin, Plugins, Python
 from clusterprep.model import Node
 from clusterprep.model.versions import conditions_of, satisfies
+from clusterprep.remedies import sentence, shell_line
 
 NONE = "none"
 
@@ -130,7 +131,10 @@ def plugins(context: CheckContext) -> Iterable[Outcome]:
 def _judge_missing_plugin(node: Node, found: Plugins, missing: str) -> Outcome:
     effect = "NCCL falls back to its own transports"
     message = f"NCCL_NET_PLUGIN names a plug-in that is not there; {effect}"
-    cure = f"unset NCCL_NET_PLUGIN, or put the folder of {missing} into LD_LIBRARY_PATH"
+    cure = sentence(
+        "unset NCCL_NET_PLUGIN, or put the folder of {missing} into LD_LIBRARY_PATH",
+        missing=missing,
+    )
     return failed(
         node,
         message,
@@ -282,8 +286,10 @@ SYSTEM = Check(
     "(LD_LIBRARY_PATH, ld.so.cache, the system's folders), equal on nodes of a kind. An error "
     "where the job's torch would load it, else a warning, for wheels bring their own: see "
     "nccl.torch. `require: {nccl.system: 2.21.5}` wants a version.",
-    remedy="apt-get install --allow-change-held-packages libnccl2=VERSION   # the version of the "
-    "other nodes",
+    remedy=shell_line(
+        "apt-get install --allow-change-held-packages libnccl2=VERSION   # the version of the "
+        "other nodes"
+    ),
     wants=conditions_of,
     proof=Proof("nccl.libraries", lambda found: replace(found, system_version="2.18.5")),
 )
@@ -299,8 +305,10 @@ PLUGIN = Check(
     "ld.so.cache, the system's folders) and NCCL_NET_PLUGIN of a session without a terminal; same "
     "names and SHA-256 on nodes of a kind. `require: {nccl.plugin: libnccl-net.so}` names the "
     "files, or none.",
-    remedy="find / -xdev -name 'libnccl-net*.so*' -o -xdev -name 'libnccl-tuner*.so*'   # install "
-    "the others' version",
+    remedy=shell_line(
+        "find / -xdev -name 'libnccl-net*.so*' -o -xdev -name 'libnccl-tuner*.so*'   # install "
+        "the others' version"
+    ),
     wants=parse_names,
     proof=Proof("nccl.plugins", lambda found: replace(found, files=())),
 )
@@ -315,8 +323,10 @@ PYTHON = Check(
     how="sys.executable, version, prefix and base prefix of `python:`, equal on all nodes; only "
     "the version where the inventory gives nodes different interpreters. `require: {python.env: "
     "3.11}` wants a version, or a path.",
-    remedy="ls -l $(command -v python3)   # use one environment, on a shared file system or from "
-    "one image",
+    remedy=shell_line(
+        "ls -l $(command -v python3)   # use one environment, on a shared file system or from "
+        "one image"
+    ),
     wants=parse_python_wanted,
     proof=Proof("python.env", lambda found: replace(found, version="3.8.10")),
 )

@@ -11,6 +11,7 @@ from clusterprep.facts.tasks import Ids, Tasks
 from clusterprep.model import Node, Severity
 from clusterprep.model.units import format_size, parse_size
 from clusterprep.nccl.interfaces import has_rdma, may_have_rdma
+from clusterprep.remedies import shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 UNLIMITED = "unlimited"
@@ -133,7 +134,7 @@ def nproc(context: CheckContext, node: Node, limit: float, tasks: Tasks, ids: Id
         return passed(node, "there is room for more threads", seen, wanted)
     cure = None
     if fullest.sysctl:
-        cure = f"sysctl -w {fullest.name}=4194304   # and in /etc/sysctl.d"
+        cure = shell_line("sysctl -w {name}=4194304   # and in /etc/sysctl.d", name=fullest.name)
     return failed(
         node,
         "there is little room for more threads",
@@ -154,8 +155,10 @@ MEMLOCK = Check(
     "NCCL says «unhandled system error».",
     how="The soft limit of a session of the job's user. An error where an RDMA device is present "
     "or declared. `require: memlock` sets the least.",
-    remedy="echo '* - memlock unlimited' > /etc/security/limits.d/90-memlock.conf   # services: "
-    "LimitMEMLOCK=infinity",
+    remedy=shell_line(
+        "printf '%s\\n' '* - memlock unlimited' 'root - memlock unlimited' "
+        "> /etc/security/limits.d/90-clusterprep-memlock.conf   # services: LimitMEMLOCK=infinity"
+    ),
     grave=may_have_rdma,
     wants=parse_size,
     proof=Proof("lim.memlock", lambda _: float(8 << 20)),
@@ -171,8 +174,10 @@ NOFILE = Check(
     "they start, or hours later.",
     how="The soft limit of a session of the job's user, at least 65536 or as `require: "
     "{lim.nofile: …}` says.",
-    remedy="echo '* - nofile 1048576' > /etc/security/limits.d/90-nofile.conf   # services: "
-    "LimitNOFILE=1048576",
+    remedy=shell_line(
+        "printf '%s\\n' '* - nofile 1048576' 'root - nofile 1048576' "
+        "> /etc/security/limits.d/90-clusterprep-nofile.conf   # services: LimitNOFILE=1048576"
+    ),
     wants=open_files,
     proof=Proof("lim.nofile", lambda _: 1024.0),
 )
@@ -187,8 +192,10 @@ STACKS = Check(
     "small one crashes the main thread.",
     how="The soft limit of a session of the job's user: at least 8 MiB and not unlimited, or at "
     "least what `require: {lim.stack: …}` says.",
-    remedy="echo '* soft stack 8192' > /etc/security/limits.d/90-stack.conf   # services: "
-    "LimitSTACK=8M:infinity",
+    remedy=shell_line(
+        "printf '%s\\n' '* soft stack 8192' 'root soft stack 8192' "
+        "> /etc/security/limits.d/90-clusterprep-stack.conf   # services: LimitSTACK=8M:infinity"
+    ),
     wants=parse_size,
     proof=Proof("lim.stack", lambda _: math.inf),
 )
@@ -204,8 +211,10 @@ NPROC = Check(
     how="Threads of the job's user against the soft limit of its session, and all threads of the "
     "node against kernel.pid_max and kernel.threads-max; the limit does not hold root. `require: "
     "{lim.nproc: …}` sets the least.",
-    remedy="echo '* - nproc unlimited' > /etc/security/limits.d/95-nproc.conf   # after any "
-    "20-nproc.conf; services: LimitNPROC=infinity, TasksMax=infinity",
+    remedy=shell_line(
+        "echo '* - nproc unlimited' > /etc/security/limits.d/95-clusterprep-nproc.conf"
+        "   # after any 20-nproc.conf; services: LimitNPROC=infinity, TasksMax=infinity"
+    ),
     wants=processes,
     proof=Proof("proc.ids", lambda ids: replace(ids, threads=ids.pid_max)),
 )

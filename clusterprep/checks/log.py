@@ -10,6 +10,7 @@ from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, pass
 from clusterprep.facts.kernel_log import KernelLog, KernelRecord
 from clusterprep.model import Node
 from clusterprep.model.units import format_duration
+from clusterprep.remedies import Remedy, placed, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 DAY = 86400.0  # seconds
@@ -20,7 +21,7 @@ WINDOW = 3600.0  # seconds that the log must cover before its silence says somet
 class LogKind:
     """A kind of complaint: the pattern of its records, what it means, and its remedy.
 
-    {name} in the remedy is replaced by what the pattern `named` finds in the record.
+    NAME in the remedy is replaced by what the pattern `named` finds in the record.
 
     What is over after it happened (a task that was killed, a CPU that was stuck) counts for a day:
     an OOM of three weeks ago says nothing of tomorrow's job. With `stays` it counts as long as the
@@ -30,24 +31,23 @@ class LogKind:
     name: str
     pattern: re.Pattern[str]
     means: str
-    remedy: str
+    remedy: Remedy
     stays: bool = False
     named: re.Pattern[str] | None = None
 
-    def cure(self, text: str) -> str:
+    def cure(self, text: str) -> Remedy:
         """Return the remedy for a record with this text."""
-        name = "NAME"
         match = self.named.search(text) if self.named else None
-        if match is not None:
-            name = match[1]
-        return self.remedy.replace("{name}", name)
+        if match is None:
+            return self.remedy
+        return placed(self.remedy, NAME=match[1])
 
 
 def _kind(
     name: str,
     pattern: str,
     means: str,
-    remedy: str,
+    remedy: Remedy,
     *,
     stays: bool = False,
     named: str | None = None,
@@ -72,52 +72,61 @@ KINDS = (
         "soft lockup",
         r"soft lockup - CPU",
         "a CPU ran kernel code for 20 s without a pause",
-        "dmesg | grep -A30 'soft lockup'   # the driver in its call trace",
+        shell_line("dmesg | grep -A30 'soft lockup'   # the driver in its call trace"),
     ),
     _kind(
         "hard lockup",
         r"hard LOCKUP",
         "a CPU did not even take interrupts",
-        "dmesg | grep -A30 'hard LOCKUP'; ipmitool sel list   "
-        "# firmware or hardware: reboot, then burn in",
+        shell_line(
+            "dmesg | grep -A30 'hard LOCKUP'; ipmitool sel list   "
+            "# firmware or hardware: reboot, then burn in"
+        ),
     ),
     _kind(
         "RCU stall",
         r"detected stall",
         "a CPU did not let the kernel go on",
-        "dmesg | grep -A30 'detected stall'   # a virtual machine without CPU time, or a driver",
+        shell_line(
+            "dmesg | grep -A30 'detected stall'   # a virtual machine without CPU time, or a driver"
+        ),
     ),
     _kind(
         "hung task",
         r"blocked for more than \d+ seconds",
         "tasks waited in the kernel for minutes",
-        "dmesg | grep -A20 'blocked for more than'   # the file server or driver in the call trace",
+        shell_line(
+            "dmesg | grep -A20 'blocked for more than'"
+            "   # the file server or driver in the call trace"
+        ),
     ),
     _kind(
         "out of memory",
         r"^Out of memory: Kill",
         "the node ran out of memory, and the kernel killed a process",
-        "dmesg | grep 'Out of memory'; free -h   # fewer data loader workers, or look for leaks",
+        shell_line(
+            "dmesg | grep 'Out of memory'; free -h   # fewer data loader workers, or look for leaks"
+        ),
     ),
     _kind(
         "machine check",
         r"Machine Check Exception|Machine check events logged"
         r"|event severity: (?:fatal|recoverable)",
         "the processor or its memory reported an error",
-        "ras-mc-ctl --errors; ipmitool sel list",
+        shell_line("ras-mc-ctl --errors; ipmitool sel list"),
     ),
     _kind(
         "memory error",
         r"Uncorrected hardware|Memory failure: 0x",
         "memory lost data, and its page is out of use",
-        "ras-mc-ctl --errors; ipmitool sel list   # replace the DIMM",
+        shell_line("ras-mc-ctl --errors; ipmitool sel list   # replace the DIMM"),
         stays=True,
     ),
     _kind(
         "I/O error",
         r"(?:critical medium error|I/O error)(?: on)?,? dev(?:ice)? (?!sr\d|fd\d|loop\d)",
         "a disk did not read or write",
-        "smartctl -a /dev/{name}   # replace the disk when the count grows",
+        shell_line("smartctl -a /dev/NAME   # replace the disk when the count grows"),
         named=r" dev(?:ice)? ([\w-]+)",
     ),
     _kind(
@@ -125,7 +134,7 @@ KINDS = (
         r"EXT4-fs error|Remounting filesystem read-only|etadata corruption detected"
         r"|Corruption of in-memory data|XFS_WANT_CORRUPTED|xfs_do_force_shutdown|forced readonly",
         "a file system is damaged",
-        "umount /dev/{name} && fsck /dev/{name}   # XFS: xfs_repair",
+        shell_line("dmesg | grep NAME   # then umount it, fsck or xfs_repair, and mount it again"),
         stays=True,
         named=r"\((?:device )?([\w-]+)\)",
     ),
@@ -133,15 +142,17 @@ KINDS = (
         "NVMe timeout",
         r"^nvme.*(?:QID \d+ timeout|controller is down)",
         "an NVMe disk did not answer",
-        "nvme smart-log /dev/{name}; nvme error-log /dev/{name}   # firmware, or its slot",
+        shell_line("nvme smart-log /dev/NAME; nvme error-log /dev/NAME   # firmware, or its slot"),
         named=r"^nvme (nvme\d+)",
     ),
     _kind(
         "adapter power",
         r"insufficient power on the PCIe slot",
         "a network adapter runs with less power than it asks for",
-        "lspci -vv -s {name} | grep -i power   "
-        "# the slot's power limit in the BIOS, or its extra cable",
+        shell_line(
+            "lspci -vv -s NAME | grep -i power   "
+            "# the slot's power limit in the BIOS, or its extra cable"
+        ),
         stays=True,
         named=r"mlx5_core ([0-9a-f:.]+\d)",
     ),
@@ -149,7 +160,10 @@ KINDS = (
         "adapter health",
         r"mlx5.*health compromised",
         "the firmware of a network adapter has failed",
-        "mlxfwreset -d {name} reset   # or a cold boot; then its firmware",
+        shell_line(
+            "mlxfwreset -d NAME query"
+            "   # then its reset or a cold boot, with no job there; then its firmware"
+        ),
         stays=True,
         named=r"mlx5_core ([0-9a-f:.]+\d)",
     ),
@@ -158,7 +172,7 @@ KINDS = (
         r"(?:^|: )BUG: (?!soft lockup|workqueue lockup)|kernel BUG at|Oops: "
         r"|^general protection fault|Unable to handle kernel|Kernel panic",
         "the kernel has stumbled, and what it held then stays locked",
-        "dmesg | grep -A40 -e BUG -e Oops; reboot",
+        shell_line("dmesg | grep -A40 -e BUG -e Oops   # then reboot"),
         stays=True,
     ),
 )
@@ -197,7 +211,7 @@ def judge_silence(
     window = format_duration(log.window)
     if log.window < WINDOW and not log.whole:
         message = f"the log goes back {window} only: what was before has been overwritten"
-        cure = "journalctl -k -b   # and log_buf_len=4M on the kernel's command line"
+        cure = shell_line("journalctl -k -b   # and log_buf_len=4M on the kernel's command line")
         return unknown(
             node,
             message,
@@ -242,7 +256,7 @@ KERNEL = Check(
     "wrote there do not count, nor do tasks killed at the limit of their own container. What is "
     "over counts for a day, damage and faults of the kernel itself until the next boot. Silence of "
     "less than an hour is no answer.",
-    remedy="dmesg -T --level=emerg,alert,crit,err",
+    remedy=shell_line("dmesg -T --level=emerg,alert,crit,err"),
     proof=Proof("log.records", lambda log: replace(log, records=(*log.records, _hung_task(log)))),
 )
 

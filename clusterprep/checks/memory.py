@@ -25,11 +25,12 @@ from clusterprep.checks import (
 from clusterprep.facts.memory import Errors, NumaNode, Swap
 from clusterprep.model import Node
 from clusterprep.model.units import format_size, parse_size
+from clusterprep.remedies import shell_line
 
 # Firmware and kernel keep another part on every machine. One of 32 modules is 3.1 %; node health
 # checks of clusters use 3 to 5 %.
 TOLERANCE = 0.03
-SWAPOFF = "swapoff -a   # and take its line out of /etc/fstab"
+SWAPOFF = shell_line("swapoff -a   # and take its line out of /etc/fstab")
 OFF = "off"
 UNUSED = "unused"
 
@@ -232,7 +233,7 @@ def balancing(context: CheckContext, node: Node, setting: int) -> Outcome:
     message = "NUMA balancing is off"
     if setting:
         message = "the kernel moves memory between NUMA nodes on its own"
-    cure = f"sysctl -w kernel.numa_balancing={wanted}"
+    cure = shell_line("sysctl -w kernel.numa_balancing={wanted}", wanted=wanted)
     return failed(
         node,
         message,
@@ -259,8 +260,10 @@ SIZE = Check(
     "other nodes is killed for memory on this one.",
     how="MemTotal of /proc/meminfo: within 3 % of most machines of its kind, or at least what "
     "`require: {mem.size: 2T}` says, less 3 % that firmware and kernel keep.",
-    remedy="dmidecode -t memory | grep -e Size -e Locator   # which module is missing? reseat or "
-    "replace it",
+    remedy=shell_line(
+        "dmidecode -t memory | grep -e Size -e Locator   # which module is missing? reseat or "
+        "replace it"
+    ),
     wants=parse_memory,
     proof=Proof("mem.total", lambda total: total - (64 << 30)),
 )
@@ -274,8 +277,10 @@ ERRORS = Check(
     "its node will take the whole job down.",
     how="ue_count of every memory controller in /sys/devices/system/edac since boot: 0. Corrected "
     "errors are told and are no fault. Without an EDAC driver it is not known.",
-    remedy="journalctl -k | grep -i -e EDAC -e 'Hardware Error'   # drain the node and replace the "
-    "module",
+    remedy=shell_line(
+        "journalctl -k | grep -i -e EDAC -e 'Hardware Error'   # drain the node and replace the "
+        "module"
+    ),
     proof=Proof("mem.errors", lambda seen: replace(seen, uncorrected=1)),
 )
 SWAP = Check(
@@ -302,7 +307,9 @@ LAYOUT = Check(
     "node other distances to GPUs and NICs, and NCCL another topology.",
     how="CPUs of every NUMA node in /sys/devices/system/node and which have memory: equal in "
     "machines of a kind, or as many nodes as `require: {numa.nodes: 2}` says.",
-    remedy="numactl -H; lscpu   # firmware set-up: NPS (AMD) or SNC (Intel) as on the other nodes",
+    remedy=shell_line(
+        "numactl -H; lscpu   # firmware set-up: NPS (AMD) or SNC (Intel) as on the other nodes"
+    ),
     wants=parse_node_count,
     proof=Proof("numa.nodes", lambda nodes: (nodes[0], replace(nodes[1], memory=False))),
 )
@@ -316,7 +323,7 @@ BALANCING = Check(
     "too: pauses at random, on another rank each time.",
     how="/proc/sys/kernel/numa_balancing: 0, or what `require: {numa.balancing: 1}` says. Does not "
     "apply to one NUMA node.",
-    remedy="sysctl -w kernel.numa_balancing=0",
+    remedy=shell_line("sysctl -w kernel.numa_balancing=0"),
     wants=parse_switch,
     proof=Proof("numa.balancing", lambda _: 1),
 )

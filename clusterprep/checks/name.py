@@ -10,8 +10,9 @@ from clusterprep.facts.names import names_for
 from clusterprep.model import Node
 from clusterprep.model.colocation import one_machine
 from clusterprep.model.nodeset import fold
+from clusterprep.remedies import sentence
 
-HOSTS = (
+HOSTS = sentence(
     "edit /etc/hosts: one line per node, its address on the training network first, "
     "no 127.0.1.1 line"
 )

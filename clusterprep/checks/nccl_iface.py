@@ -16,12 +16,11 @@ from clusterprep.model import Absent, Fleet, Node
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.interfaces import IPV6, Pick, all_known, candidates, choose, plain
+from clusterprep.remedies import Remedy, sentence, shell_line
 
 # Failures in these launch paths are warnings: it is not known whether a unit of systemd with
 # variables for jobs runs a job of many nodes, for jobs are started from sessions.
 LESSER = "systemd"
-WRITES = "clusterprep apply   # writes NCCL_SOCKET_IFNAME={}"
-ELSEWHERE = "remove {} there: it stands before what apply writes, NCCL_SOCKET_IFNAME={}"
 FIRST_INTERFACE = "NCCL_SOCKET_IFNAME is not set, so NCCL takes what it finds first"
 
 
@@ -267,21 +266,34 @@ def _networks(fleet: Fleet) -> tuple[frozenset[str], ...]:
     return tuple(networks_by_node)
 
 
-def _remedy(node: Node, variable: Variable | None, pick: Pick) -> str:
+def _remedy(node: Node, variable: Variable | None, pick: Pick) -> Remedy:
     """Return how to mend the choice that `variable` decides."""
     declared = node.env.get("NCCL_SOCKET_IFNAME")
     value = pick.value if declared is None else declared.value
     if variable is None:
-        return WRITES.format(value)
+        return _apply(value)
     if declared is not None and variable.value == declared.value:
-        setting = f"NCCL_SOCKET_IFNAME={pick.name}"
-        return f"{setting} under `env:` of the inventory, or none; then clusterprep apply"
+        return sentence(
+            "set NCCL_SOCKET_IFNAME={name} under `env:` of the inventory, or none; "
+            "then clusterprep apply",
+            name=pick.name,
+        )
     if variable.name != "NCCL_SOCKET_IFNAME":
-        return f"unset {variable.name} where it is set; torch needs no {variable.name}"
+        return sentence("unset {name} where it is set; torch needs no {name}", name=variable.name)
     # /etc/nccl.conf is NCCL's last choice, and there the block of `apply` stands on top.
     if variable.place.startswith("/etc/nccl.conf:"):
-        return WRITES.format(value)
-    return ELSEWHERE.format(variable, value)
+        return _apply(value)
+    return sentence(
+        "remove {variable} there: it stands before what apply writes, NCCL_SOCKET_IFNAME={value}",
+        variable=str(variable),
+        value=value,
+    )
+
+
+def _apply(value: str) -> Remedy:
+    return shell_line(
+        "clusterprep apply INVENTORY   # writes NCCL_SOCKET_IFNAME={value}", value=value
+    )
 
 
 def _bridge(answers: Answers) -> Answers:
@@ -311,6 +323,6 @@ IFACE = Check(
     "a container's first process and of units that set what jobs read (a warning), conf files as "
     "they are; it needs no GPU or driver. The address must be the node's own on a network that "
     "reaches all nodes; on the one declared, where one is.",
-    remedy="clusterprep apply   # writes NCCL_SOCKET_IFNAME",
+    remedy=shell_line("clusterprep apply INVENTORY   # writes NCCL_SOCKET_IFNAME"),
     proof=Proof("nccl.address", _bridge),
 )

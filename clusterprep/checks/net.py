@@ -9,10 +9,11 @@ from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.model.pair_schedule import coverage
 from clusterprep.model.units import pluralize
+from clusterprep.remedies import Word, placed, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-OPEN = (
-    "nft list ruleset   # and the security group: allow TCP {port} and the ephemeral range "
+OPEN = shell_line(
+    "nft list ruleset   # and the security group: allow TCP PORT and the ephemeral range "
     "between the nodes"
 )
 
@@ -190,8 +191,10 @@ def _port_taken(listen: Listen, wanted: str) -> Outcome:
     seen = f"port {listen.port} is {state}"
     if listen.owner:
         seen = f"{seen} by {listen.owner}"
-    advice = "end that process, or set ports: {master: …}"
-    cure = f"ss -ltnp 'sport = :{listen.port}'   # {advice}"
+    cure = shell_line(
+        "ss -ltnp {filter}   # end that process, or set ports: {{master: …}}",
+        filter=f"sport = :{listen.port}",
+    )
     message = "the rendezvous port cannot be opened"
     return Outcome(
         "fail",
@@ -225,8 +228,8 @@ def _unreachable(cause: Cause, wanted: str) -> Outcome:
         message = f"{first.dialer} cannot reach {first.listener} at {endpoint}"
         # Each pair is a finding of its own, and findings that look alike are merged.
         seen = f"{first.dialer} to {seen}"
-    port = first.port if len(ports) == 1 else "the ports above"
-    cure = OPEN.format(port=port)
+    port: Word = first.port if len(ports) == 1 else "the ports above"
+    cure = placed(OPEN, PORT=port)
     return Outcome(
         "fail",
         cause.nodes,
@@ -252,7 +255,7 @@ PORTS = Check(
     "that is open for part of the range is met. All directed pairs are dialled up to 64 nodes, "
     "above that 64 others for each node as dialer and as listener, drawn with a fixed seed; the "
     "report says how many. What gives no answer within three seconds is dialled eight times more.",
-    remedy=OPEN.format(port="29500"),
+    remedy=placed(OPEN, PORT=29500),
     proof=Proof(
         "net.dials", lambda dials: tuple(replace(dial, word="timed_out") for dial in dials)
     ),

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
-from clusterprep.checks.gpu_health import RESET, Trouble, of_job, one_by_one
+from clusterprep.checks.gpu_health import Trouble, of_job, one_by_one
 from clusterprep.facts.gpu import Model, Readings
 from clusterprep.facts.nvlink import NvLinks, pair_statuses
 from clusterprep.model import Node
 from clusterprep.model.units import pluralize
+from clusterprep.remedies import shell_line
 
 # Links of a GPU that is soldered into an NVLink board, by words of its name: NVIDIA's data sheets,
 # CHECKS. Cards with a slot connector (PCIe, NVL) may have bridges or none, so only their peers say
@@ -22,7 +23,10 @@ ON_BOARD = (
     ("GB200", 18), ("GB300", 18),
 )  # fmt: skip
 SLOT = ("PCIE", "NVL")
-SHOW_LINKS = f"nvidia-smi nvlink -s -i {{gpus}}; {RESET}"
+SHOW_LINKS = shell_line(
+    "nvidia-smi nvlink -s -i GPUS"
+    "   # then reset them with no process on any, or reboot; if it stays: return the board"
+)
 # nvmlGpuP2PStatus_t of nvml.h: why a pair is not joined.
 P2P = {
     1: "the chipset",
@@ -206,7 +210,9 @@ STATE = Check(
     how="NVML's state of each link, as many up as the model's board has (A100 12, H100, H200 and "
     "B200 18, A800 and H800 8); of others as many as the GPUs beside it have. Cards may have "
     "bridges or none.",
-    remedy="nvidia-smi nvlink -s; nvidia-smi nvlink -e; reset the GPUs, then return the board",
+    remedy=shell_line(
+        "nvidia-smi nvlink -s; nvidia-smi nvlink -e   # reset the GPUs, then return the board"
+    ),
     proof=Proof("nvlink.links", _without_link),
 )
 TOPOLOGY = Check(
@@ -219,6 +225,9 @@ TOPOLOGY = Check(
     "every step.",
     how="NVML's P2P status over NVLink for each pair, on machines whose GPUs are joined by a board "
     "or NVSwitches.",
-    remedy="nvidia-smi topo -m; nvidia-smi topo -p2p n; systemctl restart nvidia-fabricmanager",
+    remedy=shell_line(
+        "nvidia-smi topo -m; nvidia-smi topo -p2p n"
+        "   # with no process on the GPUs: restart nvidia-fabricmanager"
+    ),
     proof=Proof("nvlink.pairs", lambda pairs: {**pairs, 2: {**pairs[2], 3: 5}}),
 )

@@ -11,6 +11,7 @@ from clusterprep.facts.pairs import Dial
 from clusterprep.model.pair_schedule import coverage
 from clusterprep.model.units import format_duration, parse_duration
 from clusterprep.nccl.interfaces import choose
+from clusterprep.remedies import sentence, shell_line
 
 SLOWER = 4.0  # times what is usual: racks apart are twice or three times as far as neighbours
 LARGEST = 65535  # bytes of an IPv4 packet
@@ -149,8 +150,13 @@ def _nowhere_carried(
         message = "full-size packets get through between no two nodes, small ones do"
     else:
         message = f"packets of {SMALLEST} bytes and more get through between no two nodes"
-    ping = _ping(first, mtus)
-    cure = f"{ping}   # from {first.dialer}; then the MTU of the switches, or a smaller one here"
+    cure = shell_line(
+        "ping -M do -s {size} {address}"
+        "   # from {dialer}; then the MTU of the switches, or a smaller one here",
+        size=_full_size(first, mtus) - HEADERS,
+        address=first.address,
+        dialer=first.dialer,
+    )
     return Outcome(
         "fail",
         nodes,
@@ -163,11 +169,6 @@ def _nowhere_carried(
 
 def _size_seen(largest: int) -> str:
     return f"{largest} bytes" if largest else f"less than {SMALLEST} bytes"
-
-
-def _ping(dial: Dial, mtus: Mapping[str, int]) -> str:
-    """Return the command that shows the loss of full-size packets of a dial."""
-    return f"ping -M do -s {_full_size(dial, mtus) - HEADERS} {dial.address}"
 
 
 def _packet_failures(causes: Iterable[Cause], mtus: Mapping[str, int]) -> Iterable[Outcome]:
@@ -192,7 +193,7 @@ def _packet_failure(cause: Cause, mtus: Mapping[str, int]) -> Outcome:
         problem = "packets as large as the sender makes them do not fit the other end"
         message = f"{problem}, between {between}; TCP adapts"
         ends = f"{first.dialer} and {first.listener}"
-        cure = f"ip link set dev INTERFACE mtu SIZE   # the same on {ends}"
+        cure = shell_line("ip link set dev INTERFACE mtu SIZE   # the same on {ends}", ends=ends)
         return Outcome(
             "fail",
             cause.nodes,
@@ -209,8 +210,13 @@ def _packet_failure(cause: Cause, mtus: Mapping[str, int]) -> Outcome:
         message = f"full-size packets do not get through between {between}, small ones do"
     else:
         message = f"packets of {SMALLEST} bytes and more do not get through between {between}"
-    advice = "then the MTU of the switch ports between them"
-    cure = f"{_ping(first, mtus)}   # from {first.dialer}; {advice}"
+    cure = shell_line(
+        "ping -M do -s {size} {address}"
+        "   # from {dialer}; then the MTU of the switch ports between them",
+        size=wanted_size - HEADERS,
+        address=first.address,
+        dialer=first.dialer,
+    )
     return Outcome(
         "fail",
         cause.nodes,
@@ -336,7 +342,11 @@ def _latency_failures(
         message = f"round trips between {ends} are slow"
         least = min(pairs[_pair(dial)] for dial in cause.failed)
         seen = format_duration(least)
-        cure = f"mtr -rwz {first.address}   # from {first.dialer}: where is the time lost?"
+        cure = shell_line(
+            "mtr -rwz {address}   # from {dialer}: where is the time lost?",
+            address=first.address,
+            dialer=first.dialer,
+        )
         yield Outcome(
             "fail",
             cause.nodes,
@@ -372,8 +382,10 @@ PATH_MTU = Check(
     "its own connection. Where it does not come, three more and smaller ones find the largest that "
     "does. An interface with a smaller MTU than its peers fails too: TCP adapts to it, and "
     "nothing else does.",
-    remedy="set the MTU of the switch ports on the way to that of the interfaces, or make the "
-    "interfaces' equal",
+    remedy=sentence(
+        "set the MTU of the switch ports on the way to that of the interfaces, or make the "
+        "interfaces' equal"
+    ),
     proof=Proof(
         "net.dials",
         lambda dials: tuple(replace(dial, carried=1500, path_mtu=9000) for dial in dials),
@@ -391,7 +403,7 @@ LATENCY = Check(
     how="The shortest round trip that the kernels saw on the connections of the port matrix, both "
     "directions of a pair together, against the lower quartile of all pairs: more than four times "
     "as long and half a millisecond more. `require: {net.latency: 1ms}` sets the limit.",
-    remedy="mtr -rwz ADDRESS   # where is the time lost?",
+    remedy=shell_line("mtr -rwz ADDRESS   # where is the time lost?"),
     wants=parse_duration,
     proof=Proof("net.dials", _with_slow_node, between=True),
 )

@@ -24,6 +24,7 @@ from clusterprep.facts.pci import PciDevice, PciLink, PciTree
 from clusterprep.model import Node
 from clusterprep.model.units import pluralize
 from clusterprep.nccl.rails import kind_of
+from clusterprep.remedies import Remedy, chain, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 FAST = 8.0  # GT/s, PCI Express 3: a slower network card is the board's own for management
@@ -114,7 +115,9 @@ def width(context: CheckContext, node: Node, tree: PciTree) -> Outcome:
             name = _device_name(link.device)
             parts.append(f"{name} x{link.now:.0f} of x{link.most:.0f}")
         at = narrow[0].device.at
-        cure = f"lspci -s {at} -vv | grep Lnk   # then reseat the card, its riser or cable"
+        cure = shell_line(
+            "lspci -s {at} -vv | grep Lnk   # then reseat the card, its riser or cable", at=at
+        )
         return failed(
             node,
             "a link has lost lanes",
@@ -162,7 +165,7 @@ def gen(context: CheckContext, node: Node, tree: PciTree) -> Outcome:
     if slow_cards:
         at = slow_cards[0].device.at
         advice = "reseat the card; look at the slot's speed in the BIOS"
-        cure = f"lspci -s {at} -vv | grep Lnk   # {advice}"
+        cure = shell_line("lspci -s {at} -vv | grep Lnk   # {advice}", at=at, advice=advice)
         message = "a network card came up at a lower speed"
         return failed(
             node,
@@ -228,7 +231,9 @@ def _degraded_bridges(node: Node, tree: PciTree, first: str, seen: str) -> Outco
     """Return the failure of bridges; the devices below the `first` of them are named."""
     below = [device for device in tree.devices if first in device.above]
     message = f"a bridge above {_join_names(below)} is degraded"
-    cure = f"lspci -s {first} -vv | grep Lnk   # then the switch board, riser or cable"
+    cure = shell_line(
+        "lspci -s {first} -vv | grep Lnk   # then the switch board, riser or cable", first=first
+    )
     return failed(
         node,
         message,
@@ -302,17 +307,19 @@ def acs(
         return skipped(node, "on Arm the GPUs' traffic goes through the SMMU by design")
     wanted = "redirect off"
     redirecting: list[str] = []
-    commands: list[str] = []
+    commands: list[Remedy] = []
     for at, control in control_words.items():
         flags = _redirect_flags(control)
         if flags:
             redirecting.append(f"{at} {flags}")
-            commands.append(f"setpci -s {at} ECAP_ACS+0x6.w=0000")
+            commands.append(
+                shell_line("setpci -s {at} ECAP_ACS+0x6.w=0000   # at every boot", at=at)
+            )
     if not redirecting:
         message = "no PCIe switch redirects peer traffic"
         return passed(node, message, f"{pluralize(len(control_words), 'port')} with ACS", wanted)
     seen = "; ".join(redirecting)
-    cure = f"{'; '.join(commands)}   # at every boot"
+    cure = chain(*commands)
     message = "PCIe switches send peer traffic up to the processor"
     return failed(
         node,
@@ -411,7 +418,7 @@ WIDTH = Check(
     "the rate, and the node slows down the whole job.",
     how="current_link_width in /sys/bus/pci/devices/* against the smaller maximum of the device "
     "and of the port above it. Other than the speed, the width does not change at rest.",
-    remedy="lspci -vv | grep LnkSta   # then reseat the card, its riser or cable",
+    remedy=shell_line("lspci -vv | grep LnkSta   # then reseat the card, its riser or cable"),
     proof=Proof("pci.tree", _with_link(lambda device: device.gpu, width=8)),
 )
 GEN = Check(
@@ -424,8 +431,9 @@ GEN = Check(
     "so.",
     how="current_link_speed against the smaller maximum of the device and of the port above it. "
     "GPUs lower theirs at rest: that is no fault, and without load nothing is said about them.",
-    remedy="lspci -vv | grep LnkSta   # then reseat the card, and look at the slot's speed in the "
-    "BIOS",
+    remedy=shell_line(
+        "lspci -vv | grep LnkSta   # then reseat the card, and look at the slot's speed in the BIOS"
+    ),
     proof=Proof(
         "pci.tree",
         _with_link(lambda device: not device.gpu and device.link.max_speed == 32.0, speed=8.0),
@@ -441,7 +449,9 @@ PARENT = Check(
     "look perfect.",
     how="The links between bridges on the way to GPUs and network cards, in sysfs: less than both "
     "ends can, or narrower than the same link on most nodes of this kind.",
-    remedy="lspci -tv; lspci -vv | grep LnkSta   # then the vendor: switch board or riser",
+    remedy=shell_line(
+        "lspci -tv; lspci -vv | grep LnkSta   # then the vendor: switch board or riser"
+    ),
     proof=Proof("pci.tree", _narrow_uplink),
 )
 ACS = Check(
@@ -454,8 +464,10 @@ ACS = Check(
     "down again: GPUDirect drops to half or less, and NCCL may hang.",
     how="The ACS control words of the switch ports above GPUs and network cards; root alone can "
     "read them. Not judged in virtual machines and on Arm.",
-    remedy="setpci -s ADDRESS ECAP_ACS+0x6.w=0000   # for each port, at every boot; or switch ACS "
-    "off in the BIOS",
+    remedy=shell_line(
+        "setpci -s ADDRESS ECAP_ACS+0x6.w=0000   # for each port, at every boot; or switch ACS "
+        "off in the BIOS"
+    ),
     proof=Proof("pci.acs", lambda words: dict.fromkeys(words, 0x1D)),
 )
 IOMMU = Check(
@@ -468,7 +480,9 @@ IOMMU = Check(
     "half of its rate.",
     how="The type of the IOMMU domain of each GPU and card (/sys/kernel/iommu_groups/*/type), else "
     "the kernel's command line. Not judged in virtual machines and on Arm.",
-    remedy="grubby --update-kernel=ALL --args=iommu=pt   # Debian: GRUB_CMDLINE_LINUX, "
-    "update-grub; then reboot",
+    remedy=shell_line(
+        "grubby --update-kernel=ALL --args=iommu=pt   # Debian: GRUB_CMDLINE_LINUX, "
+        "update-grub; then reboot"
+    ),
     proof=Proof("pci.tree", _with_translation),
 )

@@ -10,6 +10,7 @@ from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed
 from clusterprep.facts.tasks import Load, StuckTask, Tasks
 from clusterprep.model import Node
 from clusterprep.model.units import pluralize
+from clusterprep.remedies import Remedy, sentence, shell_line
 
 # Of the cores; what runs beside the job takes its data loaders' and NCCL's proxy threads' turns.
 FOREIGN = 0.2
@@ -55,7 +56,7 @@ def dstate(context: CheckContext, node: Node, tasks: Tasks) -> Outcome:
             "denied",
             seen,
             "none",
-            "run with `become: true`",
+            sentence("run with `become: true`"),
         )
     seen = f"{kernel_threads} threads of the kernel" if tasks.stuck else "none"
     return passed(node, "no task of a user hangs in the kernel", seen, "none")
@@ -84,11 +85,13 @@ def _join_tasks(tasks: list[StuckTask]) -> str:
     return text
 
 
-def _remedy(tasks: Iterable[StuckTask]) -> str:
-    commands = [f"cat /proc/{task.pid}/stack" for task in tasks]
-    shown = "; ".join(commands[:NAMED_IN_REMEDY])
-    advice = "kill does not reach them: mend what they wait for, or reboot"
-    return f"{shown}   # as root; {advice}"
+def _remedy(tasks: Iterable[StuckTask]) -> Remedy:
+    files = [f"/proc/{task.pid}/stack" for task in tasks]
+    return shell_line(
+        "head -n 50 {files}"
+        "   # as root; kill does not reach them: mend what they wait for, or reboot",
+        files=files[:NAMED_IN_REMEDY],
+    )
 
 
 def parse_part(text: str) -> float:
@@ -134,7 +137,7 @@ DSTATE = Check(
     "second: one that is still in D and was never scheduled hangs. A parent that waits for its "
     "vfork child does not count, and threads of the kernel do not: log.kernel tells of those that "
     "hang for two minutes.",
-    remedy="cat /proc/PID/stack; reboot",
+    remedy=shell_line("cat /proc/PID/stack   # mend what it waits for, or reboot"),
     proof=Proof(
         "proc.tasks",
         lambda tasks: replace(tasks, stuck=(StuckTask(4711, "python3", "rpc_wait_bit_killable"),)),
@@ -150,7 +153,7 @@ LOAD = Check(
     "proxy threads, and the slowest rank sets the pace of all.",
     how="The load average over one minute: at most a fifth of the cores, and never less than 2, or "
     "as `require: {proc.load: 20%}` says. It counts tasks in uninterruptible sleep as well.",
-    remedy="ps -eo pid,user,stat,pcpu,etime,comm --sort=-pcpu | head -15",
+    remedy=shell_line("ps -eo pid,user,stat,pcpu,etime,comm --sort=-pcpu | head -15"),
     wants=parse_part,
     proof=Proof("proc.load", lambda average: replace(average, one=180.0, running=178)),
 )

@@ -23,6 +23,7 @@ from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, Node
 from clusterprep.model.versions import leading_numbers
 from clusterprep.nccl.rails import TrainingSet, training_sets
+from clusterprep.remedies import shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 # RDMA over DMA-BUF came with Linux 5.12; NVIDIA's open driver exports GPU memory by it.
@@ -139,8 +140,10 @@ def _judge_firmware(
     message = "the firmware differs from that of like cards"
     seen = ", ".join(differing)
     wanted = ", ".join(f"{make}: {version}" for make, version in sorted(wanted_by_make.items()))
-    update = f"mlxfwmanager --online -u -d {first_differing}"
-    cure = f"mlxfwmanager --query; {update}   # then reboot"
+    cure = shell_line(
+        "mlxfwmanager --query; mlxfwmanager --online -u -d {device}   # then reboot",
+        device=first_differing,
+    )
     return failed(
         node,
         message,
@@ -196,8 +199,10 @@ PEERMEM = Check(
     "the bandwidth at best, with nothing said unless NCCL_DEBUG=INFO is set.",
     how="nvidia_peermem in /proc/modules, or what DMA-BUF needs: Linux 5.12 and NVIDIA's open "
     "driver. Judged where GPUs and an active RDMA port are both there.",
-    remedy="modprobe nvidia_peermem && echo nvidia_peermem > "
-    "/etc/modules-load.d/nvidia-peermem.conf",
+    remedy=shell_line(
+        "modprobe nvidia_peermem && echo nvidia_peermem "
+        "> /etc/modules-load.d/clusterprep-nvidia-peermem.conf"
+    ),
     # The other recording has the open driver.
     proof=Proof("rdma.peermem", lambda _: None, fleet="hgx-h100-roce"),
 )
@@ -210,7 +215,7 @@ FIRMWARE = Check(
     why="Cards with different firmware differ in congestion control and in bugs; one of them has "
     "the time-outs.",
     how="/sys/class/infiniband/*/fw_ver, equal for cards of one make (board id) on all nodes.",
-    remedy="mlxfwmanager --query; mlxfwmanager --online -u -d DEVICE   # then reboot",
+    remedy=shell_line("mlxfwmanager --query; mlxfwmanager --online -u -d DEVICE   # then reboot"),
     proof=Proof("rdma.devices", _other_firmware),
 )
 STACK = Check(
@@ -223,6 +228,6 @@ STACK = Check(
     "what they support.",
     how="/sys/module/*/version of the RDMA drivers, which the vendor's have and the kernel's have "
     "not; equal on all nodes, or the version that `require: {ofed.version: 23.10-0.5.5}` names.",
-    remedy="ofed_info -s; install the same MLNX_OFED or DOCA release, then reboot",
+    remedy=shell_line("ofed_info -s   # install the same MLNX_OFED or DOCA release, then reboot"),
     proof=Proof("rdma.stack", lambda _: "mlx5_core 5.8-3.0.7"),
 )

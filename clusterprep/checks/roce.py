@@ -16,6 +16,7 @@ from clusterprep.model.versions import leading_numbers
 from clusterprep.nccl.gids import DYNAMIC, addresses_of, only_ipv6, roce_rails, usable_gid
 from clusterprep.nccl.interfaces import IPV6
 from clusterprep.nccl.rails import RdmaRail, TrainingSet, training_sets
+from clusterprep.remedies import Remedy, sentence, shell_line
 
 WANTED = "a RoCE v2 GID of an IPv4 address that its interface has"
 Indices = Mapping[str, int]
@@ -76,8 +77,9 @@ def _missing_gids(node: Node, rails: list[RdmaRail]) -> Outcome:
     seen = _describe_rails(rails)
     message = f"{', '.join(names)}: no GID by which the port can be reached"
     if "NCCL_IB_GID_INDEX" in node.env:
-        effect = "NCCL finds the index by itself from 2.21 on"
-        cure = f"take NCCL_IB_GID_INDEX out of `env:`: {effect}"
+        cure = sentence(
+            "take NCCL_IB_GID_INDEX out of `env:`: NCCL finds the index by itself from 2.21 on"
+        )
         return failed(
             node,
             message,
@@ -85,8 +87,11 @@ def _missing_gids(node: Node, rails: list[RdmaRail]) -> Outcome:
             WANTED,
             cure,
         )
-    command = f"ip address add ADDRESS/PREFIX dev {_first_interface(rails)}"
-    cure = f"{command}; show_gids   # and in the network configuration"
+    cure = shell_line(
+        "ip address add ADDRESS/PREFIX dev {interface}; show_gids"
+        "   # and in the network configuration",
+        interface=_first_interface(rails),
+    )
     return failed(
         node,
         message,
@@ -133,8 +138,9 @@ def _judge_indices(
         is_old = version is not None and leading_numbers(version)[:2] < DYNAMIC
         if len(own) > 1 and is_old:
             message = f"the index differs from port to port, and NCCL {version} takes one for all"
-            advice = "NCCL 2.21 or newer finds the index of each port"
-            cure = f"python -m pip install -U torch   # {advice}"
+            cure = shell_line(
+                "python -m pip install -U torch   # NCCL 2.21 or newer finds the index of each port"
+            )
             yield Outcome(
                 "fail",
                 (name,),
@@ -226,8 +232,10 @@ def _judge_routes(node: Node, rails: list[Rail]) -> Outcome:
             settings = f"arp_ignore {rail.arp_ignore}, arp_announce {rail.arp_announce}"
             arp_faults.append(f"{rail.interface} {settings}")
     if arp_faults:
-        settings = "net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
-        cure = f"sysctl -w {settings}   # and in /etc/sysctl.d"
+        cure = shell_line(
+            "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
+            "   # and in /etc/sysctl.d"
+        )
         message = "rails share a network, and each answers for the addresses of the others"
         return failed(
             node,
@@ -259,10 +267,14 @@ def _network(rail: Rail) -> IPv4Network:
     return IPv4Interface(f"{rail.address}/{rail.prefix}").network
 
 
-def _routing_rule(rail: Rail) -> str:
-    route = f"{_network(rail)} dev {rail.interface} src {rail.address} table 101"
-    rule = f"from {rail.address} table 101"
-    return f"ip route add {route} && ip rule add {rule}   # one table for each rail"
+def _routing_rule(rail: Rail) -> Remedy:
+    return shell_line(
+        "ip route add {network} dev {interface} src {address} table 101 "
+        "&& ip rule add from {address} table 101   # one table for each rail",
+        network=str(_network(rail)),
+        interface=rail.interface,
+        address=rail.address,
+    )
 
 
 def _rails_in_one_network(rails: list[Rail]) -> list[Rail]:
@@ -299,7 +311,7 @@ GID = Check(
     how="gids, gid_attrs/types and gid_attrs/ndevs of the Ethernet ports of the training set, "
     "against the addresses of the interfaces. NCCL from 2.21 finds the index by itself; older ones "
     "need the same index on all ports.",
-    remedy="show_gids; ip address show",
+    remedy=shell_line("show_gids; ip address show"),
     proof=Proof("rdma.devices", _without_v2, fleet="hgx-h100-roce"),
 )
 ROUTE = Check(
@@ -313,7 +325,9 @@ ROUTE = Check(
     how="The kernel is asked for the route from each rail's address to a neighbour; arp_ignore and "
     "arp_announce where rails share a network. Nodes with one RoCE address have nothing to get "
     "wrong.",
-    remedy="ip rule add from ADDRESS table N; ip route add NETWORK dev NAME src ADDRESS table N",
+    remedy=shell_line(
+        "ip rule add from ADDRESS table N; ip route add NETWORK dev NAME src ADDRESS table N"
+    ),
     proof=Proof(
         "rdma.rails",
         lambda rails: (rails[0], replace(rails[1], leaves=rails[0].interface), *rails[2:]),

@@ -6,13 +6,13 @@ It should be large enough, and not full of what dead jobs left.
 from __future__ import annotations
 
 import math
-import shlex
 from dataclasses import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
 from clusterprep.facts.storage import SHM, Mount, Segment, Space
 from clusterprep.model import Node, Severity
 from clusterprep.model.units import UNLIMITED, format_duration, format_size, parse_size, pluralize
+from clusterprep.remedies import Remedy, noted, sentence, shell_line
 
 GIB = 1 << 30  # bytes
 # Bytes; below it NCCL's segments of eight ranks and a data loader's batches do not fit.
@@ -57,7 +57,7 @@ def size(
         least = parse_size(required)
     wanted = required or f"at least {format_size(least)} free"
     if space is None:
-        cure = "mount -t tmpfs tmpfs /dev/shm"
+        cure = shell_line("mountpoint -q /dev/shm || mount -t tmpfs tmpfs /dev/shm")
         return failed(
             node,
             "there is no /dev/shm",
@@ -73,7 +73,7 @@ def size(
         return passed(node, "there is enough shared memory", seen, wanted)
     severity: Severity = "error" if space.free < LEAST else "warning"
     if space.size >= least:
-        cure = "du -ah /dev/shm | sort -h | tail   # what fills it"
+        cure = shell_line("du -ah /dev/shm | sort -h | tail   # what fills it")
         return failed(
             node,
             "shared memory is in use already",
@@ -93,21 +93,28 @@ def size(
     )
 
 
-def _container_remedy() -> str:
-    kubernetes = "Kubernetes: an emptyDir with medium: Memory at /dev/shm"
-    return f"docker run --ipc=host …   # or --shm-size=8g; {kubernetes}"
+def _container_remedy() -> Remedy:
+    return shell_line(
+        "docker run --ipc=host …"
+        "   # or --shm-size=8g; Kubernetes: an emptyDir with medium: Memory at /dev/shm"
+    )
 
 
-def _mount_remedy(least: float) -> str:
+def _mount_remedy(least: float) -> Remedy:
     """Return the command that makes /dev/shm large enough.
 
     tmpfs takes whole numbers with a suffix such as G, which is binary; 0 is no limit.
     """
-    size = "0"
-    if least != UNLIMITED:
-        gibibytes = math.ceil(max(least, GOOD) / GIB)
-        size = f"{gibibytes}G"
-    return f"mount -o remount,size={size} /dev/shm   # and in /etc/fstab"
+    if least == UNLIMITED:
+        return shell_line("mount -o remount,size=0 /dev/shm   # and in /etc/fstab")
+    gibibytes = math.ceil(max(least, GOOD) / GIB)
+    # Where it is larger already it stays so.
+    return shell_line(
+        "test $(df -k --output=size /dev/shm | tail -n 1) -ge {kibibytes} "
+        "|| mount -o remount,size={gibibytes}G /dev/shm   # and in /etc/fstab",
+        kibibytes=gibibytes << 20,
+        gibibytes=gibibytes,
+    )
 
 
 def stale(context: CheckContext, node: Node, segments: tuple[Segment, ...]) -> Outcome:
@@ -127,11 +134,11 @@ def stale(context: CheckContext, node: Node, segments: tuple[Segment, ...]) -> O
             message,
             seen,
             "none",
-            _remove_command(orphaned),
+            remove_command(orphaned),
         )
     if unclear:
         message = "it cannot be seen whether the processes of these files are gone"
-        cure = "run with `become: true`, outside of containers"
+        cure = sentence("run with `become: true`, outside of containers")
         return unknown(
             node,
             message,
@@ -152,13 +159,17 @@ def _describe_segments(segments: list[Segment]) -> str:
     return f"{files} with {format_size(total)}, the oldest written {age} ago"
 
 
-def _remove_command(segments: list[Segment]) -> str:
-    paths = [segment.path for segment in segments[:NAMED]]
-    command = f"rm -- {shlex.join(paths)}"
+def remove_command(segments: list[Segment]) -> Remedy:
+    """Return a command that removes segments, except those that a process has open by then."""
+    remedy = shell_line(
+        "command -v fuser > /dev/null && "
+        'for file in {files}; do fuser -s "$file" || rm -f "$file"; done',
+        files=[segment.path for segment in segments[:NAMED]],
+    )
     more = len(segments) - NAMED
     if more > 0:
-        command = f"{command}   # and {more} more: check again after that"
-    return command
+        remedy = noted(remedy, "and {more} more: check again after that", more=more)
+    return remedy
 
 
 def _count_files(segments: list[Segment]) -> str:
@@ -177,8 +188,11 @@ SIZE = Check(
     "containers have 64 MiB by default.",
     how="statvfs of /dev/shm: what is free. Less than 1 GiB is an error, on a host less than 8 GiB "
     "a warning; or as `require: shm` says.",
-    remedy="mount -o remount,size=8G /dev/shm   # and in /etc/fstab; containers: --ipc=host or "
-    "--shm-size=8g",
+    remedy=shell_line(
+        "test $(df -k --output=size /dev/shm | tail -n 1) -ge 8388608 "
+        "|| mount -o remount,size=8G /dev/shm   # and in /etc/fstab; containers: --ipc=host or "
+        "--shm-size=8g"
+    ),
     wants=parse_size,
     proof=Proof("shm.space", lambda space: replace(space, size=64 << 20, free=64 << 20, used=0)),
 )
@@ -192,7 +206,7 @@ STALE = Check(
     "booted, and some day a new job finds none left.",
     how="Files /dev/shm/nccl-* older than a minute that no process has mapped or open. Looking "
     "into the processes of others needs root.",
-    remedy="lsof /dev/shm/nccl-*   # what it does not list has no process",
+    remedy=shell_line("lsof /dev/shm/nccl-*   # what it does not list has no process"),
     proof=Proof(
         "shm.segments", lambda _: (Segment(f"{SHM}/nccl-Xk2Zq1", 9_637_888, 86400.0, held=False),)
     ),

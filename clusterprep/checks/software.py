@@ -18,8 +18,7 @@ from clusterprep.checks import (
 from clusterprep.facts.torch import Libraries, Torch
 from clusterprep.model import Node
 from clusterprep.model.versions import conditions_of, satisfies
-
-INSTALL = "{python} -m pip install torch=={version}"
+from clusterprep.remedies import sentence, shell_line
 
 
 def torch(context: CheckContext) -> Iterable[Outcome]:
@@ -59,7 +58,7 @@ def torch(context: CheckContext) -> Iterable[Outcome]:
 def _missing_torch(context: CheckContext, names: tuple[str, ...], version: str) -> Outcome:
     """Return the failure of nodes without torch; `version` is that of another node."""
     python = next(node.python for node in context.nodes if node.name in names)
-    cure = INSTALL.format(python=python, version=version)
+    cure = shell_line("{python} -m pip install torch=={version}", python=python, version=version)
     message = "torch is missing while other nodes have it"
     return Outcome(
         "fail",
@@ -82,7 +81,7 @@ def _judge_cpu_builds(context: CheckContext, builds: dict[str, Torch]) -> Iterab
             names.append(node.name)
     if names:
         message = "torch is a CPU build on nodes that declare GPUs"
-        cure = "pip install the CUDA build of torch"
+        cure = sentence("replace torch by its CUDA build")
         yield Outcome(
             "fail",
             tuple(names),
@@ -158,8 +157,12 @@ def _judge_replaced(context: CheckContext, node: Node, build: Torch) -> Outcome 
     message = f"{variable} makes torch load another NCCL than its own"
     seen = f"{build.nccl} from {libraries.loaded}"
     wanted = f"{libraries.wheel_version or 'the NCCL'} from {libraries.wheel}"
-    search = f"grep -rn {variable} /etc/environment /etc/profile.d ~/.bashrc"
-    cure = f"{search}   # now '{value}'; take NCCL out of it"
+    cure = shell_line(
+        "grep -rn {variable} /etc/environment /etc/profile.d ~/.bashrc"
+        "   # now {value}; take NCCL out of it",
+        variable=variable,
+        value=value or "unset",
+    )
     return failed(
         node,
         message,
@@ -186,7 +189,7 @@ def driver(context: CheckContext) -> Iterable[Outcome]:
             versions[node.name] = version
         elif context.value(node, "gpu.pci") or (node.gpus and node.gpus.count):
             message = "there are GPUs and the driver is not loaded"
-            cure = "modprobe nvidia; dmesg | grep NVRM"
+            cure = shell_line("modprobe nvidia; dmesg | grep NVRM")
             yield failed(
                 node,
                 message,
@@ -216,7 +219,9 @@ TORCH = Check(
     "or give wrong sums.",
     how="torch/version.py of the job's interpreter (`python:`), run as the job's user; torch is "
     "not imported. `require: torch` wants versions.",
-    remedy="python -m pip install torch==VERSION   # in the job's environment, on the odd nodes",
+    remedy=shell_line(
+        "python -m pip install torch==VERSION   # in the job's environment, on the odd nodes"
+    ),
     wants=conditions_of,
     proof=Proof("torch.build", lambda build: replace(build, version="2.4.1+cu124")),
 )
@@ -233,7 +238,7 @@ NCCL = Check(
     "LD_LIBRARY_PATH, DT_RUNPATH, the system's folders, in the environment of a session without a "
     "terminal. Another file than the one that came with torch is a warning. `require: nccl` wants "
     "a version.",
-    remedy="python -m pip install torch==VERSION   # the wheel brings its NCCL",
+    remedy=shell_line("python -m pip install torch==VERSION   # the wheel brings its NCCL"),
     wants=conditions_of,
     proof=Proof("torch.build", lambda build: replace(build, nccl="2.20.5")),
 )
@@ -246,7 +251,7 @@ DRIVER = Check(
     why="One node with another driver branch brings other limits of CUDA and NVLink into the job.",
     how="/proc/driver/nvidia/version, the module that is loaded, not the package that is "
     "installed. `require: driver` wants versions.",
-    remedy="apt-get install --only-upgrade nvidia-driver-BRANCH && reboot",
+    remedy=shell_line("apt-get install --only-upgrade nvidia-driver-BRANCH   # then reboot"),
     wants=conditions_of,
     proof=Proof("nv.driver", lambda _: "535.183.01"),
 )

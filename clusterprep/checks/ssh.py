@@ -8,12 +8,9 @@ from dataclasses import replace
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, passed, skipped, unknown
 from clusterprep.facts.account import Rights
 from clusterprep.model import Absent, Node, NodeSnapshot, Verdict
+from clusterprep.remedies import Remedy, sentence, shell_line
 
-BECOME = "ssh: {become: true}   # in the inventory, for these nodes"
-SUDOERS = (
-    "echo '{user} ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/{user} && chmod 440 "
-    "/etc/sudoers.d/{user}   # as root there; then `ssh: {{become: true}}` in the inventory"
-)
+BECOME = sentence("set `ssh: {{become: true}}` for these nodes in the inventory")
 USABLE = "login and Python work"
 NAMED = 8  # facts in one message
 
@@ -68,7 +65,7 @@ def sudo(context: CheckContext, node: Node, rights: Rights) -> Outcome:
         names = f"{names}, …"
     message = f"{count} root: {names}"
     permission = "may not"
-    cure = SUDOERS.format(user=rights.user)
+    cure = allow_sudo(rights.user)
     if rights.sudo == 0:
         permission = "may"
         cure = BECOME
@@ -82,6 +79,17 @@ def sudo(context: CheckContext, node: Node, rights: Rights) -> Outcome:
         wanted,
         cure,
         "warning",
+    )
+
+
+def allow_sudo(user: str) -> Remedy:
+    """Return a command for root of the node. The file is ours, and is never writable by others."""
+    return shell_line(
+        "(umask 227 && echo {rule} > {file})"
+        "   # as root there; then set `ssh: {{become: true}}` in the inventory",
+        rule=f"{user} ALL=(ALL) NOPASSWD: ALL",
+        # sudo reads no file with a dot in its name.
+        file=f"/etc/sudoers.d/clusterprep-{user.replace('.', '_')}",
     )
 
 
@@ -124,7 +132,7 @@ REACH = Check(
     "it holds is unknown.",
     how="TCP connect, SSH banner, host key, login and start of Python, all within "
     "ssh.connect_timeout. The stage that failed is the reason.",
-    remedy="ssh -v NODE true",
+    remedy=shell_line("ssh -v NODE true"),
     proof=Proof("", _with_refused_login),
 )
 SUDO = Check(

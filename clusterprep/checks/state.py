@@ -8,6 +8,7 @@ from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed
 from clusterprep.facts.journal import Journal, JournalEntry
 from clusterprep.model import Node
 from clusterprep.model.units import pluralize
+from clusterprep.remedies import Remedy, sentence, shell_line
 
 WANTED = "every run done or undone"
 
@@ -37,8 +38,7 @@ def journal(context: CheckContext, node: Node, journal: Journal) -> Outcome:
         )
     seen = ", ".join(_describe_entry(entry) for entry in unsettled)
     message = "a run was cut off while it wrote here: nodes may differ"
-    command = f"clusterprep rollback {context.inventory.path}"
-    cure = f"{command}   # settles it first; so does apply"
+    cure = _settling_command(context, unsettled[-1])
     return failed(
         node,
         message,
@@ -52,14 +52,34 @@ def _damaged(context: CheckContext, node: Node, journal: Journal) -> Outcome:
     """Fail: a record is damaged, so what it stands for may be finished or not."""
     message = "the record of a run is damaged: it may have been cut off, and nothing is written"
     seen = "; ".join(each.why for each in journal.damaged)
-    command = f"clusterprep rollback {context.inventory.path} --force"
-    cure = f"{command}   # moves the record aside and changes no other file"
+    cure = shell_line(
+        "clusterprep rollback {inventory} --force"
+        "   # moves the record aside and changes no other file",
+        inventory=context.inventory.path,
+    )
     return failed(
         node,
         message,
         seen,
         WANTED,
         cure,
+    )
+
+
+def _settling_command(context: CheckContext, entry: JournalEntry) -> Remedy:
+    """Return a command that settles a run.
+
+    The run is named: once it is settled, a rollback without a name would undo the run before it.
+    """
+    if entry.cluster != context.inventory.cluster:
+        return sentence(
+            "roll back or apply with the inventory of cluster {cluster}: it settles this run first",
+            cluster=entry.cluster,
+        )
+    return shell_line(
+        "clusterprep rollback {inventory} --run {run}   # settles it first; so does apply",
+        inventory=context.inventory.path,
+        run=entry.run,
     )
 
 
@@ -90,7 +110,9 @@ JOURNAL = Check(
     "ones, and a job on them hangs.",
     how="The journal in /var/lib/clusterprep/runs and the lock beside it. A run that still works "
     "holds the lock.",
-    remedy="clusterprep rollback INVENTORY   # or apply: each first settles what was cut off; with "
-    "--force it only moves a damaged record aside",
+    remedy=shell_line(
+        "clusterprep rollback INVENTORY --run RUN   # or apply: each first settles what was cut "
+        "off; with --force it only moves a damaged record aside"
+    ),
     proof=Proof("state.journal", _cut_off),
 )

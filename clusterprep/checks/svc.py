@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, by_value, passed
 from clusterprep.facts.services import parse_units
+from clusterprep.remedies import placed, shell_line
 
 RUNNING = frozenset({"active", "reloading", "refreshing"})
-ENABLE = "systemctl enable --now {unit}"
+ENABLE = shell_line("systemctl enable --now UNIT")
 CURES = {
-    "not-found": f"systemctl list-unit-files {{unit}} && {ENABLE}   # install it first",
-    "masked": f"systemctl unmask {{unit}} && {ENABLE}",
-    "activating": "systemctl status {unit}   # it starts now, or again and again",
-    "failed": "systemctl status {unit}; journalctl -u {unit} -n 50; systemctl restart {unit}",
+    "not-found": shell_line(
+        "systemctl list-unit-files UNIT && systemctl enable --now UNIT   # install it first"
+    ),
+    "masked": shell_line("systemctl unmask UNIT && systemctl enable --now UNIT"),
+    "activating": shell_line("systemctl status UNIT   # it starts now, or again and again"),
+    "failed": shell_line("systemctl status UNIT; journalctl -u UNIT -n 50; systemctl start UNIT"),
 }
 UnitStates = tuple[tuple[str, str], ...]
 """Name and state of each unit, in the order required."""
@@ -47,8 +49,7 @@ def _states_by_unit(context: CheckContext) -> dict[str, dict[str, str]]:
 
 def _not_running(unit: str, state: str, names: tuple[str, ...]) -> Outcome:
     """Return the failure of a unit on the nodes on which it is in one state."""
-    template = CURES.get(state, ENABLE)
-    cure = template.format(unit=shlex.quote(unit))
+    cure = placed(CURES.get(state, ENABLE), UNIT=unit)
     message = f"{unit} does not run"
     seen = f"{unit} {state}"
     wanted = f"{unit} active"
@@ -72,7 +73,7 @@ REQUIRED = Check(
     "until a job needs it.",
     how="`require: {svc.required: [sshd, chronyd]}`: systemctl show of all of them in one call; "
     "active passes.",
-    remedy="systemctl enable --now UNIT",
+    remedy=ENABLE,
     wants=parse_units,
     proof=Proof("svc.states", lambda states: tuple((unit, "failed") for unit, _ in states)),
 )

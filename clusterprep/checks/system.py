@@ -18,11 +18,12 @@ from clusterprep.checks import (
 from clusterprep.facts.kernel import newest_waiting
 from clusterprep.model import Node
 from clusterprep.model.versions import kernel_conditions, kernel_satisfies
+from clusterprep.remedies import sentence, shell_line
 
 FLOOR = ">=5.5"  # below it, Hugging Face Accelerate warns of hangs while a model loads
-UPGRADE = (
-    "apt-get install --only-upgrade linux-image-generic && reboot   "
-    "# or the image of the other nodes"
+UPGRADE = shell_line(
+    "apt-get install --only-upgrade linux-image-generic"
+    "   # then reboot; or take the image of the other nodes"
 )
 
 # Parameters that change how fast a node is or what its devices may do; root=, console= and the like
@@ -37,8 +38,8 @@ _NAMES = (
 )
 PARAMETERS = frozenset(_NAMES.split())
 FAMILIES = ("pcie_", "pci_", "cgroup", "nvidia", "mlx5_")
-BOOTLOADER = (
-    "grubby --info=ALL   # or GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub && reboot"
+BOOTLOADER = shell_line(
+    "grubby --info=ALL   # or GRUB_CMDLINE_LINUX in /etc/default/grub, update-grub, reboot"
 )
 
 
@@ -64,7 +65,7 @@ def kernel(context: CheckContext) -> Iterable[Outcome]:
                 message,
                 seen,
                 wanted,
-                f"ssh {node.name} reboot",
+                sentence("let {node} boot again when no job runs there", node=node.name),
             )
     yield from as_wanted(context, releases, kernel_satisfies, "the running kernel")
 
@@ -93,8 +94,11 @@ def _judge_declared(node: Node, command_line: tuple[str, ...], wanted: str) -> O
     missing = [argument for argument in wanted.split() if _normalize(argument) not in given]
     if not missing:
         return passed(node, "the kernel was started as required", wanted, wanted)
-    command = f"grubby --update-kernel=ALL --args='{' '.join(missing)}' && reboot"
-    cure = f"{command}   # or GRUB_CMDLINE_LINUX, update-grub"
+    cure = shell_line(
+        "grubby --update-kernel=ALL --args={arguments}"
+        "   # or GRUB_CMDLINE_LINUX, update-grub; then reboot",
+        arguments=" ".join(missing),
+    )
     seen = f"no {', '.join(missing)}"
     return failed(
         node,
@@ -190,7 +194,7 @@ RELEASE = Check(
     "from then on.",
     how="ID and VERSION_ID of /etc/os-release, equal on all nodes or as `require: {os.release: …}` "
     "says.",
-    remedy="reinstall the odd nodes with the image of the others",
+    remedy=sentence("reinstall the odd nodes with the image of the others"),
     proof=Proof("os.release", lambda _: "ubuntu 20.04"),
 )
 CMDLINE = Check(

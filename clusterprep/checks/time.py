@@ -22,6 +22,7 @@ from clusterprep.checks import (
 from clusterprep.facts.clock import ClockSource, Daemon, Offset
 from clusterprep.model import Node, Severity
 from clusterprep.model.units import format_duration, parse_duration
+from clusterprep.remedies import shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 GRAVE = 1.0  # seconds: log order, leases and TLS break
@@ -31,11 +32,11 @@ LIMIT = 0.050  # seconds: what a synchronised node never exceeds
 # Documentation/virt/kvm/x86/timekeeping.rst).
 SLOW = ("hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies")
 SET = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
-UNSTABLE = (
+UNSTABLE = shell_line(
     "dmesg | grep -i -e clocksource -e tsc   "
     "# why is tsc unstable? firmware update, or tsc=reliable at boot"
 )
-STEP = "chronyc makestep   # where chronyd is missing: apt-get install chrony"
+STEP = shell_line("chronyc makestep   # where chronyd is missing: apt-get install chrony")
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def daemon(context: CheckContext, node: Node, daemon: Daemon) -> Outcome:
     if daemon.name is None:
         return failed(node, "nothing synchronises the clock", "no daemon answers", wanted)
     seen = f"{daemon.name} runs and is not synchronised"
-    cure = "chronyc sources -v   # which source answers?"
+    cure = shell_line("chronyc sources -v   # which source answers?")
     return failed(
         node,
         "the clock will drift",
@@ -166,7 +167,9 @@ def _slow_source(node: Node, source: ClockSource) -> Outcome:
     for name in source.available:
         if name not in SLOW:
             wanted = name
-            cure = f"echo {name} > {SET}   # on {node.name}"
+            cure = shell_line(
+                "echo {source} > {file}   # on {node}", source=name, file=SET, node=node.name
+            )
             break
     return failed(
         node,
@@ -204,7 +207,7 @@ DAEMON = Check(
     why="A clock that is right today and that nothing keeps right will be seconds off in a month.",
     how="chronyc's tracking report, else systemd's own word: synchronised, with a source that is "
     "not the clock itself.",
-    remedy="apt-get install chrony && systemctl enable --now chrony",
+    remedy=shell_line("apt-get install chrony && systemctl enable --now chrony"),
     proof=Proof("clock.daemon", lambda seen: replace(seen, synchronised=False)),
 )
 SOURCE = Check(

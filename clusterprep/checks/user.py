@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, as_wanted, failed, kinds
 from clusterprep.facts.account import Account
 from clusterprep.model import Node
+from clusterprep.remedies import sentence, shell_line
 
 EXPECTED = "expected a user id such as 1000, or user and group id such as 1000:1000"
 
@@ -43,11 +44,16 @@ def _user(node: Node) -> str | None:
 
 def _missing_user(node: Node, example: Account | None) -> Outcome:
     """Return the failure of a node without the user; `example` is the account of another node."""
-    user = _user(node) or "the login's user"
-    cure = f"useradd {user}   # everywhere"
-    if example is not None:
-        cure = f"useradd --uid {example.uid} {user}   # on {node.name}"
-    message = f"there is no user {user}"
+    user = _user(node)
+    if user is None:
+        cure = sentence("add the login's user everywhere")
+    elif example is None:
+        cure = shell_line("useradd {user}   # everywhere", user=user)
+    else:
+        cure = shell_line(
+            "useradd --uid {uid} {user}   # on {node}", uid=example.uid, user=user, node=node.name
+        )
+    message = f"there is no user {user or 'of the login'}"
     return failed(
         node,
         message,
@@ -89,8 +95,10 @@ UID = Check(
     "ranks of that node cannot read the data or write the checkpoint, often after hours.",
     how="User and group id of the job's user (`job_user:`, else the login's) from /etc/passwd or "
     'the directory service; equal on all nodes, or as `require: {user.uid: "1000:1000"}` says.',
-    remedy="usermod -u UID USER && groupmod -g GID GROUP   # and chown what the user owns; or use "
-    "a directory service",
+    remedy=shell_line(
+        "usermod -u UID USER && groupmod -g GID GROUP   # and chown what the user owns; or use "
+        "a directory service"
+    ),
     wants=parse_ids,
     proof=Proof("user.account", lambda account: Account(account.uid + 1, account.gid)),
 )

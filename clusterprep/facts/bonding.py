@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from clusterprep.facts import Fact
 from clusterprep.model import Read
+from clusterprep.remote.untrusted import require_device_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def parse_bonds(files: dict[str, str]) -> dict[str, Bond]:
     """
     bonds = {}
     for path, text in files.items():
-        name = path.rpartition("/")[2]
+        name = require_device_name(path.rpartition("/")[2])
         bonds[name] = _bond(name, text)
     return bonds
 
@@ -101,7 +102,7 @@ def _sections(name: str, text: str) -> list[_Section]:
         if not colon:
             continue
         if key == "Slave Interface":
-            sections.append(_Section(value.strip()))
+            sections.append(_Section(require_device_name(value.strip())))
         else:
             # The first value counts: the details of LACP packets repeat some names.
             sections[-1].values.setdefault(key.strip(), value.strip())

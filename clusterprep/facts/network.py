@@ -100,7 +100,7 @@ def _interface(row: dict[str, Any]) -> Interface:
         loopback=bool(flags & IFF_LOOPBACK),
         physical=row["physical"],
         bridge=row["bridge"],
-        master=row["master"] and require_device_name(row["master"]),
+        master=None if row["master"] is None else require_device_name(row["master"]),
         mtu=int(row["mtu"]),
         speed=_speed(row["speed"]),
         infiniband=kind == ARPHRD_INFINIBAND,

@@ -10,7 +10,7 @@ from typing import Any
 
 from clusterprep.facts import Fact, file, under, user_of_job
 from clusterprep.model import Inventory, Node, Read
-from clusterprep.remote.untrusted import require_device_name
+from clusterprep.remote.untrusted import LONGEST_DEVICE, require_device_name
 
 # The files that apply writes the environment to. Facts may not import resources, so a test compares
 # the two tables.
@@ -141,7 +141,7 @@ def _device(name: str, row: Mapping[str, Any], files: Mapping[str, str]) -> Rdma
         pci = None
     node_type = row["node_type"] or ""
     return RdmaDevice(
-        name=require_device_name(name),
+        name=require_device_name(name, LONGEST_DEVICE),
         pci=pci,
         firmware=row["fw_ver"] or None,
         board=row["board_id"] or None,

@@ -139,7 +139,7 @@ def _finding(row: Any) -> Finding:
     severity = row["severity"]
     if verdict not in _VERDICTS or severity not in _SEVERITIES:
         raise ValueError("a finding has a verdict or a severity that is none")
-    check, message, seen, wanted, remedy = (require_text(row[key], LONGEST_TEXT) for key in _TEXTS)
+    check, message, seen, wanted, _ = (require_text(row[key], LONGEST_TEXT) for key in _TEXTS)
     finding = Finding(
         check,
         verdict,
@@ -148,7 +148,6 @@ def _finding(row: Any) -> Finding:
         message,
         seen,
         wanted,
-        remedy,
     )
     if verdict not in ("unknown", "skip"):
         return finding

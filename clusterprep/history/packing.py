@@ -23,9 +23,10 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from datetime import date
 from typing import Any
 
-from clusterprep import model
+from clusterprep import model, remedies
 from clusterprep.model import Absent, Json, NodeSnapshot, Report
 from clusterprep.model import history as past
+from clusterprep.remedies import Remedy
 
 FORMAT = 1
 _NODE = tuple(field.name for field in fields(NodeSnapshot) if field.name != "facts")
@@ -68,7 +69,7 @@ def _pack_nodes(nodes: Sequence[NodeSnapshot]) -> dict[str, Json]:
     """Return the number of nodes, and each field of NodeSnapshot but the facts as a column."""
     columns: dict[str, Json] = {"count": len(nodes)}
     for name in _NODE:
-        values = [getattr(snapshot, name) for snapshot in nodes]
+        values = [_plain(getattr(snapshot, name), {}) for snapshot in nodes]
         columns[name] = _column(values)
     return columns
 
@@ -103,6 +104,7 @@ def _unpack_nodes(section: Mapping[str, Json]) -> tuple[NodeSnapshot, ...]:
     nodes = []
     for row in zip(*columns, strict=True):
         values = dict(zip(_NODE, row, strict=True))
+        values["remedy"] = remedies.unpack(values["remedy"])
         nodes.append(NodeSnapshot(**values))
     return tuple(nodes)
 
@@ -141,6 +143,8 @@ def _plain(value: Any, place_by_node: Mapping[str, int]) -> Json:
         return plain
     if isinstance(value, date):
         return value.isoformat()
+    if isinstance(value, Remedy):
+        return remedies.pack(value)
     return value
 
 
@@ -182,6 +186,12 @@ def _places(text: str) -> Iterator[int]:
 # ---------------------------------------------------------------- back, by the types of the model
 
 
+_UNPACKED = {
+    date: date.fromisoformat,
+    Remedy: remedies.unpack,
+}
+
+
 def _typed(kind: Any, value: Json, names: Sequence[str]) -> Any:
     """Return the value that a field of this type had. Unknown keys are skipped.
 
@@ -198,8 +208,8 @@ def _typed(kind: Any, value: Json, names: Sequence[str]) -> Any:
         if isinstance(value, dict):
             return tuple(names[place] for place in _places(value["at"]))
         return tuple(_typed(args[0], item, names) for item in value)
-    if kind is date:
-        return date.fromisoformat(value)
+    if kind in _UNPACKED:
+        return _UNPACKED[kind](value)
     if is_dataclass(kind):
         return _typed_fields(kind, value, names)
     return value

@@ -12,6 +12,7 @@ from datetime import date
 from typing import Any, Literal
 
 from clusterprep.model.history import Comparison, RecordedRun, Since
+from clusterprep.remedies import NO_REMEDY, Remedy
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 Json = Any  # what json.loads gives: None, bool, int, float, str, list, dict
@@ -162,7 +163,7 @@ class NodeSnapshot:
     reached: bool
     reason: str | None = None
     detail: str = ""
-    remedy: str = ""
+    remedy: Remedy = NO_REMEDY
     answered: bool = True  # False: the node gave no answer at all
     facts: Mapping[str, Any] = field(default_factory=dict)  # fact name -> value or Absent
     seconds: float = 0.0
@@ -216,7 +217,7 @@ class Finding:
     message: str
     seen: str = ""
     wanted: str = ""
-    remedy: str = ""
+    remedy: Remedy = NO_REMEDY
     reason: str | None = None
     fixed: bool = False
     silenced: str | None = None  # the reason of the silence

@@ -9,6 +9,8 @@ from typing import Any
 
 LONGEST = 300  # characters of a node's own text in a message
 LARGEST = 1 << 63
+LONGEST_INTERFACE = 15  # IFNAMSIZ of linux/if.h, without the zero byte
+LONGEST_DEVICE = 63  # IB_DEVICE_NAME_MAX of rdma/ib_verbs.h, likewise
 
 
 def require_integer(value: object, least: int = 0, most: int = LARGEST) -> int:
@@ -36,16 +38,17 @@ def require_text(value: object, longest: int) -> str:
     return value
 
 
-def require_device_name(value: object, longest: int = 64) -> str:
-    """Return `value` if the kernel could have given this name. Raises ValueError.
+def require_device_name(value: object, longest: int = LONGEST_INTERFACE) -> str:
+    """Return `value` if it is the name of a device. Raises ValueError.
 
-    The kernel itself would take any byte but blanks and slashes. Here a name is printable ASCII:
-    others stand in no real cluster, and in files that shells and terminals read they would act.
+    As `dev_valid_name` of Linux, net/core/dev.c: no slash, colon or white space. The kernel would
+    take any other byte; here a name is printable ASCII: others stand in no real cluster, and would
+    act in what shells and terminals read.
     """
     name = require_text(value, longest)
-    is_plain = name.isascii() and name.isprintable() and " " not in name and "/" not in name
-    if not name or not is_plain:
-        raise ValueError(f"{name!r:.80} is not the name of a device")
+    is_plain = name.isascii() and name.isprintable() and name not in ("", ".", "..")
+    if not is_plain or any(letter in "/: " for letter in name):
+        raise ValueError(f"{name!r:.40} is not the name of a device")
     return name
 
 

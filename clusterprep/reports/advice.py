@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from clusterprep.model import Finding, LaunchResult, Report
-from clusterprep.reports.plain import NODES, fold_nodes, safe_text
+from clusterprep.remedies import shell_line
+from clusterprep.reports.plain import NODES, fold_nodes
 
 # Label and text. The text of the label "next" is a sentence, that of any other label is a command.
 Advice = list[tuple[str, str]]
@@ -51,7 +52,7 @@ def _after_failure(report: Report, place: str) -> Advice:
         again = "mend what made the change fail, then run the same command again"
         return [("next", again), *_undo(report)]
     step = f"mend what stands {place}"
-    if finding and finding.remedy:
+    if finding and finding.remedy.is_command:
         step = f"paste the fixes {place}"
     return [("next", f"{step}, then run the same command again"), *_explain(finding)]
 
@@ -62,10 +63,9 @@ def _after_launch(launch: LaunchResult) -> Advice:
     name = f"rank-{first.rank}.log"
     if first.rank is None:
         name = f"torchrun-{first.nodes[0]}.log"
-    folder = safe_text(launch.logs)
     return [
-        ("read", f"less {folder}/{safe_text(name)}"),
-        ("more", f"clusterprep diagnose {folder}/*.log"),
+        ("read", shell_line("less {path}", path=f"{launch.logs}/{name}")),
+        ("more", shell_line("clusterprep diagnose {folder}/*.log", folder=launch.logs)),
     ]
 
 
@@ -87,7 +87,8 @@ def _after_unknown(report: Report, place: str) -> Advice:
     limit = fold_nodes(reached, None)
     # A longer set is no option that a person would paste.
     if len(limit) <= NODES:
-        steps.append(("add", f"--limit '{limit}'"))
+        option = shell_line("--limit {nodes}", nodes=limit)
+        steps.append(("add", option))
     return steps
 
 
@@ -96,7 +97,7 @@ def _after_success(report: Report) -> Advice:
     if "planned" in outcomes:
         return [
             ("next", "nothing has been written yet; this writes it:"),
-            ("run", "clusterprep apply INVENTORY"),
+            ("run", shell_line("clusterprep apply INVENTORY")),
         ]
     return _undo(report)
 
@@ -105,11 +106,12 @@ def _undo(report: Report) -> Advice:
     """Return how to undo an apply that wrote something, also if it failed afterwards."""
     outcomes = {row.outcome for row in report.changes or ()}
     if report.command == "apply" and "done" in outcomes:
-        return [("undo", f"clusterprep rollback INVENTORY --run {safe_text(report.run)}")]
+        undo = shell_line("clusterprep rollback INVENTORY --run {run}", run=report.run)
+        return [("undo", undo)]
     return []
 
 
 def _explain(finding: Finding | None) -> Advice:
     if finding is None:
         return []
-    return [("more", f"clusterprep explain {safe_text(finding.check)}")]
+    return [("more", shell_line("clusterprep explain {check}", check=finding.check))]

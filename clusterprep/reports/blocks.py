@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 
 from clusterprep.model import Culprit, Finding, NodeSnapshot, Report
 from clusterprep.model.units import pluralize
-from clusterprep.reports.plain import distinct, nonblank_lines, safe_text
+from clusterprep.remedies import Remedy, sentence, shell_line
+from clusterprep.reports.plain import distinct, nonblank_lines
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.cached import RENEW
 
@@ -26,16 +27,20 @@ LABELS = {
 }
 
 # What to do about a missing answer, by its reason. It does not depend on the check that needed it.
-GAP_REMEDIES = {
-    "denied": "run it with sudo on the nodes (-b, --become), or as a user who may read it",
-    "missing_tool": "install on the node what the message names",
-    "hung": "dmesg -T | tail -50   # on the node: a driver or a file system that does not answer",
-    "the budget ended": (
+GAP_REMEDIES: Mapping[str, Remedy] = {
+    "denied": sentence(
+        "run it with sudo on the nodes (-b, --become), or as a user who may read it"
+    ),
+    "missing_tool": sentence("install on the node what the message names"),
+    "hung": shell_line(
+        "dmesg -T | tail -50   # on the node: a driver or a file system that does not answer"
+    ),
+    "the budget ended": shell_line(
         "uptime; dmesg -T | tail -50   # on the node: then the same check without --budget"
     ),
     "never stored": RENEW,
     "out of date": RENEW,
-    "timed_out": (
+    "timed_out": shell_line(
         "dmesg -T | tail -50; uptime   # on the node: what does not answer, or too much load"
     ),
 }
@@ -88,9 +93,10 @@ class Block:
         return distinct(finding.message for finding in self.findings)
 
     @property
-    def remedies(self) -> Sequence[str]:
+    def remedies(self) -> Sequence[Remedy]:
         """The different remedies."""
-        return distinct(finding.remedy for finding in self.findings)
+        remedies = dict.fromkeys(finding.remedy for finding in self.findings)
+        return [remedy for remedy in remedies if remedy]
 
     @property
     def valued(self) -> list[Finding]:
@@ -216,13 +222,14 @@ def culprits_of(report: Report) -> list[Culprit]:
     return culprits
 
 
-def gap_remedy(gap: Block) -> str:
+def gap_remedy(gap: Block) -> Remedy:
     """Return what to do about a missing answer. A check's own remedy is for what it would find."""
     remedy = GAP_REMEDIES.get(gap.reason or "")
     if remedy is not None:
         return remedy
-    name = safe_text(gap.check)
-    return f"clusterprep explain {name}   # how it is measured, and what that needs"
+    return shell_line(
+        "clusterprep explain {check}   # how it is measured, and what that needs", check=gap.check
+    )
 
 
 def summarize(report: Report) -> str:

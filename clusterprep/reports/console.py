@@ -141,15 +141,16 @@ def _write_unreached_for(page: ReportPage, reason: str, nodes: Sequence[NodeSnap
     for node in nodes:
         names.append(node.node)
         details.append(node.detail)
-        remedies.append(node.remedy)
+        if node.remedy:
+            remedies.append(node.remedy)
     label: Part = ("LOST", "bold yellow")
     page.blank()
     page.row(label, (fold_nodes(names), "bold"), f"  not reached: {safe_text(reason)}")
     for detail in distinct(details)[:_DETAILS]:
         page.under(safe_text(detail))
     # One remedy is shown: the others differ only in the node's name.
-    for remedy in distinct(remedies)[:1]:
-        page.row(("    fix:", "dim"), (safe_text(remedy), "cyan"), keep=True)
+    for remedy in remedies[:1]:
+        page.fix(remedy, remedy.note, "cyan")
 
 
 def _write_verdict(page: ReportPage, report: Report) -> None:

@@ -118,7 +118,8 @@ def _write_gap(page: ReportPage, group: Sequence[Block], mark: Sequence[Part]) -
     if remaining:
         text += f" and {remaining} more (-v names them)"
     page.under((text, "dim"))
-    _write_remedy(page, gap_remedy(first))
+    remedy = gap_remedy(first)
+    page.fix(remedy, remedy.note, "green")
 
 
 def _write_trouble(page: ReportPage, block: Block, mark: Sequence[Part]) -> None:
@@ -210,12 +211,8 @@ def _write_remedies(page: ReportPage, block: Block) -> None:
     remedies = block.remedies
     shown = page.shown(remedies, MESSAGES)
     for remedy in shown:
-        _write_remedy(page, safe_text(remedy))
+        page.fix(remedy, remedy.note, "green")
     _write_rest(page, len(remedies) - len(shown), "more fix", "more fixes")
-
-
-def _write_remedy(page: ReportPage, remedy: str) -> None:
-    page.row(("    fix:", "dim"), (remedy, "green"), keep=True)
 
 
 def _write_rest(page: ReportPage, number: int, noun: str, nouns: str = "") -> None:

@@ -86,5 +86,4 @@ def _write_cause(page: ReportPage, cause: Mapping[str, Json]) -> None:
     page.row(("LOG SAYS", "bold yellow"), name, culprit, indent=9)
     page.under(safe_text(str(cause["message"])))
     if cause.get("remedy"):
-        remedy: Part = (safe_text(str(cause["remedy"])), "cyan")
-        page.row(("    fix:", "dim"), remedy, keep=True)
+        page.fix(str(cause["remedy"]), str(cause.get("note", "")), "cyan")

@@ -11,6 +11,7 @@ from clusterprep.jobs.diagnose.known import command_that_finds
 from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis, LogLine
 from clusterprep.model import Json
 from clusterprep.model.units import pluralize
+from clusterprep.remedies import NOTE, Remedy
 from clusterprep.reports.plain import clean, safe_text
 
 if TYPE_CHECKING:
@@ -82,11 +83,19 @@ def _cause(found: DiagnosedCause) -> Json:
         row["culprit"] = clean(found.culprit)
     row["lines"] = _quoted(found.lines)
     row["message"] = clean(found.message)
-    row["remedy"] = found.cause.remedy
+    row["remedy"] = _remedy(found.cause.remedy)
     row["check"] = found.cause.check
     if found.live:
         row["now"] = [clean(sentence) for sentence in found.live]
     return row
+
+
+def _remedy(remedy: Remedy) -> str:
+    """Return the line with its note as a comment, for the keys of a row are fixed.
+
+    Remedies of causes are ours, and hold no word of a log.
+    """
+    return f"{remedy}{NOTE}{remedy.note}" if remedy.note else str(remedy)
 
 
 def _quoted(lines: Iterable[LogLine]) -> list[Json]:
@@ -150,8 +159,8 @@ def _write_cause_head(page: ReportPage, found: DiagnosedCause) -> None:
 
 
 def _write_remedy(page: ReportPage, found: DiagnosedCause) -> None:
-    remedy: Part = (found.cause.remedy, "cyan")
-    page.row(("    fix:", "dim"), remedy, keep=True)
+    remedy = found.cause.remedy
+    page.fix(remedy, remedy.note, "cyan")
     check = found.cause.check
     command = command_that_finds(check)
     if command:

@@ -9,6 +9,7 @@ from clusterprep.checks import Check
 from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.model import Finding, NodeSnapshot, Report
 from clusterprep.model.units import format_duration
+from clusterprep.remedies import Remedy
 from clusterprep.reports.blocks import LABELS as TROUBLE_LABELS
 from clusterprep.reports.blocks import (
     Block,
@@ -31,7 +32,6 @@ FACT_NODES = 2  # nodes of a card whose facts are shown
 FACT = 1200  # characters of one fact
 PASSED = 3  # different values of a check that passed
 PASSED_VALUE = 120  # characters of each of them
-LONG = 2000  # characters of a remedy, which must be pasted whole
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Card:
     values: tuple[CardValue, ...]
     more: int
     messages: tuple[str, ...]
-    remedies: tuple[str, ...]
+    remedies: tuple[Remedy, ...]
     evidence: tuple[NodeFacts, ...]
 
 
@@ -216,7 +216,7 @@ def _values(findings: Iterable[Finding], roster: Roster) -> tuple[CardValue, ...
     return tuple(values)
 
 
-def _remedies(group: Sequence[Block]) -> tuple[str, ...]:
+def _remedies(group: Sequence[Block]) -> tuple[Remedy, ...]:
     """Return what to do; nothing where the finding is accepted or fixed."""
     first = group[0]
     if first.fixed or first.silenced is not None:
@@ -224,7 +224,7 @@ def _remedies(group: Sequence[Block]) -> tuple[str, ...]:
     remedies = first.remedies
     if len(group) > 1:
         remedies = [gap_remedy(first)]
-    return tuple(safe_text(remedy, LONG) for remedy in remedies[:MESSAGES])
+    return tuple(remedies[:MESSAGES])
 
 
 def about(check: str) -> Check | TrialCheckPage | None:

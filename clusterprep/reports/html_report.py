@@ -193,7 +193,7 @@ def _turns(turns: Sequence[Turn], roster: Roster) -> list[tuple[str, str]]:
     return rows
 
 
-def _unreached(report: Report) -> list[dict[str, str]]:
+def _unreached(report: Report) -> list[dict[str, Any]]:
     """Return the nodes that were not reached, by reason and detail."""
     alike: dict[tuple[str, str], list[NodeSnapshot]] = {}
     for node in unreported_nodes(report):
@@ -202,7 +202,7 @@ def _unreached(report: Report) -> list[dict[str, str]]:
     rows = []
     for (reason, detail), nodes in alike.items():
         names = tuple(node.node for node in nodes)
-        row = {
+        row: dict[str, Any] = {
             "nodes": label(names),
             "reason": reason,
             "detail": detail,

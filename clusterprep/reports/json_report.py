@@ -245,8 +245,15 @@ def _node_with_facts(snapshot: NodeSnapshot) -> dict[str, Json]:
 
 
 def _finding(finding: Finding) -> dict[str, Json]:
-    """Return a finding; `until` only if its silence ends, `age_s` only if it is an old answer."""
+    """Return a finding.
+
+    `note` is there only if the remedy has one, `until` if its silence ends, and `age_s` if it is an
+    old answer.
+    """
     row = _pick(finding, _FINDING)
+    row["remedy"] = str(finding.remedy)
+    if finding.remedy.note:
+        row["note"] = finding.remedy.note
     if finding.until is not None:
         row["until"] = finding.until.isoformat()
     if finding.age is not None:

@@ -176,6 +176,8 @@ def _nodes(report: Report) -> Iterator[Case]:
             kind = "failure"
         name = f"reach [{_node_name(node.node)}]"
         text = f"{_long_text(node.detail)}\nfix: {_long_text(node.remedy)}"
+        if node.remedy.note:
+            text += f"\nnote: {node.remedy.note}"
         yield Case(
             suite="nodes",
             name=name,
@@ -279,6 +281,7 @@ def _details(finding: Finding) -> str:
         rows["fixed"] = "by this run"
     if finding.verdict != "pass":
         rows["fix"] = _long_text(finding.remedy)
+        rows["note"] = finding.remedy.note
     lines = []
     for key, text in rows.items():
         if not text:

@@ -23,6 +23,7 @@ from clusterprep.model import (
     VerifyResult,
 )
 from clusterprep.model.units import format_size, pluralize
+from clusterprep.remedies import LONGEST_LINE, Remedy
 from clusterprep.reports.advice import advice
 from clusterprep.reports.blocks import (
     LABELS,
@@ -129,9 +130,11 @@ def cell(text: str, limit: int = FIELD) -> str:
     return f"<code>{escaped}</code>"
 
 
-def block(lines: Iterable[str], language: str = "", indent: str = "") -> str:
+def block(
+    lines: Iterable[str], language: str = "", indent: str = "", longest_line: int = FIELD
+) -> str:
     """Return a fenced block whose fence is longer than any fence in it."""
-    shown = [safe_text(line) for line in lines]
+    shown = [safe_text(line, longest_line) for line in lines]
     longest = max(map(_longest_backticks, shown), default=0)
     fence = "`" * max(3, longest + 1)
     text = ""
@@ -262,7 +265,7 @@ def _gap(group: Sequence[Block]) -> str:
     lines = [head, *_messages(first)]
     lines.append(f"  - left open: {', '.join(names)}")
     lines.append("")
-    lines.append(block([gap_remedy(first)], "sh", "  "))
+    lines.append(_remedies([gap_remedy(first)]))
     return "\n".join(lines)
 
 
@@ -277,8 +280,25 @@ def _block(entry: Block) -> str:
     text = "\n".join(lines) + "\n"
     remedies = entry.remedies[:MESSAGES]
     if remedies:
-        text += "\n" + block(remedies, "sh", "  ")
+        text += "\n" + _remedies(remedies)
     return text
+
+
+def _remedies(remedies: Sequence[Remedy]) -> str:
+    """Return lines for a shell in a block, and sentences and notes below it."""
+    commands = [remedy for remedy in remedies if remedy.is_command]
+    sentences = []
+    for remedy in remedies:
+        if not remedy.is_command:
+            sentences.append(str(remedy))
+        elif remedy.note:
+            sentences.append(remedy.note)
+    parts = []
+    if commands:
+        parts.append(block(commands, "sh", "  ", LONGEST_LINE))
+    for sentence in distinct(sentences):
+        parts.append(f"  {inline(sentence)}\n")
+    return "\n".join(parts)
 
 
 def _messages(entry: Block) -> list[str]:
@@ -506,4 +526,6 @@ def _cause(cause: Mapping[str, Json]) -> list[str]:
     remedy = cause.get("remedy")
     if remedy:
         lines += ["", block([str(remedy)], "sh", "  ").rstrip()]
+    if cause.get("note"):
+        lines += ["", f"  {inline(str(cause['note']))}"]
     return lines

@@ -9,7 +9,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from clusterprep.reports.plain import clean, fold_nodes, to_ascii
+from clusterprep.remedies import LONGEST_LINE
+from clusterprep.reports.plain import clean, fold_nodes, safe_text, to_ascii
 
 Part = str | tuple[str, str]  # text, or text and its style
 Row = TypeVar("Row")
@@ -69,6 +70,12 @@ class ReportPage:
     def under(self, *parts: Part, indent: int = GUTTER) -> None:
         """Add more text below the previous row."""
         self.row("", *parts, indent=indent)
+
+    def fix(self, remedy: str, note: str, style: str) -> None:
+        """Add a remedy, whole and on one line, so that it can be pasted, and its note below it."""
+        self.row(("    fix:", "dim"), (safe_text(remedy, LONGEST_LINE), style), keep=True)
+        if note:
+            self.under((safe_text(note), "dim"))
 
     def blank(self) -> None:
         """Add an empty line; never two in a row, and none at the top."""

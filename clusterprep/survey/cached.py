@@ -24,12 +24,13 @@ from clusterprep.facts import Fact
 from clusterprep.facts.results import RESULTS, SCHEMA, Results, path_of, rows_of
 from clusterprep.model import Absent, Finding, Fleet, Node
 from clusterprep.model.units import format_duration
+from clusterprep.remedies import NO_REMEDY, placed, shell_line
 from clusterprep.survey.settings import RunSettings
 
 FACT = RESULTS.name
 NEVER, OLD = "never stored", "out of date"  # reasons
 LONGEST = 24 * 3600.0  # seconds; a timer that has missed a whole day does not run
-RENEW = "clusterprep check --local --deep --store   # from a timer: docs/prolog.md"
+RENEW = shell_line("clusterprep check --local --deep --store   # from a timer: docs/prolog.md")
 
 
 def is_deep(check: Check, facts: Mapping[str, Fact]) -> bool:
@@ -124,9 +125,9 @@ def _stored_findings(results: Results, check: Check, node: Node) -> Iterable[Fin
     for finding in results.findings:
         if finding.check != check.name:
             continue
-        remedy = ""
+        remedy = NO_REMEDY
         if finding.verdict in ("fail", "unknown"):
-            remedy = check.remedy.replace("NODE", node.name)
+            remedy = placed(check.remedy, NODE=node.name)
         yield replace(finding, nodes=(node.name,), remedy=remedy, age=results.age)
 
 

@@ -29,6 +29,7 @@ from typing import Any, Protocol, TypeVar
 
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Fleet, Inventory, Json, Node, NodeSnapshot
+from clusterprep.remedies import shell_line
 from clusterprep.remote import bootstrap
 from clusterprep.remote.transports import Transport
 from clusterprep.remote.transports.link import Frame, Link, Password, open_link
@@ -47,7 +48,7 @@ LEAST_WAIT = 0.05  # seconds that each answer is waited for, even when the time 
 SWEEP = 0.02  # seconds that one node's answer is waited for until those of the others are looked at
 
 # What a node that did not answer in time may suffer from.
-LATE_REMEDY = (
+LATE_REMEDY = shell_line(
     "uptime; dmesg -T | tail -50   # on the node: too much load, or a disk that does not answer"
 )
 

@@ -23,6 +23,7 @@ from clusterprep.model import NOT_ASKED, Absent, Finding, Fleet, Inventory, Node
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.interfaces import IPV6
+from clusterprep.remedies import NO_REMEDY, Remedy, placed, shell_line
 from clusterprep.remote.untrusted import shortened
 
 # Characters of one text of a finding. Texts about whole fleets are folded, so a longer one was
@@ -40,7 +41,7 @@ _EQUAL_OUTCOMES = attrgetter("verdict", "message", "seen", "wanted", "remedy", "
 _EQUAL_FINDINGS = attrgetter("check", "verdict", "severity", "seen", "wanted", "silenced", "until")
 
 # What would let a user of the node learn what was denied to him.
-BECOME = (
+BECOME = shell_line(
     "clusterprep check INVENTORY --become   "
     "# by sudo on the node, or log in as a user who may read it"
 )
@@ -248,7 +249,7 @@ def _unknown_outcome(fleet: Fleet, check: Check, node: Node, absent: Absent) -> 
     if absent.reason == "not_applicable":
         message = absent.detail or "does not apply here"
         return Outcome("skip", names, message, reason=absent.reason)
-    remedy = None
+    remedy: Remedy | None = None
     if absent.reason == "denied" and not _is_root(fleet, node):
         remedy = BECOME
     message = absent.detail or "could not be determined"
@@ -332,16 +333,16 @@ def _finding(check: Check, outcome: Outcome, nodes: tuple[str, ...], severity: S
     )
 
 
-def _remedy(check: Check, outcome: Outcome, nodes: Sequence[str]) -> str:
+def _remedy(check: Check, outcome: Outcome, nodes: Sequence[str]) -> Remedy:
     """Return the remedy of the outcome, else that of the check with the first node filled in."""
     if outcome.verdict not in TROUBLE:
-        return ""
+        return NO_REMEDY
     if outcome.remedy is not None:
         return outcome.remedy
     if outcome.reason == IPV6:
         # A remedy of the check mends a fault, and none was seen.
-        return ""
-    return check.remedy.replace("NODE", nodes[0]) if nodes else check.remedy
+        return NO_REMEDY
+    return placed(check.remedy, NODE=nodes[0]) if nodes else check.remedy
 
 
 # ---------------------------------------------------------------- silences

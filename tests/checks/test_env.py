@@ -47,6 +47,8 @@ def four(*second: Setting, path: str = "login_shell", **kwargs: Any) -> Fleet:
 
 # ---------------------------------------------------------------- shadow
 
+QUOTE = r"[\x22\x27]?"  # either quote, or none
+
 
 @pytest.mark.parametrize(
     ("path", "setting", "cure"),
@@ -54,13 +56,13 @@ def four(*second: Setting, path: str = "login_shell", **kwargs: Any) -> Fleet:
         pytest.param(
             "login shell",
             Setting("NCCL_DEBUG", "INFO", BASHRC, 3),
-            f"sed -i '3d' {BASHRC}",
+            f"NCCL_DEBUG={QUOTE}INFO{QUOTE}\\s*$/# &/' {BASHRC}",
             id="bashrc",
         ),
         pytest.param(
             "ssh command",
             Setting("NCCL_DEBUG", "INFO", "/etc/environment", 2),
-            "'2d'",
+            "/# &/' /etc/environment",
             id="etc-environment",
         ),
         pytest.param(

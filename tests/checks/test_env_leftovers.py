@@ -48,7 +48,8 @@ def test_debuggers_are_named_with_their_place(name: str) -> None:
     assert of("env.bad_cuda", name, "1") == "fail warning"
     (found,) = findings(fleet(n1=node(Setting(name, "1", PROFILE, 4))), "env.bad_cuda")
     assert f"{name}=1 from {PROFILE} line 4 (login shell)" == found.seen
-    assert f"sed -i '4d' {PROFILE}" in found.remedy
+    assert found.remedy.endswith(f"# &/' {PROFILE}")
+    assert "line 4" in found.remedy.note
 
 
 @pytest.mark.parametrize("value", ["0", "", "false", " 0 "])

@@ -318,7 +318,7 @@ def test_a_hook_of_one_device_counts_for_that_one(device: str, expected: str) ->
         (
             listing("cloud-image.rules"),
             "legacy ip filter INPUT, rule 6",
-            "iptables -I INPUT -s 10.0.0.0/16 -j ACCEPT",
+            "iptables -C INPUT -s 10.0.0.0/16 -j ACCEPT 2> /dev/null ||",
         ),
         (
             listing("nftables.json"),

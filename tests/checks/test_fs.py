@@ -169,7 +169,7 @@ def test_each_mount_that_is_dead_is_named_with_its_server() -> None:
         "/scratch dir does not answer",
     )
     assert "nfs4 from nas:/data" in first.seen
-    assert second.remedy.startswith("umount -l '/scratch dir'; mount '/scratch dir'")
+    assert second.remedy.endswith("{ umount -l '/scratch dir'; mount '/scratch dir'; }")
 
 
 # ---------------------------------------------------------------- space

@@ -211,4 +211,4 @@ def test_another_users_process_is_named_with_the_way_to_find_out_more() -> None:
         fleet(**nodes("gpu.busy", [FREE, Use((ME,), 70 << 30, apart=True)])), "gpu.busy"
     )
     assert found.seen == "GPU 1: python3 4711 (71680 MiB)"
-    assert found.remedy.startswith("ps -o user,pid,lstart,args -p 4711 ")
+    assert found.remedy == "ps -o user,pid,lstart,args -p 4711"

@@ -271,7 +271,7 @@ def test_one_link_layer(devices: list[Any], expected: list[str]) -> None:
     ("check", "port", "cure"),
     [
         ("ib.rate", replace(UP, rate=200.0), "mlxlink -d mlx5_1 -p 1"),
-        ("ib.link_layer", EN, "mlxconfig -d mlx5_1 set LINK_TYPE_P1=1 "),
+        ("ib.link_layer", EN, "mlxconfig -d mlx5_1 set LINK_TYPE_P1=1"),
     ],
 )
 def test_the_remedy_names_the_port(check: str, port: Any, cure: str) -> None:

@@ -180,7 +180,7 @@ def test_the_cpu_the_device_and_its_lines_are_named() -> None:
     (bad,) = findings(fleet(n1=node(device("eth0", crowded(300)))), "irq.balance")
     assert bad.seen == "CPU0 takes 100% of 8000/s of eth0"
     assert bad.wanted == "at most 80% on one CPU"
-    assert "smp_affinity_list of 40, 41, 42" in bad.remedy
+    assert "smp_affinity_list of 40, 41, 42" in bad.remedy.note
 
 
 @pytest.mark.parametrize("text", ["0", "101%", "", "most", "0.8"])

@@ -166,12 +166,14 @@ def test_without_a_chosen_interface_there_is_nothing_to_compare_with() -> None:
 @pytest.mark.parametrize(
     ("answer", "words", "remedy"),
     [
-        pytest.param(LO, "is not set", "apply   # writes NCCL_SOCKET_IFNAME=eth0", id="unset"),
+        pytest.param(
+            LO, "is not set", "apply INVENTORY   # writes NCCL_SOCKET_IFNAME=eth0", id="unset"
+        ),
         pytest.param(
             bound("127.0.0.1", "lo", variables=ifname("^docker")),
             "lo 127.0.0.1 in ssh command and in login shell: "
             "NCCL_SOCKET_IFNAME=^docker of /etc/nccl.conf:3 decides",
-            "apply   # writes NCCL_SOCKET_IFNAME=eth0",
+            "apply INVENTORY   # writes NCCL_SOCKET_IFNAME=eth0",
             id="a-line-of-ours-stands-above",
         ),
         pytest.param(
@@ -189,7 +191,7 @@ def test_without_a_chosen_interface_there_is_nothing_to_compare_with() -> None:
             "no interface (result 3 of NCCL 2.21.5) in ssh command and in login shell: "
             "NCCL_SOCKET_IFNAME='eth0 ' of the environment decides. "
             "It says: Bootstrap : no socket interface found",
-            "remove NCCL_SOCKET_IFNAME='eth0 ' of the environment",
+            "remove NCCL_SOCKET_IFNAME=?eth0 ? of the environment",
             id="a-blank-in-the-environment",
         ),
         pytest.param(
@@ -220,7 +222,7 @@ def test_the_variable_that_decides_is_named_and_what_helps(
 ) -> None:
     finding = next(f for f in findings(seen(answer), CHECK) if f.verdict == "fail")
     assert words in finding.message
-    assert remedy in finding.remedy
+    assert remedy in f"{finding.remedy}   # {finding.remedy.note}"
     assert finding.wanted == "eth0"
 
 
@@ -286,7 +288,7 @@ def test_a_declared_value_that_is_wrong_is_for_the_inventory() -> None:
     finding = next(
         f for f in findings(seen(answer, each={"env": declared}), CHECK) if f.verdict == "fail"
     )
-    assert finding.remedy.startswith("NCCL_SOCKET_IFNAME=eth0 under `env:` of the inventory")
+    assert finding.remedy.startswith("set NCCL_SOCKET_IFNAME=eth0 under `env:` of the inventory")
 
 
 def test_an_address_names_its_interface_where_nccl_did_not() -> None:

@@ -9,6 +9,7 @@ import pytest
 from clusterprep.errors import Unreached
 from clusterprep.facts.account import Rights
 from clusterprep.model import NodeSnapshot
+from clusterprep.remedies import shell_line
 from clusterprep.survey import registry
 from clusterprep.survey.judge import judge
 from tests.support.fleet import TODAY, absent, by_node, findings, fleet, refusing, silent, told
@@ -22,7 +23,7 @@ SILENCES = ("name_unknown", "refused", "timed_out", "no_banner", "hung")
 
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_a_refusal_is_a_failure(reason: str) -> None:
-    error = Unreached(reason, "what was seen", "what to do")
+    error = Unreached(reason, "what was seen", shell_line("what to do"))
     seen = NodeSnapshot(
         "n2", "10.0.0.2", False, reason, error.message, error.remedy, error.answered
     )
@@ -110,8 +111,11 @@ def test_what_was_denied_on_one_node_is_not_missed_on_another() -> None:
 @pytest.mark.parametrize(
     ("rights", "words"),
     [
-        (ALICE, "ssh: {become: true}"),
-        (WITHOUT, "echo 'alice ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/alice"),
+        (ALICE, "set `ssh: {become: true}`"),
+        (
+            WITHOUT,
+            "(umask 227 && echo 'alice ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/cluster",
+        ),
     ],
 )
 def test_the_remedy_is_what_works_there(rights: Rights, words: str) -> None:

@@ -58,4 +58,14 @@ def test_a_damaged_record_is_told_with_its_file_and_the_one_command_that_mends_i
 def test_the_run_and_the_way_out_are_named() -> None:
     (bad,) = findings(fleet(**same("state.journal", journal("done", "committed"))), "state.journal")
     assert bad.seen == f"run {R2} of cluster demo is committed"
-    assert "clusterprep rollback" in bad.remedy
+    assert not bad.remedy.is_command
+    assert "inventory of cluster demo" in bad.remedy
+
+
+def test_the_run_is_named_so_that_a_second_paste_undoes_no_other() -> None:
+    """Once it is settled, a rollback without a name would undo the run before it."""
+    found = Journal((JournalEntry(R1, "test", "done"), JournalEntry(R2, "test", "committed")))
+    (bad,) = findings(fleet(**same("state.journal", found)), "state.journal")
+    assert bad.remedy.is_command
+    assert bad.remedy.endswith(f" --run {R2}")
+    assert bad.remedy.startswith("clusterprep rollback ")

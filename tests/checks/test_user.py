@@ -80,7 +80,7 @@ def test_a_missing_user_is_named_with_the_id_it_has_elsewhere() -> None:
     seen = fleet(each={"ssh": SshSettings(user="alice")}, **same("user.account", BOB, None, BOB))
     (bad,) = [finding for finding in findings(seen, "user.uid") if finding.verdict == "fail"]
     assert "alice" in bad.message
-    assert bad.remedy == "useradd --uid 1001 alice   # on n2"
+    assert (bad.remedy, bad.remedy.note) == ("useradd --uid 1001 alice", "on n2")
 
 
 @pytest.mark.parametrize("text", ["alice", "", "1000:", "1:2:3", "-1", "10²"])

@@ -299,3 +299,29 @@ def test_the_port_range_is_two_numbers() -> None:
 )
 def test_another_port_range_is_garbled(answer: list[object]) -> None:
     assert learned("net.port_range", answer).reason == "garbled"
+
+
+NO_NAMES = [
+    "",
+    ".",
+    "..",
+    "eth0/../x",
+    "eth 0",
+    "eth0:1",
+    "a" * 16,
+    "eth0\n",
+    "\x1b[2J",
+    "e\u202e0",
+]
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_what_the_kernel_takes_for_no_name_is_garbled(name: str) -> None:
+    """A name reaches commands that users paste, so a strange one is not believed at all."""
+    assert learned("net.interfaces", ["ok", [row(name)]]).reason == "garbled"
+    assert learned("net.interfaces", ["ok", [row("eth0", master=name)]]).reason == "garbled"
+
+
+def test_a_strange_name_that_the_kernel_takes_is_kept() -> None:
+    assert one("eth0;$(x)`'\"").name == "eth0;$(x)`'\""
+    assert one("a" * 15, master="bond0").master == "bond0"

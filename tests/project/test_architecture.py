@@ -21,8 +21,8 @@ PACKAGE = ROOT / "clusterprep"
 # is for.
 ORDER = (
     "guard",  # imported by training scripts, and by nothing else here
-    "errors", "runtime", "model", "remote", "facts", "nccl", "history", "checks", "survey", "jobs",
-    "inventory", "reports", "changes", "cli", "__main__",
+    "remedies", "errors", "runtime", "model", "remote", "facts", "nccl", "history", "checks",
+    "survey", "jobs", "inventory", "reports", "changes", "cli", "__main__",
 )  # fmt: skip
 
 # The same within a package whose parts are packages too.

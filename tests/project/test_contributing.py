@@ -32,6 +32,7 @@ from __future__ import annotations
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed
 from clusterprep.facts import Fact, file
 from clusterprep.model import Absent, Node
+from clusterprep.remedies import shell_line
 
 HEALTHY = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\\n"
 MOST = 5.0  # percent of the last minute in which a process waited
@@ -61,7 +62,7 @@ CHECK = Check(
     title="Processes that wait for memory",
     why="A node that swaps or reclaims memory is slow, and all ranks wait for it.",
     how="avg60 of /proc/pressure/memory: at most 5 %.",
-    remedy="ps -eo rss,user,pid,args --sort=-rss | head",
+    remedy=shell_line("ps -eo rss,user,pid,args --sort=-rss | head"),
     proof=Proof(
         "mem.pressure",
         lambda waiting: 40.0,

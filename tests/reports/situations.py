@@ -21,6 +21,7 @@ from clusterprep.model import (
     Stage,
     VerifyResult,
 )
+from clusterprep.remedies import shell_line
 
 RUN = "20261121-093000-4f2a"
 STARTED = "2026-11-21T09:30:00Z"
@@ -110,7 +111,7 @@ def clock_and_mtu() -> Report:
                 "Large jobs open one descriptor per peer and per data worker.",
                 "1024",
                 "≥ 65536",
-                "clusterprep apply INVENTORY --playbook limits",
+                shell_line("clusterprep apply INVENTORY --playbook limits"),
             ),
             clock("gpu03", "+5.001 s ± 0.4 ms"),
             Finding(
@@ -122,7 +123,7 @@ def clock_and_mtu() -> Report:
                 "large transfers stall, small ones pass.",
                 "1500 on gpu[03,16]; 9000 on gpu[01-02,04-15]",
                 "9000",
-                "clush -w 'gpu[03,16]' ip link set dev eth0 mtu 9000",
+                shell_line("clush -w 'gpu[03,16]' ip link set dev eth0 mtu 9000"),
             ),
         ),
     )
@@ -155,7 +156,7 @@ def unreachable() -> Report:
                 "10.77.0.5 port 22 did not answer within 10 s.",
                 "no TCP connection",
                 "",
-                "ping -c1 10.77.0.5; ssh -v root@10.77.0.5 true",
+                shell_line("ping -c1 10.77.0.5; ssh -v root@10.77.0.5 true"),
                 "timed_out",
             ),
             Finding(
@@ -174,7 +175,7 @@ def unreachable() -> Report:
                 "Peer traffic takes the detour over the root complex.",
                 "ACS on",
                 "off",
-                "setpci …",
+                shell_line("setpci …"),
                 silenced="vendor ticket 4711",
             ),
             Finding(
@@ -185,7 +186,7 @@ def unreachable() -> Report:
                 "No file.",
                 "absent",
                 "as planned",
-                "clusterprep apply",
+                shell_line("clusterprep apply"),
                 fixed=True,
             ),
         ),
@@ -304,7 +305,7 @@ def verify_culprit() -> Report:
                 "The all-reduce of 1 MiB did not finish.",
                 "4 of 8 ranks after 60 s",
                 "all ranks",
-                "ping -M do -s 8972 -c3 10.77.0.4",
+                shell_line("ping -M do -s 8972 -c3 10.77.0.4"),
             ),
         ),
         verify=VerifyResult(
@@ -384,7 +385,7 @@ def many_nodes() -> Report:
                 "Small MTU.",
                 "1500",
                 "9000",
-                "ip link set dev eth0 mtu 9000",
+                shell_line("ip link set dev eth0 mtu 9000"),
             ),
         ),
         env=environment(up),
@@ -473,7 +474,7 @@ def clock(name: str, seen: str) -> Finding:
         words,
         seen,
         "≤ 50 ms",
-        f"ssh {name} sudo chronyc makestep",
+        shell_line("ssh {name} sudo chronyc makestep", name=name),
     )
 
 

@@ -15,6 +15,7 @@ from clusterprep.model import (
     VerifyResult,
     Workaround,
 )
+from clusterprep.remedies import shell_line
 from clusterprep.reports import render
 from clusterprep.reports.plain import fold_nodes, fold_ranks, format_seconds
 
@@ -40,16 +41,25 @@ def test_errors_come_before_warnings_before_unknowns_before_passes() -> None:
 
 
 def test_every_remedy_stands_on_a_line_of_its_own_however_long() -> None:
-    remedy = "ssh n1 " + "'very long' " * 12
+    remedy = shell_line("ssh n1 {words}", words=["very long"] * 12)
     text = shown(
         report("check", findings=(Finding("a.b", "fail", "error", FOUR, "m", remedy=remedy),))
     )
-    assert f"    fix: {remedy.strip()}" in text.splitlines()
+    assert f"    fix: {remedy}" in text.splitlines()
 
 
 def test_findings_that_differ_in_one_value_share_a_block() -> None:
     findings = tuple(
-        Finding("time.offset", "fail", "error", (name,), "m", f"{name} s", "0 s", f"fix {name}")
+        Finding(
+            "time.offset",
+            "fail",
+            "error",
+            (name,),
+            "m",
+            f"{name} s",
+            "0 s",
+            shell_line("fix {name}", name=name),
+        )
         for name in NAMES
     )
     text = shown(report("check", findings=findings))
@@ -61,7 +71,8 @@ def test_findings_that_differ_in_one_value_share_a_block() -> None:
 
 
 def unknown(check: str, nodes: tuple[str, ...] = FOUR, **values: str) -> Finding:
-    fields = {"message": "the driver hangs", "reason": "hung", "remedy": f"mend {check}", **values}
+    remedy = shell_line("mend {check}", check=check)
+    fields = {"message": "the driver hangs", "reason": "hung", "remedy": remedy, **values}
     return Finding(check, "unknown", fields.pop("severity", "error"), nodes, **fields)  # type: ignore[arg-type]
 
 
@@ -76,7 +87,7 @@ def test_what_one_missing_answer_leaves_open_is_told_once() -> None:
     assert text.count("fix:") == 1
     assert "fix: dmesg -T" in text
     other = report("check", findings=tuple(unknown(check, reason="garbled") for check in checks))
-    assert "fix: clusterprep explain gpu.c00 " in shown(other)
+    assert "fix: clusterprep explain gpu.c00\n" in shown(other)
     assert all(check in shown(one, verbose=1) for check in checks)
     assert "15 unknown" in text
 
@@ -150,7 +161,7 @@ def test_a_lost_node_is_shown_where_no_check_speaks_of_it() -> None:
         reached=False,
         reason="refused",
         detail="port 22 closed",
-        remedy="start sshd",
+        remedy=shell_line("start sshd"),
         answered=False,
     )
     text = shown(report("env", nodes=(*reached(FOUR[:3]), lost), env=()))

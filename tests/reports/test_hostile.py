@@ -10,6 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from clusterprep.model import NodeSnapshot, Report
+from clusterprep.remedies import Remedy, shell_line
 from clusterprep.reports import render
 
 from .situations import SITUATIONS, healthy_apply, report
@@ -65,6 +66,8 @@ HOSTILE = {
 
 def spoiled(value: Any, text: str, name: str = "") -> Any:
     """The same value with every free text in it replaced."""
+    if isinstance(value, Remedy):
+        return shell_line("fix {word}   # of {word}", word=text)
     if isinstance(value, str):
         return value if name in WORDS else text
     if isinstance(value, tuple):

@@ -9,6 +9,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from clusterprep.model import EnvValue, Finding, Report
+from clusterprep.remedies import shell_line
 from clusterprep.reports import markdown, render
 from clusterprep.reports.markdown import LARGEST, cell, code, inline
 
@@ -135,7 +136,7 @@ def test_markdown_fits_into_a_comment() -> None:
             "m " * 200,
             "s " * 200,
             "w " * 200,
-            "r " * 200,
+            shell_line("{words}", words=["r"] * 200),
         )
         for number in range(150)
     )

@@ -23,6 +23,7 @@ from clusterprep.model import (
     Stage,
     VerifyResult,
 )
+from clusterprep.remedies import shell_line
 
 from .situations import CONF, DIFF, PROFILE, WELL, clock, environment, passes, reached, report, skip
 
@@ -93,7 +94,7 @@ def one_odd_node() -> Report:
         "large transfers stall, small ones pass.",
         "1500 on gpu05; 9000 on gpu[01-04,06-08]",
         "9000",
-        "ssh gpu05 sudo ip link set dev eth0 mtu 9000",
+        shell_line("ssh gpu05 sudo ip link set dev eth0 mtu 9000"),
     )
     hang = Finding(
         "nccl.hang",
@@ -103,7 +104,7 @@ def one_odd_node() -> Report:
         "bandwidth: all_reduce 1 MiB did not finish",
         "14 of 16 ranks after 60 s",
         "every rank finishes",
-        "clusterprep check INVENTORY --limit gpu05",
+        shell_line("clusterprep check INVENTORY --limit gpu05"),
     )
     return report(
         "verify",
@@ -204,7 +205,7 @@ def half_dead() -> Report:
                 down[:2],
                 "port 22 did not answer within 10 s.",
                 "no TCP connection",
-                remedy="ping -c1 10.77.0.6; ssh -v root@10.77.0.6 true",
+                remedy=shell_line("ping -c1 10.77.0.6; ssh -v root@10.77.0.6 true"),
                 reason="timed_out",
             ),
             Finding(
@@ -223,7 +224,7 @@ def half_dead() -> Report:
                 "none of our keys is accepted",
                 "tried id_ed25519",
                 "a login as root",
-                "ssh-copy-id -i ~/.ssh/id_ed25519.pub root@10.77.0.9",
+                shell_line("ssh-copy-id -i ~/.ssh/id_ed25519.pub root@10.77.0.9"),
                 "auth_refused",
             ),
             Finding(
@@ -234,7 +235,7 @@ def half_dead() -> Report:
                 "an older NCCL",
                 "2.18.3",
                 "2.21.5",
-                "pip install -U torch",
+                shell_line("pip install -U torch"),
             ),
         ),
         env=environment(up),

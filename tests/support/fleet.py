@@ -31,6 +31,7 @@ from clusterprep.model import (
     Node,
     NodeSnapshot,
 )
+from clusterprep.remedies import shell_line
 from clusterprep.survey import registry
 from clusterprep.survey.judge import judge
 from clusterprep.survey.queries import QueryPlan
@@ -95,7 +96,9 @@ def refusing(
     name: str, reason: str = "auth_refused", detail: str = "permission denied"
 ) -> NodeSnapshot:
     """A node that answered and refused us."""
-    return NodeSnapshot(name, "10.0.0.9", False, reason, detail, "ssh-copy-id", answered=True)
+    return NodeSnapshot(
+        name, "10.0.0.9", False, reason, detail, shell_line("ssh-copy-id"), answered=True
+    )
 
 
 def findings(seen: Fleet, check: str, today: date = TODAY) -> tuple[Finding, ...]:

@@ -26,6 +26,7 @@ from clusterprep.checks import Check
 from clusterprep.cli.commands.selftest import unpacked, with_past
 from clusterprep.facts.clock import Offset
 from clusterprep.model import Absent, Finding, Fleet, Inventory, Json, Node, NodeSnapshot, Read
+from clusterprep.remedies import shell_line
 from clusterprep.remote.transports.replay import read_key
 from clusterprep.survey import registry
 from clusterprep.survey.queries import Queries
@@ -279,7 +280,12 @@ def without(node: Node, fated: Fates) -> NodeSnapshot | None:
         )
     if node.name in fated.refusing:
         return NodeSnapshot(
-            node.name, node.address, False, "auth_refused", "permission denied", "ssh-copy-id"
+            node.name,
+            node.address,
+            False,
+            "auth_refused",
+            "permission denied",
+            shell_line("ssh-copy-id"),
         )
     return None
 

@@ -81,14 +81,15 @@ def checks_page() -> str:
 
 
 def _entry(about: Check | TrialCheckPage) -> str:
-    fix = about.remedy.replace("\n", " ")
     rows = [
         f"{severity_sentence(about)} {about.why}",
         "",
         f"Measured: {about.how}",
         "",
-        f"    {fix}",
+        f"    {about.remedy}" if about.remedy.is_command else f"Remedy: {about.remedy}.",
     ]
+    if about.remedy.note:
+        rows += ["", f"Note: {about.remedy.note}."]
     return (
         f"### `{about.name}`: {about.title}\n\n"
         + "\n".join(textwrap.fill(r, 118) if r[:4] != "    " else r for r in rows)
@@ -124,7 +125,10 @@ def _cause_entry(cause: Cause) -> str:
         f"Is not: {cause.unlike}",
     ]
     text = "\n\n".join(textwrap.fill(row, 118, break_on_hyphens=False) for row in rows)
-    return f"## `{cause.name}`: {cause.title}\n\n{text}\n\n    {cause.remedy}\n"
+    remedy = f"    {cause.remedy}" if cause.remedy.is_command else f"Remedy: {cause.remedy}."
+    if cause.remedy.note:
+        remedy += f"\n\nNote: {cause.remedy.note}."
+    return f"## `{cause.name}`: {cause.title}\n\n{text}\n\n{remedy}\n"
 
 
 def demo() -> subprocess.CompletedProcess[str]:

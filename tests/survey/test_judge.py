@@ -24,6 +24,7 @@ from clusterprep.facts.gpu_health import Temperatures
 from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Absent, Finding, Fleet, Interfaces, Inventory, Node, Silence
+from clusterprep.remedies import sentence
 from clusterprep.survey import registry
 from clusterprep.survey.judge import BECOME, judge, lapsed_silences, merge, with_fixed
 from tests.support.fleet import (
@@ -261,7 +262,7 @@ def check_of(judge_all: Any, **fields: Any) -> Check:
         "t",
         "w",
         "h",
-        "the check's remedy",
+        sentence("the check's remedy"),
         **fields,
     )
 
@@ -372,9 +373,13 @@ def test_a_node_that_fails_one_part_of_a_check_does_not_pass_it() -> None:
     ("outcome", "remedy"),
     [
         pytest.param(Outcome("fail", ("n1",), "m"), "the check's remedy", id="the-checks-own"),
-        pytest.param(Outcome("fail", ("n1",), "m", remedy="another"), "another", id="the-outcomes"),
+        pytest.param(
+            Outcome("fail", ("n1",), "m", remedy=sentence("another")), "another", id="the-outcomes"
+        ),
         pytest.param(Outcome("unknown", ("n1",), "m"), "the check's remedy", id="unknown"),
-        pytest.param(Outcome("pass", ("n1",), "m", remedy="another"), "", id="nothing-to-cure"),
+        pytest.param(
+            Outcome("pass", ("n1",), "m", remedy=sentence("another")), "", id="nothing-to-cure"
+        ),
         pytest.param(Outcome("skip", ("n1",), "m"), "", id="skipped"),
     ],
 )
@@ -419,7 +424,7 @@ def test_rdma_on_a_node_that_is_not_reached_still_makes_declared_ones_grave() ->
 # ---------------------------------------------------------------- one finding for what is the same
 
 INVENTORY = Inventory("test", tuple(Node(name, name, index) for index, name in enumerate(NAMES)))
-FAIL = Finding("a.check", "fail", "error", ("n1",), "message", "seen", "wanted", "remedy")
+FAIL = Finding("a.check", "fail", "error", ("n1",), "message", "seen", "wanted", sentence("remedy"))
 
 
 def test_the_same_on_several_nodes_is_one_finding_in_inventory_order() -> None:
@@ -429,7 +434,8 @@ def test_the_same_on_several_nodes_is_one_finding_in_inventory_order() -> None:
 
 def test_of_different_words_for_the_same_the_first_are_kept() -> None:
     (found,) = merge(
-        [FAIL, replace(FAIL, nodes=("n2",), message="other words", remedy="else")], INVENTORY
+        [FAIL, replace(FAIL, nodes=("n2",), message="other words", remedy=sentence("else"))],
+        INVENTORY,
     )
     assert (found.message, found.remedy, found.nodes) == ("message", "remedy", ("n1", "n2"))
 

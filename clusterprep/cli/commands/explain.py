@@ -22,6 +22,7 @@ from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.model import EnvValue, Inventory, Report
 from clusterprep.nccl.environment import Environment
 from clusterprep.nccl.variables.variables import registry as variables
+from clusterprep.remedies import Remedy
 from clusterprep.survey import registry
 from clusterprep.survey.cached import is_deep
 
@@ -102,11 +103,16 @@ def _nearest_topic(topic: str) -> str:
 # ---------------------------------------------------------------- checks and causes
 
 
+def _remedy(remedy: Remedy) -> str:
+    note = f"\n  {remedy.note}" if remedy.note else ""
+    return f"Remedy\n  {remedy}{note}"
+
+
 def _check_page(check: Check | TrialCheckPage) -> str:
     parts = [f"{check.name}: {check.title}"]
     parts.append(_paragraph("Why it matters", check.why))
     parts.append(_paragraph("How it is measured", check.how))
-    parts.append(f"Remedy\n  {check.remedy}")
+    parts.append(_remedy(check.remedy))
     if isinstance(check, Check):
         parts.append(_paragraph("Who may know it", needed_rights(check)))
     parts.append(severity_sentence(check))
@@ -150,7 +156,7 @@ def cause_page(cause: Cause) -> str:
         lines = "\n".join(examples)
         parts.append(f"Lines such as\n{lines}")
     parts.append(_paragraph("What it is not", cause.unlike))
-    parts.append(f"Remedy\n  {cause.remedy}")
+    parts.append(_remedy(cause.remedy))
     if cause.check:
         parts.append(_found_before(cause.check))
     return "\n\n".join(parts)

@@ -22,6 +22,7 @@ from clusterprep.cli.exit_codes import FAILED, OK
 from clusterprep.facts.counters import EARLIER, IB, Earlier, Sample
 from clusterprep.inventory.load import load_inventory
 from clusterprep.model import Absent, Finding, Fleet, Report
+from clusterprep.remedies import shell_line
 from clusterprep.remote.transports.replay import ReplayTransport
 from clusterprep.survey import registry
 from clusterprep.survey.fanout import Fanout
@@ -281,7 +282,9 @@ def _checks_that_fire(healthy: Verdicts, now: Verdicts) -> set[str]:
 
 
 def _failure(check: Check, message: str, seen: str, *nodes: str) -> Finding:
-    remedy = f"clusterprep explain {check.name}; this is a bug of clusterprep: report it"
+    remedy = shell_line(
+        "clusterprep explain {name}   # this is a bug of clusterprep: report it", name=check.name
+    )
     return Finding(
         check.name,
         "fail",

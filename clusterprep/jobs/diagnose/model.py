@@ -8,6 +8,8 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Literal
 
+from clusterprep.remedies import Remedy
+
 Severity = Literal["fatal", "degraded", "benign"]
 
 
@@ -149,7 +151,7 @@ class Cause:
     message: str  # what happened, for the report
     looks: str  # what the log looks like
     unlike: str  # what looks similar and is something else
-    remedy: str
+    remedy: Remedy
     check: str | None  # the check that finds it before the job starts
     signs: tuple[Sign, ...] = ()
     detect: Detector | None = None  # for causes that only several lines together show

@@ -197,8 +197,10 @@ def _causes(
             "confidence": found.confidence,
             "culprit": found.culprit,
             "message": found.message,
-            "remedy": found.cause.remedy,
+            "remedy": str(found.cause.remedy),
         }
+        if found.cause.remedy.note:
+            row["note"] = found.cause.remedy.note
         rows.append(row)
     return tuple(rows)
 

@@ -24,6 +24,7 @@ from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.jobs.verify.transport_check import transport_findings
 from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
 from clusterprep.model.nodeset import fold
+from clusterprep.remedies import Remedy, shell_line
 from clusterprep.remote.untrusted import shortened
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -36,7 +37,9 @@ WANTED = {
     "torch.version": "the job's torch",
     "net.ports": "a free port",
 }
-UNPROVEN = "run clusterprep check for these nodes: firewalls, interfaces, names"
+UNPROVEN = shell_line(
+    "clusterprep check INVENTORY   # for these nodes: firewalls, interfaces, names"
+)
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ def _fault_findings(timeline: Timeline, faults: Sequence[Fault]) -> Iterable[Fin
 
     If no node has torch, the nodes are equal and the verdict is unknown.
     """
-    groups: dict[tuple[str, str, str], list[Fault]] = {}
+    groups: dict[tuple[str, str, Remedy], list[Fault]] = {}
     for fault in faults:
         key = (fault.check, fault.seen, fault.remedy)
         groups.setdefault(key, []).append(fault)

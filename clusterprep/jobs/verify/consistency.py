@@ -10,6 +10,7 @@ from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding, Severity
 from clusterprep.model.nodeset import fold
 from clusterprep.model.units import pluralize
+from clusterprep.remedies import sentence
 from clusterprep.remote.agent.belongings import variables
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -19,7 +20,9 @@ SHOWN = 8  # differences of one kind that are shown one by one
 WIDTH = 60  # characters of a value
 NONE = "none"
 WANTED = "equal on all ranks"
-REMEDY = "install the same packages and files on the nodes named, and see what sets variables there"
+REMEDY = sentence(
+    "install the same packages and files on the nodes named, and see what sets variables there"
+)
 
 Items = Mapping[str, Any]  # name to value
 Parts = Mapping[str, Items]  # what one rank has, by the names in PARTS

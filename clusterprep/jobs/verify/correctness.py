@@ -11,10 +11,11 @@ from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding
 from clusterprep.model.nodeset import fold
 from clusterprep.model.units import pluralize
+from clusterprep.remedies import sentence
 
 EXACT = "0 wrong elements"
 CHECKS = ("nccl.correct", "nccl.broadcast", "nccl.allgather")
-UNPROVEN = "run the trial on halves of the nodes (--limit) until one of them is right"
+UNPROVEN = sentence("run the trial on halves of the nodes (--limit) until one of them is right")
 
 
 def correctness_findings(timeline: Timeline, faults: Sequence[Fault]) -> Iterable[Finding]:

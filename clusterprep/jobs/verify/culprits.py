@@ -35,6 +35,7 @@ from clusterprep.jobs.verify.tally import (
 )
 from clusterprep.jobs.verify.timeline import Event, Timeline
 from clusterprep.model import Culprit
+from clusterprep.remedies import NO_REMEDY, Remedy, sentence, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Signals that a process brings about itself.
@@ -49,7 +50,7 @@ FAULTY_SHARE = {
     "doubled": "what this rank gives is there twice",
     "wrong": "what this rank gives is wrong on all others",
 }
-FAULTY_DATA = (
+FAULTY_DATA = sentence(
     "test the device and its memory, PCIe link and network card; look at their error counters"
 )
 CASCADE = 1.0  # seconds; a crash that follows another within it may be its consequence
@@ -86,7 +87,7 @@ class Fault(Culprit):
 
     check: str = "nccl.hang"
     at: float = 0.0
-    remedy: str = ""
+    remedy: Remedy = NO_REMEDY
     seen: str = ""
 
 
@@ -183,7 +184,7 @@ def _rank_fault(
 
 
 def refused_starts(timeline: Timeline) -> Iterable[Fault]:
-    remedy = "correct python and job_user of this node in the inventory"
+    remedy = sentence("correct python and job_user of this node in the inventory")
     for event in timeline.of("refused"):
         answer = event.data.get("no")
         why = str(event.data.get("why", ""))
@@ -216,7 +217,9 @@ def _without_torch(node: str, python: str, events: Sequence[Event]) -> Fault:
     for event in events:
         text = quote(event.data.get("text"))
         evidence.append(f"rank {event.rank}: {text}")
-    remedy = f"install the job's torch for {python}, or correct python in the inventory"
+    remedy = sentence(
+        "install the job's torch for {python}, or correct python in the inventory", python=python
+    )
     check = "torch.version"
     return _node_fault(
         node,
@@ -238,8 +241,10 @@ def port_taken(timeline: Timeline) -> Iterable[Fault]:
     if "EADDRINUSE" not in text and "address already in use" not in text.lower():
         return
     port = timeline.plan.port
-    listeners = f"ss -ltnp 'sport = :{port}'"
-    remedy = f"end what listens there ({listeners}), or choose another port with --master-port"
+    remedy = shell_line(
+        "ss -ltnp {filter}   # end what listens there, or choose another port with --master-port",
+        filter=f"sport = :{port}",
+    )
     cause = f"port {port} is already in use"
     evidence = (f"rank 0: {quote(text)}",)
     check = "net.ports"
@@ -256,7 +261,7 @@ def port_taken(timeline: Timeline) -> Iterable[Fault]:
 
 def failed_before_rendezvous(timeline: Timeline) -> Iterable[Fault]:
     """Find exceptions before the rendezvous: no other rank can have caused them."""
-    remedy = "do the same with this python as job_user on this node"
+    remedy = sentence("do the same with this python as job_user on this node")
     for rank, event in timeline.ranks_with("error").items():
         doing = EARLY_STAGES.get(str(event.data.get("stage")))
         if doing is None:
@@ -281,9 +286,9 @@ def killed_ranks(timeline: Timeline) -> Iterable[Fault]:
         name = str(event.data.get("name", ""))
         if not name or name in CRASHES:
             continue
-        remedy = f"find who sends {name}"
+        remedy = sentence("find who sends {name}", name=name)
         if name == "SIGKILL":
-            remedy = "see dmesg -T for the kernel's out-of-memory killer"
+            remedy = sentence("see dmesg -T for the kernel's out-of-memory killer")
         cause = f"the process was killed by {name}"
         evidence = end_words(timeline, rank, event)
         yield _rank_fault(
@@ -298,7 +303,7 @@ def killed_ranks(timeline: Timeline) -> Iterable[Fault]:
 
 
 def lost_nodes(timeline: Timeline) -> Iterable[Fault]:
-    remedy = "look at the node's console: is it up, is its network, does sshd run?"
+    remedy = sentence("look at the node's console: is it up, is its network, does sshd run?")
     cause = "the node fell silent"
     for event in timeline.of("lost"):
         heard = float(event.data.get("heard", event.at))
@@ -316,7 +321,7 @@ def lost_nodes(timeline: Timeline) -> Iterable[Fault]:
 
 
 def stopped_ranks(timeline: Timeline) -> Iterable[Fault]:
-    remedy = "kill -CONT the process, and find who stops it"
+    remedy = sentence("let the process go on (kill -CONT), and find who stops it")
     for rank, event in ranks_in_state(timeline, "stopped", "traced").items():
         state = event.data["state"]
         cause = "the process is stopped by a debugger (state t)"
@@ -370,7 +375,7 @@ def first_crash(timeline: Timeline) -> Iterable[Fault]:
             confidence = Confidence.CRASHED_AMONG_OTHERS
     cause = f"the process ended with {exit_words(first)}"
     evidence = end_words(timeline, rank, first)
-    remedy = "read the last lines that it printed"
+    remedy = sentence("read the last lines that it printed")
     yield _rank_fault(
         timeline,
         rank,
@@ -396,7 +401,7 @@ def _unexplained_exits(timeline: Timeline) -> list[tuple[int, Event]]:
 
 
 def stuck_ranks(timeline: Timeline) -> Iterable[Fault]:
-    remedy = "see dmesg -T for the driver or file system that it waits for"
+    remedy = sentence("see dmesg -T for the driver or file system that it waits for")
     cause = "the process is stuck in the kernel (state D)"
     for rank, event in ranks_in_state(timeline, "stuck").items():
         where = event.data.get("where")
@@ -422,7 +427,9 @@ def late_start(timeline: Timeline) -> Iterable[Fault]:
     if overdue is None or timeline.first("go") is not None:
         return
     ready = timeline.ranks_with("ready")
-    remedy = "time the import of torch on this node; a slow file system is the usual reason"
+    remedy = sentence(
+        "time the import of torch on this node; a slow file system is the usual reason"
+    )
     cause = "torch was not imported in time"
     for rank in timeline.plan.ranks:
         if rank.rank in ready:
@@ -441,8 +448,10 @@ def late_start(timeline: Timeline) -> Iterable[Fault]:
 
 def unanswered_connections(timeline: Timeline) -> Iterable[Fault]:
     """Find what the sockets showed at the hang, also why a rank could not reach the store."""
-    firewalls = "compare firewalls (nft list ruleset) and routes of the nodes named"
-    remedy = f"{firewalls}, then cable and switch port"
+    remedy = shell_line(
+        "nft list ruleset; ip route"
+        "   # compare firewalls and routes of the nodes named, then cable and switch port"
+    )
     at = end_time(timeline)
     for cut in cuts(timeline):
         if len(cut.nodes) == 1:
@@ -489,7 +498,11 @@ def ranks_without_store(timeline: Timeline) -> Iterable[Fault]:
 
 def _store_not_opened(timeline: Timeline, host: str) -> Fault:
     plan = timeline.plan
-    remedy = f"check that {plan.address} is an address of {host} and resolves there"
+    remedy = sentence(
+        "check that {address} is an address of {host} and resolves there",
+        address=plan.address,
+        host=host,
+    )
     cause = f"the store at {plan.rendezvous} could not be opened"
     evidence = rank_words(timeline, [0])
     return _node_fault(
@@ -512,8 +525,12 @@ def _store_unreachable(timeline: Timeline, host: str, missing: Mapping[str, list
     cause = f"the store at {plan.rendezvous} was reached from no other node"
     ranks = itertools.chain(*missing.values())
     evidence = rank_words(timeline, ranks)
-    is_its_address = f"check that {plan.address} is its address"
-    remedy = f"open port {plan.port} on {host}, and {is_its_address}"
+    remedy = sentence(
+        "open port {port} on {host}, and check that {address} is its address",
+        port=plan.port,
+        host=host,
+        address=plan.address,
+    )
     if len(missing) > 1:
         return _node_fault(
             host,
@@ -543,7 +560,7 @@ def _store_not_reached_by_some(
     store = timeline.plan.rendezvous
     cause = f"the store at {store} was not reached, though others reached it"
     at = end_time(timeline)
-    remedy = f"check the way from this node to {store}"
+    remedy = sentence("check the way from this node to {store}", store=store)
     for node, ranks in missing.items():
         if len(ranks) == len(timeline.plan.ranks_by_node[node]):
             evidence = rank_words(timeline, ranks)

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from clusterprep.jobs.verify.timeline import Event, Timeline
 from clusterprep.model import Finding, Severity
 from clusterprep.model.units import parse_duration
+from clusterprep.remedies import shell_line
 
 NAME = "nccl.init_time"
 LIMIT = 60.0  # seconds from the start of the ranks to the end of their first collective
 SLOWEST = 3  # nodes named that were ready last
-REMEDY = (
-    "time python -c 'import torch' as job_user on the nodes named; "
-    "then look at name service and firewalls"
+REMEDY = shell_line(
+    "time python -c 'import torch'"
+    "   # as job_user on the nodes named; then look at name service and firewalls"
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from clusterprep.remedies import Remedy, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 
@@ -16,10 +17,10 @@ class TrialCheckPage:
     title: str
     why: str
     how: str
-    remedy: str
+    remedy: Remedy
 
 
-REMEDY_OF_LINKS = (
+REMEDY_OF_LINKS = shell_line(
     "ip -s link; ethtool -S IFACE   # errors and drops of the nodes named; "
     "then cable and switch port"
 )
@@ -39,7 +40,7 @@ _PAGES = (
             "wrong is named. With --incident-sizes also as many elements as in a job that is "
             "known to have hung while saving, or as many as fit into memory and time limit."
         ),
-        remedy=(
+        remedy=shell_line(
             "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the wrong one is "
             "left"
         ),
@@ -57,7 +58,7 @@ _PAGES = (
             "what that rank gives. With --incident-sizes also as many elements as in a job that "
             "is known to have hung before its first step."
         ),
-        remedy=(
+        remedy=shell_line(
             "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the wrong one is "
             "left"
         ),
@@ -79,7 +80,7 @@ _PAGES = (
             "processors do, so there it fails only under a fifth of the slowest earlier run. "
             "Without any of them it is skipped, and says why."
         ),
-        remedy=(
+        remedy=shell_line(
             "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the slow one is "
             "left"
         ),
@@ -99,7 +100,7 @@ _PAGES = (
             "whose share is missing or there twice; where it does not, each rank gives its share "
             "alone once more. What the backend does not know is left out, and the report says so."
         ),
-        remedy=(
+        remedy=shell_line(
             "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the wrong one is "
             "left"
         ),
@@ -118,7 +119,7 @@ _PAGES = (
             "kernel tells them, name the culprit; where all only wait, TCP connections of the "
             "ranks that get no answer do."
         ),
-        remedy=(
+        remedy=shell_line(
             "clusterprep check INVENTORY   # firewalls, interfaces, names; verify names the node "
             "or rank at fault"
         ),
@@ -136,7 +137,7 @@ _PAGES = (
             "a first small collective: less than 60 s, or what `require: {nccl.init_time: 90s}` "
             "says. The stages tell which part took how long."
         ),
-        remedy=(
+        remedy=shell_line(
             "time python -c 'import torch'   # as the job's user, on the nodes that were ready last"
         ),
     ),
@@ -154,7 +155,7 @@ _PAGES = (
             "z-score over 4, takes more than four times the median, and 0.5 s more than it (20 ms "
             "on GPUs). Among fewer than four ranks nothing is judged."
         ),
-        remedy=(
+        remedy=shell_line(
             "clusterprep check INVENTORY   # clocks, temperature, throttling; then top on the "
             "nodes named"
         ),
@@ -174,7 +175,7 @@ _PAGES = (
             "NCCL_NET as the ranks were given them. Sockets fail only where RDMA was written; "
             "GPUDirect RDMA is told and not judged. A rank that said nothing is unknown."
         ),
-        remedy="clusterprep check INVENTORY --only ib.,roce.,rdma.,env.,nccl.",
+        remedy=shell_line("clusterprep check INVENTORY --only ib.,roce.,rdma.,env.,nccl."),
     ),
     TrialCheckPage(
         name="net.tcp_bw",
@@ -211,7 +212,7 @@ _PAGES = (
             "and the SHA-256 of each file in `verify: {same_files: […]}`. They are compared "
             "without a collective, so also where none works."
         ),
-        remedy=(
+        remedy=shell_line(
             "python -m pip list   # with the job's python, on the nodes named and on another; "
             "then install what differs"
         ),

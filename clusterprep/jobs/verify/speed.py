@@ -18,6 +18,7 @@ from clusterprep.jobs.verify.peers import scores, slower
 from clusterprep.model import CollectiveResult, Finding, Severity, Verdict
 from clusterprep.model.nodeset import fold
 from clusterprep.model.units import format_size
+from clusterprep.remedies import NO_REMEDY, sentence
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 NAME = "nccl.busbw_multi"
@@ -29,7 +30,7 @@ RUNS = 3  # earlier runs from which they say what is normal
 SIZE = 1 << 20  # bytes; what is smaller measures latency, by any yardstick
 # Of the median: half proves nothing on a busy machine, and a fifth is the links' own error.
 PEERS = 1 / 3
-REMEDY = "compare links, clocks and the interfaces that NCCL chose (NCCL_DEBUG=INFO)"
+REMEDY = sentence("compare links, clocks and the interfaces that NCCL chose (NCCL_DEBUG=INFO)")
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def _measured_words(row: CollectiveResult) -> str:
 
 def _by_declared(row: CollectiveResult, nodes: tuple[str, ...], least: float) -> Finding:
     verdict: Verdict = "pass"
-    remedy = ""
+    remedy = NO_REMEDY
     if row.busbw_gbs < least:
         verdict = "fail"
         remedy = REMEDY
@@ -165,7 +166,7 @@ def _by_normal(normal: Normal, row: CollectiveResult, nodes: tuple[str, ...]) ->
         )
     severity: Severity = "error"
     verdict: Verdict = "pass"
-    remedy = ""
+    remedy = NO_REMEDY
     if share < normal.slow:
         verdict = "fail"
         remedy = REMEDY

@@ -10,6 +10,7 @@ from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding, Severity
 from clusterprep.model.nodeset import fold
 from clusterprep.model.units import format_size
+from clusterprep.remedies import shell_line
 
 NAME = "nccl.straggler"
 Z = 4.0  # robust z-score: distance from the median in standard deviations
@@ -22,8 +23,10 @@ LEAST = 0.05  # of the median: a smaller spread than this is not believed
 TO_SIGMA = 1.4826  # from the median distance of a normal distribution to its standard deviation
 FEWEST = 4  # ranks; with fewer it is not known what is usual
 WANTED = f"less than {TIMES:g} times the median of all ranks"
-_WHERE = "clocks, temperature, and what else runs on the nodes named"
-REMEDY = f"look at {_WHERE}: clusterprep check INVENTORY"
+REMEDY = shell_line(
+    "clusterprep check INVENTORY"
+    "   # look at clocks, temperature, and what else runs on the nodes named"
+)
 
 
 def straggler_findings(timeline: Timeline) -> Iterable[Finding]:

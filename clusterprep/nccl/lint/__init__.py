@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from clusterprep.model import Severity
+from clusterprep.remedies import NO_REMEDY, Remedy, sentence
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 DIALECTS = ("nccl.conf", "shell", "env-file", "environment", "unit")
@@ -70,6 +71,9 @@ class Versions:
     torch: tuple[int, ...] | None = None
 
 
+DROP = sentence("drop the line")
+
+
 @dataclass(frozen=True)
 class Remark:
     """One rule that one line breaks."""
@@ -80,7 +84,7 @@ class Remark:
     message: str
     seen: str
     wanted: str
-    remedy: str = ""
+    remedy: Remedy = NO_REMEDY
     severity: Severity = "warning"
 
 
@@ -88,7 +92,7 @@ def no_effect(
     entry: LintEntry,
     message: str,
     wanted: str,
-    remedy: str = "",
+    remedy: Remedy = NO_REMEDY,
     severity: Severity = "warning",
 ) -> Remark:
     """Return a remark of the check env.no_effect about the value of a setting."""
@@ -105,6 +109,6 @@ def no_effect(
     )
 
 
-def write(entry: LintEntry, value: str) -> str:
-    """Return the remedy «write NAME=value»; empty if there is no value to write."""
-    return f"write {entry.name}={value}" if value else ""
+def write(entry: LintEntry, value: str) -> Remedy:
+    """Return the remedy «write NAME=value»; NO_REMEDY if there is no value to write."""
+    return sentence("write {name}={value}", name=entry.name, value=value) if value else NO_REMEDY

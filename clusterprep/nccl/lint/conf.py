@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from clusterprep.nccl.lint import Remark, Text, Versions
 from clusterprep.nccl.variables.variables import registry
+from clusterprep.remedies import NO_REMEDY, Remedy, sentence, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 LONGEST = 1023  # bytes of a name or a value; more are cut off
@@ -146,7 +147,7 @@ def _encoding(text: Text, versions: Versions) -> Iterator[Remark]:
             message,
             seen,
             wanted,
-            "sed -i '1s/^\\xEF\\xBB\\xBF//' FILE",
+            shell_line("sed -i --follow-symlinks '1s/^\\xEF\\xBB\\xBF//' FILE"),
         )
     if text.returns and (versions.nccl is None or versions.nccl < CURED):
         message = (
@@ -161,7 +162,7 @@ def _encoding(text: Text, versions: Versions) -> Iterator[Remark]:
             message,
             seen,
             wanted,
-            "sed -i 's/\\r$//' FILE",
+            shell_line("sed -i --follow-symlinks 's/\\r$//' FILE"),
         )
 
 
@@ -184,7 +185,7 @@ def _flaws(number: int, setting: ConfSetting) -> Iterator[Remark]:
         message,
         seen,
         wanted,
-        f"write {wanted}",
+        sentence("write {line}", line=wanted),
     )
 
 
@@ -222,11 +223,13 @@ def _skipped(number: int, line: str) -> Iterator[Remark]:
             message,
             "a line without =",
             wanted,
-            f"write {wanted}",
+            sentence("write {line}", line=wanted),
         )
 
 
-def _remark(line: int, name: str, message: str, seen: str, wanted: str, remedy: str = "") -> Remark:
+def _remark(
+    line: int, name: str, message: str, seen: str, wanted: str, remedy: Remedy = NO_REMEDY
+) -> Remark:
     return Remark(
         "env.nccl_conf",
         line,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from clusterprep.model import Severity
 from clusterprep.nccl.lint import LintEntry, Remark, Text, Versions
 from clusterprep.nccl.lint.conf import COMMENT, DOLLAR, ignores_text_behind_numbers, is_quoted
+from clusterprep.remedies import Remedy, sentence, shell_line
 
 _JUDGED = r"(?:NCCL|TORCH_NCCL|TORCH_DISTRIBUTED|OFI_NCCL|GLOO|TP_SOCKET)_\w+"
 _NAMES = re.compile(r"(?:NCCL|TORCH|OFI|GLOO|CUDA|MASTER|PET|TP)_\w*")
@@ -70,7 +71,7 @@ def _flawed_value(text: Text, entry: LintEntry, line: str) -> Iterator[Remark]:
         flaw,
         line.strip(),
         wanted,
-        f"write {wanted}",
+        sentence("write {line}", line=wanted),
     )
 
 
@@ -139,7 +140,7 @@ def _byte_order_mark(text: Text) -> Iterator[Remark]:
     message = "the mark is taken for a part of the first word, and that line is lost"
     seen = "a byte-order mark (UTF-8) at the head of the file"
     wanted = "a file that starts with its first word"
-    remedy = "sed -i '1s/^\\xEF\\xBB\\xBF//' FILE"
+    remedy = shell_line("sed -i --follow-symlinks '1s/^\\xEF\\xBB\\xBF//' FILE")
     yield _remark(
         1,
         "",
@@ -170,7 +171,7 @@ def _returns(text: Text) -> Iterator[Remark]:
         message,
         seen,
         wanted,
-        "sed -i 's/\\r$//' FILE",
+        shell_line("sed -i --follow-symlinks 's/\\r$//' FILE"),
         severity,
     )
 
@@ -208,7 +209,7 @@ def _split_lists(text: Text) -> Iterator[Remark]:
                 message,
                 seen,
                 wanted,
-                "take the blanks out",
+                sentence("take the blanks out"),
             )
 
 
@@ -219,7 +220,7 @@ def _error(line: int, name: str, message: str, seen: str, wanted: str) -> Remark
         message,
         seen,
         wanted,
-        f"write {wanted}",
+        sentence("write {line}", line=wanted),
         "error",
     )
 
@@ -230,7 +231,7 @@ def _remark(
     message: str,
     seen: str,
     wanted: str,
-    remedy: str,
+    remedy: Remedy,
     severity: Severity = "warning",
 ) -> Remark:
     return Remark(

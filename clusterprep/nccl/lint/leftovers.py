@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from clusterprep.nccl.lint import LintEntry, Remark, Text, Versions
 from clusterprep.nccl.lint.values import nccl_integer
+from clusterprep.remedies import sentence
 
 
 def _is(*values: str) -> Callable[[str], bool]:
@@ -105,7 +106,7 @@ def judge(text: Text, versions: Versions) -> Iterator[Remark]:
         message = f"left behind from a search for a fault? {cost}"
         seen = f"{entry.name}={entry.value}"
         wanted = "not in a permanent file"
-        remedy = "drop the line, or set it for one job: NAME=value torchrun …"
+        remedy = sentence("drop the line, or set it for one job: NAME=value torchrun …")
         yield Remark(
             "env.nccl_debug",
             entry.line,

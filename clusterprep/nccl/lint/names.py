@@ -10,8 +10,9 @@ from typing import Any
 
 from clusterprep.model import Severity
 from clusterprep.model.versions import leading_numbers
-from clusterprep.nccl.lint import LintEntry, Remark, Text, Versions
+from clusterprep.nccl.lint import DROP, LintEntry, Remark, Text, Versions
 from clusterprep.nccl.variables.variables import registry
+from clusterprep.remedies import Remedy, sentence, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 # The NCCL of torch 2.0, the oldest that is still in use: what was removed by then is gone.
@@ -79,7 +80,7 @@ def _not_exported(bare: Sequence[LintEntry]) -> Remark:
     if len(names) > 4:
         seen += f" and {len(names) - 4} more"
     message = "without export the shell keeps it for itself, and no program gets it"
-    remedy = f"export {' '.join(names[:4])}"
+    remedy = shell_line("export {names}", names=names[:4])
     return _no_effect(
         bare[0],
         message,
@@ -110,13 +111,13 @@ def _unknown(entry: LintEntry) -> Remark | None:
         if is_shared or name != upper:
             return None
         message = "no NCCL, torch or plug-in known here reads this name"
-        remedy = "drop the line, or see clusterprep explain NCCL_DEBUG"
+        remedy = sentence("drop the line, or see clusterprep explain NCCL_DEBUG")
         wanted = "a name that is read"
     else:
         message = f"no NCCL, torch or plug-in known here reads this name; did you mean {near}?"
         if name != upper and mended == near:
             message = f"no program reads this name: names have capital letters, as {near} does"
-        remedy = f"write {near}, or drop the line"
+        remedy = sentence("write {near}, or drop the line", near=near)
         wanted = near
     return Remark(
         "env.nccl_unknown",
@@ -158,7 +159,9 @@ def _label(entry: LintEntry) -> Remark:
     )
     seen = f"{entry.name}={entry.value}"
     wanted = "the NCCL of that version installed"
-    remedy = "python3 -c 'import torch; print(torch.cuda.nccl.version())'   # which one is loaded"
+    remedy = shell_line(
+        "python3 -c 'import torch; print(torch.cuda.nccl.version())'   # which one is loaded"
+    )
     return _no_effect(
         entry,
         message,
@@ -225,7 +228,7 @@ def _too_new(entry: LintEntry, variable: Variable, reader: _Reader) -> Remark | 
         message,
         entry.name,
         wanted,
-        "drop the line, or update",
+        sentence("drop the line, or update"),
     )
 
 
@@ -251,9 +254,10 @@ def _outdated(
 ) -> Remark:
     """Return the remark that recommends the new name, or to drop the line if there is none."""
     new_name = variable["replaced_by"]
-    wanted, remedy = "no such line", "drop the line"
+    wanted, remedy = "no such line", DROP
     if new_name:
-        wanted, remedy = str(new_name), f"use {new_name}"
+        wanted = str(new_name)
+        remedy = sentence("use {name}", name=wanted)
     name = entry.name
     return Remark(
         "env.deprecated",
@@ -278,7 +282,9 @@ def _read_earlier(entry: LintEntry, variable: Variable, text: Text) -> Remark | 
         reader = "torch"
     message = f"no effect in nccl.conf: {reader} has read it by the time NCCL opens this file"
     wanted = "in the environment of the process"
-    remedy = "set it in the environment of the job: /etc/profile.d, the unit, or --env-file"
+    remedy = sentence(
+        "set it in the environment of the job: /etc/profile.d, the unit, or --env-file"
+    )
     return _no_effect(
         entry,
         message,
@@ -288,7 +294,7 @@ def _read_earlier(entry: LintEntry, variable: Variable, text: Text) -> Remark | 
     )
 
 
-def _no_effect(entry: LintEntry, message: str, seen: str, wanted: str, remedy: str) -> Remark:
+def _no_effect(entry: LintEntry, message: str, seen: str, wanted: str, remedy: Remedy) -> Remark:
     return Remark(
         "env.no_effect",
         entry.line,

@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from clusterprep.nccl.lint import LintEntry, Remark, Text, Versions, no_effect, write
+from clusterprep.nccl.lint import DROP, LintEntry, Remark, Text, Versions, no_effect, write
 from clusterprep.nccl.lint.values import Number, nccl_integer, range_of, torch_integer
 from clusterprep.nccl.variables.variables import registry
+from clusterprep.remedies import Remedy, sentence
 
 _OFF = frozenset({"false", "no", "off", "f", "n", "none", "disable", "disabled", "never"})
 _ON = frozenset({"true", "yes", "on", "t", "y"})
@@ -123,27 +124,27 @@ def _out_of_range(variable: Variable, value: int) -> str:
     return "out of range: ignored, clamped or refused"
 
 
-def _number_for_text(entry: LintEntry) -> str:
+def _number_for_text(entry: LintEntry) -> Remedy:
     """Return the remedy for a text that is no number."""
     if entry.value.strip().lower() in _ON:
         return write(entry, "1")
-    return "write a number"
+    return sentence("write a number")
 
 
-def _without_rest(entry: LintEntry, number: Number, *, is_size: bool) -> str:
+def _without_rest(entry: LintEntry, number: Number, *, is_size: bool) -> Remedy:
     """Return the remedy for text behind a number: without it, or multiplied by its suffix."""
     suffix = number.rest.strip()
     if is_size and _SIZE.fullmatch(suffix):
         size = number.value << _POWERS[suffix[0].lower()]
         return write(entry, str(size))
-    return f"write {entry.name}={number.value}, if that is meant"
+    return sentence("write {name}={number}, if that is meant", name=entry.name, number=number.value)
 
 
 def _torch_bool(entry: LintEntry, variable: Variable) -> Remark | None:
     if "only warns" in variable["allowed_values"] or entry.value.lower() in _TORCH_WORDS:
         return None
     message = "torch refuses any other word: RuntimeError when the process group is made"
-    remedy = f"write {entry.name}=1 or {entry.name}=0"
+    remedy = sentence("write {name}=1 or {name}=0", name=entry.name)
     return no_effect(
         entry,
         message,
@@ -194,7 +195,7 @@ def _plug_in(entry: LintEntry, variable: Variable) -> Remark | None:
             entry,
             message,
             allowed,
-            "drop the line",
+            DROP,
             "error",
         )
     kind = variable["kind"]
@@ -215,7 +216,7 @@ def _plug_in(entry: LintEntry, variable: Variable) -> Remark | None:
             entry,
             message,
             allowed,
-            "write a number",
+            sentence("write a number"),
             "error",
         )
     return None

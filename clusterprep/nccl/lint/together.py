@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 from clusterprep.nccl.interfaces import name_list
-from clusterprep.nccl.lint import LintEntry, Remark, Text, Versions, no_effect
+from clusterprep.nccl.lint import DROP, LintEntry, Remark, Text, Versions, no_effect
 from clusterprep.nccl.lint.values import nccl_integer
+from clusterprep.remedies import sentence
 
 MOST_SOCKETS = 64  # of one connection (NCCL, net_socket.cc, MAX_SOCKETS)
 MOST_THREADS = 16  # of sockets (NCCL, net_socket.cc, MAX_THREADS)
@@ -97,7 +98,12 @@ def _doubles(text: Text) -> Iterator[Remark]:
         winner, loser = (other, entry) if first_wins else (entry, other)
         if other.value != entry.value and (entry.known or first_wins):
             message = f"line {winner.line} sets it to {winner.value} and holds: {rule}"
-            yield no_effect(loser, message, "one line for each name", f"drop line {loser.line}")
+            yield no_effect(
+                loser,
+                message,
+                "one line for each name",
+                sentence("drop line {number}", number=loser.line),
+            )
         previous[entry.name] = winner
 
 
@@ -119,7 +125,7 @@ def _sockets(held: Held) -> Iterator[Remark]:
     )
     wanted = f"a product of {MOST_SOCKETS} at most"
     fewer = max(MOST_SOCKETS // threads, 1)
-    remedy = f"write NCCL_NSOCKS_PERTHREAD={fewer}"
+    remedy = sentence("write NCCL_NSOCKS_PERTHREAD={fewer}", fewer=fewer)
     yield Remark(
         "env.no_effect",
         later.line,
@@ -145,7 +151,12 @@ def _contradictions(held: Held) -> Iterator[Remark]:
             later = _later(held[low_name], held[high_name])
             values = f"{low_name}={low} and {high_name}={high}"
             message = f"{values} contradict each other: one of them does not hold"
-            yield no_effect(later, message, f"{low_name} ≤ {high_name}", f"drop {later.name}")
+            yield no_effect(
+                later,
+                message,
+                f"{low_name} ≤ {high_name}",
+                sentence("drop {name}", name=later.name),
+            )
     net = held.get("NCCL_NET")
     if net is not None and net.value.upper() == "IB" and _integer(held, "NCCL_IB_DISABLE"):
         message = "NCCL_NET=IB wants what NCCL_IB_DISABLE switches off: no communicator can be made"
@@ -153,7 +164,7 @@ def _contradictions(held: Held) -> Iterator[Remark]:
             net,
             message,
             "one of the two",
-            "drop NCCL_IB_DISABLE",
+            sentence("drop NCCL_IB_DISABLE"),
             "error",
         )
 
@@ -169,13 +180,13 @@ def _useless(held: Held) -> Iterator[Remark]:
     level = held.get("NCCL_P2P_LEVEL")
     if level is not None and _integer(held, "NCCL_P2P_DISABLE") == 1:
         message = "NCCL_P2P_DISABLE=1 switches peer access off, so this line has no effect"
-        yield no_effect(level, message, "one of the two", "drop one of them")
+        yield no_effect(level, message, "one of the two", sentence("drop one of them"))
     debug, subsystems = held.get("NCCL_DEBUG"), held.get("NCCL_DEBUG_SUBSYS")
     if debug is None or subsystems is None:
         return
     if debug.value.upper() in ("WARN", "VERSION"):
         message = f"subsystems speak from INFO on: no effect with NCCL_DEBUG={debug.value}"
-        remedy = "write NCCL_DEBUG=INFO, or drop the line"
+        remedy = sentence("write NCCL_DEBUG=INFO, or drop the line")
         yield no_effect(subsystems, message, "NCCL_DEBUG=INFO", remedy)
 
 
@@ -201,7 +212,7 @@ def _gid_index(held: Held, versions: Versions) -> Iterator[Remark]:
         "a fixed one is wrong where the tables differ"
     )
     seen = f"{entry.name}={entry.value}"
-    wanted, remedy = "no such line", "drop the line"
+    wanted, remedy = "no such line", DROP
     yield Remark(
         "env.deprecated",
         entry.line,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from clusterprep.nccl.lint import LintEntry, Remark, Text, Versions, no_effect, write
 from clusterprep.nccl.variables.variables import registry
+from clusterprep.remedies import NO_REMEDY, Remedy
 
 _LEVELS = frozenset(["VERSION", "WARN", "INFO", "ABORT", "TRACE", "ATTN"])
 _SILENT = frozenset({"0", "OFF", "NONE", "NO", "FALSE", ""})  # mean what they do: no output
@@ -55,10 +56,10 @@ def _distance(entry: LintEntry) -> Remark | None:
     return no_effect(entry, message, _USUAL_DISTANCES, _in_capitals(entry, _DISTANCES))
 
 
-def _in_capitals(entry: LintEntry, known: frozenset[str]) -> str:
+def _in_capitals(entry: LintEntry, known: frozenset[str]) -> Remedy:
     """Return the remedy to write the value in capital letters, if that is a known word."""
     capitals = entry.value.upper()
-    return write(entry, capitals) if capitals in known else ""
+    return write(entry, capitals) if capitals in known else NO_REMEDY
 
 
 def _family(entry: LintEntry) -> Remark | None:

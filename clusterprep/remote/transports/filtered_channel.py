@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from clusterprep.errors import LinkLost, Unreached
+from clusterprep.remedies import NO_REMEDY
 from clusterprep.remote.transports.protocol import Channel
 from clusterprep.remote.transports.secret_filter import SecretFilter
 
@@ -53,6 +54,7 @@ def without_secret(error: Error, secret_filter: SecretFilter) -> Error:
     """Return a copy of an error, which may quote a node, without the secret."""
     clean = error.extended("")
     clean.message = secret_filter.text(error.message)
-    clean.remedy = secret_filter.text(error.remedy)
+    if secret_filter.text(error.remedy) != error.remedy:
+        clean.remedy = NO_REMEDY
     clean.args = (clean.message,)
     return clean

@@ -8,11 +8,11 @@ import errno
 import fcntl
 import io
 import os
-import shlex
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from clusterprep.errors import Unreached
+from clusterprep.remedies import Remedy, chain, noted, shell_line
 from clusterprep.remote.transports.known_hosts import (
     KnownHosts,
     KnownKey,
@@ -249,16 +249,18 @@ def changed_key_error(
     The node was reinstalled, or another machine answers in its place.
     """
     expected: list[str] = []
-    removals: dict[str, None] = {}  # commands, each once: several keys may be in one file
-    name = shlex.quote(route.key_names[0])
+    removals: dict[Remedy, None] = {}  # each once: several keys may be in one file
     for key in known:
         expected.append(f"{key.type} {fingerprint(key.blob)} ({key.place})")
-        removals[f"ssh-keygen -R {name} -f {_quoted(key.file)}"] = None
+        removal = shell_line(
+            "ssh-keygen -R {name} -f {file}", name=route.key_names[0], file=_file(key.file)
+        )
+        removals[removal] = None
     seen = f"{type_} {fingerprint(blob)}"
     message = f"the host key of {route.host} is not the known one: seen {seen}"
     message += f", expected {', '.join(expected)}"
-    commands = " && ".join([*removals, _command_to_add(route, type_, blob)])
-    remedy = f"if the node was reinstalled: {commands}; {_how_to_compare(type_)}"
+    commands = chain(*removals, _command_to_add(route, type_, blob))
+    remedy = noted(_compared(commands, type_), "only if the node was reinstalled")
     return Unreached("host_key_changed", message, remedy)
 
 
@@ -266,26 +268,36 @@ def unknown_key_error(route: Route, type_: str, blob: bytes, reason: str) -> Unr
     """Return the error for a key that is not known to be the node's."""
     seen = f"{type_} {fingerprint(blob)}"
     message = f"the host key of {route.host} is not known: seen {seen}; {reason}"
-    remedy = f"{_command_to_add(route, type_, blob)}; {_how_to_compare(type_)}"
+    remedy = _compared(_command_to_add(route, type_, blob), type_)
     return Unreached("host_key_unknown", message, remedy)
 
 
-def _command_to_add(route: Route, type_: str, blob: bytes) -> str:
+def _command_to_add(route: Route, type_: str, blob: bytes) -> Remedy:
     """Return a command that adds the key to known_hosts.
 
     It is ssh-keyscan where that reaches the node and writes the right name.
     """
-    file = _quoted(route.known_hosts)
+    file = _file(route.known_hosts)
     is_direct = not route.via and not route.command
     if not is_direct or route.key_names[0] != name_for(route.host, route.port):
-        return f"echo {shlex.quote(known_hosts_line(route, type_, blob))} >> {file}"
-    host = shlex.quote(route.host)
-    return f"ssh-keyscan -t {_short(type_)} -p {route.port} {host} >> {file}"
+        line = known_hosts_line(route, type_, blob)
+        return shell_line("grep -qxF {line} {file} || echo {line} >> {file}", line=line, file=file)
+    return shell_line(
+        "ssh-keyscan -t {type} -p {port} {host} >> {file}",
+        type=_short(type_),
+        port=route.port,
+        host=route.host,
+        file=file,
+    )
 
 
-def _how_to_compare(type_: str) -> str:
-    file = f"/etc/ssh/ssh_host_{_short(type_)}_key.pub"
-    return f"first compare with `ssh-keygen -lf {file}` on the node's console"
+def _compared(commands: Remedy, type_: str) -> Remedy:
+    """Return the commands with a note on how to compare the key first."""
+    return noted(
+        commands,
+        "first compare with ssh-keygen -lf {file} on the node's console",
+        file=f"/etc/ssh/ssh_host_{_short(type_)}_key.pub",
+    )
 
 
 def _short(type_: str) -> str:
@@ -293,8 +305,8 @@ def _short(type_: str) -> str:
     return type_.removeprefix("ssh-").split("-")[0]
 
 
-def _quoted(path: str) -> str:
+def _file(path: str) -> Remedy:
     """Return a path for a shell. A leading ~ stays, so that the shell expands it."""
-    if path.startswith("~/") and shlex.quote(path[2:]) == path[2:]:
-        return path
-    return shlex.quote(path)
+    if path.startswith("~/"):
+        return shell_line("~/{rest}", rest=path[2:])
+    return shell_line("{path}", path=path)

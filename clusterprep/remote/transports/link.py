@@ -19,6 +19,7 @@ from typing import Any
 
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node
+from clusterprep.remedies import shell_line
 from clusterprep.remote import bootstrap
 from clusterprep.remote.transports.filtered_channel import FilteredChannel, without_secret
 from clusterprep.remote.transports.frames import MAX_FRAME, Frame, FrameReader
@@ -301,7 +302,7 @@ class Link:
         output = f"{printed} {stderr}"
         tail = last_of(output)
         if bootstrap.NO_PYTHON in output:
-            remedy = "apt-get install python3-minimal"
+            remedy = shell_line("apt-get install python3-minimal")
             return Unreached("no_python", "no python3 was found on the node", remedy)
         if self._has_ended and (tail or self._channel.alive):
             # Under sudo Python prints before its agent does: then sudo's dialogue has judged this.
@@ -316,8 +317,10 @@ class Link:
     def _python_did_not_start(self, output: str) -> Unreached:
         if not output:
             output = "the session ended without a word"
-        tool = "srun -w" if self.node.transport == "slurm" else "ssh"
-        remedy = f"{tool} {self.node.name} \"/usr/bin/python3 -c 'import json'\""
+        tool = shell_line("srun -w" if self.node.transport == "slurm" else "ssh")
+        remedy = shell_line(
+            "{tool} {name} \"/usr/bin/python3 -c 'import json'\"", tool=tool, name=self.node.name
+        )
         return Unreached("no_python", f"Python did not start: {output}", remedy)
 
 

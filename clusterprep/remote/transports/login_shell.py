@@ -7,10 +7,9 @@ restricted shell runs the first word, and not what follows.
 
 from __future__ import annotations
 
-import shlex
-
 from clusterprep.errors import Unreached
 from clusterprep.model import Node
+from clusterprep.remedies import noted, shell_line
 from clusterprep.remote import bootstrap
 
 LONGEST = 300  # characters of a node's own text in a message
@@ -27,9 +26,15 @@ def shell_trouble(node: Node, output: str, stderr: str) -> Unreached | None:
     said = last_of(f"{output} {stderr}") or "nothing"
     # One finding may stand for many nodes, so the words of this one bear its name.
     message = f"the login shell of {account} does not run our command ({node.name} says: {said})"
-    look = f"getent passwd {shlex.quote(user)}" if user else "getent passwd $USER"
-    kinds = "nologin or restricted? else a forced command, or a start-up file that ends it"
-    return Unreached("denied", message, f"{look}   # on the node: is the shell {kinds}")
+    look = shell_line("getent passwd $USER")
+    if user:
+        look = shell_line("getent passwd {user}", user=user)
+    remedy = noted(
+        look,
+        "on the node: is the shell nologin or restricted? else a forced command, or a start-up "
+        "file that ends it",
+    )
+    return Unreached("denied", message, remedy)
 
 
 def last_of(text: str) -> str:

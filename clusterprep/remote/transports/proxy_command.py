@@ -9,6 +9,7 @@ import socket
 import subprocess
 
 from clusterprep.errors import Unreached
+from clusterprep.remedies import sentence
 
 END_LIMIT = 0.5  # seconds for the kernel to end the program after SIGKILL
 
@@ -50,4 +51,4 @@ def run_proxy(command: str) -> ProxyStream:
         return ProxyStream(command)
     except OSError as error:
         message = f"ProxyCommand cannot be started: {error}"
-        raise Unreached("no_banner", message, "see ssh_config") from error
+        raise Unreached("no_banner", message, sentence("see ssh_config")) from error

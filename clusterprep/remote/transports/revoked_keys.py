@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from clusterprep.errors import Unreached
+from clusterprep.remedies import sentence, shell_line
 from clusterprep.remote.transports.known_hosts import fingerprint
 
 _KRL = b"SSHKRL\n\0"  # PROTOCOL.krl of OpenSSH
 LIMIT = 10.0  # seconds for ssh-keygen
-REMEDY = (
+REMEDY = sentence(
     "give the node a new host key (ssh-keygen -A after removing the old one), "
     "then add it to known_hosts"
 )
@@ -27,7 +28,9 @@ def refuse_listed(path: str, host: str, type_: str, blobs: Iterable[bytes]) -> N
         listed = _first_listed(path, blobs)
     except (OSError, subprocess.TimeoutExpired) as error:
         message = f"RevokedHostKeys {path} cannot be asked, and then no host is trusted: {error}"
-        remedy = f"ssh-keygen -Q -l -f {path}   # or take it out of ssh_config"
+        remedy = shell_line(
+            "ssh-keygen -Q -l -f {path}   # or take it out of ssh_config", path=path
+        )
         raise Unreached("host_key_unknown", message, remedy) from None
     if listed is not None:
         key = f"{type_} {fingerprint(listed)}"

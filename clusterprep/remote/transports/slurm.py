@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from clusterprep.errors import Unreached
 from clusterprep.model import Inventory, Node
 from clusterprep.model.nodeset import fold
+from clusterprep.remedies import noted, sentence, shell_line
 from clusterprep.remote import bootstrap
 from clusterprep.remote.transports import slurm_commands
 from clusterprep.remote.transports.protocol import Channel
@@ -39,7 +40,7 @@ ATTEMPTS = 3  # steps, each without the nodes that spoiled the one before
 SQUEUE_LIMIT = 2.0  # seconds
 LAYOUT_LIMIT = 5.0  # seconds for Slurm to say which task runs where
 CANCEL_LIMIT = 2.0  # seconds
-SALLOC = "salloc -N … --exclusive, and run clusterprep in it"
+SALLOC = sentence("get an allocation (salloc -N … --exclusive), and run clusterprep in it")
 # One task per node, independent of the others and beside other steps of the allocation. It gets
 # nothing of our environment, limits or folder. --label marks which task wrote what, and by blocks
 # the tasks are numbered in the order of the step's nodes. Never --unbuffered, which breaks lines.
@@ -149,7 +150,7 @@ class SlurmTransport:
                 return
             self._abandon(step)
         if self._step is None:
-            remedy = "squeue; sinfo -R; and the log of slurmctld"
+            remedy = sentence("ask squeue, sinfo -R, and the log of slurmctld")
             raise Unreached("refused", "Slurm started no step of ours", remedy)
 
     def _hosts(self) -> list[str]:
@@ -230,11 +231,15 @@ class SlurmTransport:
         state = _queue_state(step)
         if state.startswith("PENDING"):
             message = f"srun waits for resources: after {self._limit:.3g} s its job is {state}"
-            return Unreached("timed_out", message, f"{SALLOC}; or a longer `connect_timeout:`")
+            return Unreached(
+                "timed_out",
+                message,
+                noted(SALLOC, "or a longer `connect_timeout:`"),
+            )
         message = f"srun started no task in {self._limit:.3g} s"
         if step.stderr:
             message += f": {step.stderr}"
-        remedy = "a Prolog may take long: a longer `connect_timeout:`"
+        remedy = sentence("a Prolog may take long: a longer `connect_timeout:`")
         return Unreached("timed_out", message, remedy)
 
     def _note_not_ready(self, step: JobStep) -> None:
@@ -264,7 +269,7 @@ def _not_ready(step: JobStep, host: str, limit: float) -> Unreached:
     if host in step.contradictions:
         return Unreached("garbled", step.contradictions[host])
     if step.started.get(host) in step.no_python:
-        remedy = "apt-get install python3-minimal"
+        remedy = shell_line("apt-get install python3-minimal")
         return Unreached("no_python", "no python3 was found on the node", remedy)
     if host in step.failed:
         if host in step.started:
@@ -274,7 +279,9 @@ def _not_ready(step: JobStep, host: str, limit: float) -> Unreached:
         message = f"its task said nothing in {limit:.3g} s {step.stderr}"
         return Unreached("hung", message.strip())
     message = f"Slurm did not start the task of {host} in {limit:.3g} s"
-    return Unreached("timed_out", message, f"systemctl status slurmd   # on {host}")
+    return Unreached(
+        "timed_out", message, shell_line("systemctl status slurmd   # on {host}", host=host)
+    )
 
 
 def _trouble(
@@ -283,7 +290,7 @@ def _trouble(
     """Return why Slurm would start nothing on a node, None if it would."""
     if slurm_node is None:
         names = " or ".join(dict.fromkeys((node.name, node.address)))
-        remedy = "sinfo -N; `name:` or `address:` has to be its NodeName"
+        remedy = shell_line("sinfo -N   # `name:` or `address:` has to be its NodeName")
         return Unreached("name_unknown", f"Slurm knows no node {names}", remedy)
     name = slurm_node.name
     if allocation is not None and name not in allocation.hosts:
@@ -292,15 +299,25 @@ def _trouble(
             f"{name} is not part of the allocation that this runs in: "
             f"job {allocation.number} has {hosts}"
         )
-        remedy = "salloc with these nodes, or --limit to those of the job"
+        remedy = sentence(
+            "get an allocation with these nodes (salloc), or --limit to those of the job"
+        )
         return Unreached("refused", message, remedy)
     reason = slurm_node.why_no_step(allocation is not None)
     if reason:
         message = f"no task can be started on {name}: {reason}"
-        return Unreached("refused", message, f"scontrol show node {name}")
+        return Unreached("refused", message, shell_line("scontrol show node {name}", name=name))
     if allocation is None and "ALLOCATED" in slurm_node.states:
         message = f"all of {name} belongs to jobs, so that Slurm starts nothing of ours there"
-        return Unreached("busy", message, f"squeue -w {name}; {SALLOC}, or use `transport: ssh`")
+        return Unreached(
+            "busy",
+            message,
+            shell_line(
+                "squeue -w {name}"
+                "   # or salloc -N … --exclusive, and run clusterprep in it; or `transport: ssh`",
+                name=name,
+            ),
+        )
     return None
 
 
@@ -335,7 +352,11 @@ def _dial(node: SlurmNode, port: int, limit: float) -> Unreached | None:
         connection, _ = dial(node.address, node.port or port, deadline)
     except Unreached as trouble:
         message = f"slurmd of {node.name}: {trouble}"
-        return Unreached(trouble.reason, message, f"systemctl status slurmd   # on {node.name}")
+        return Unreached(
+            trouble.reason,
+            message,
+            shell_line("systemctl status slurmd   # on {name}", name=node.name),
+        )
     connection.close()
     return None
 

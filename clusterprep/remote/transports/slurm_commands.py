@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 
 from clusterprep.errors import Unreached
 from clusterprep.model.nodeset import expand, fold
+from clusterprep.remedies import sentence, shell_line
 from clusterprep.remote.transports.slurm_nodes import SlurmNode, parse_nodes
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 SLURMD_PORT = 6818  # Slurm's default, where it does not say
 LONGEST = 100_000  # characters of node names; more do not fit into an argument
 ERROR_SHOWN = 300  # characters of a command's own text in a message
-PING = "is slurmctld up? scontrol ping"
+PING = shell_line("scontrol ping   # is slurmctld up?")
 # Of the user's environment, what finds Slurm and authenticates the user; and srun's own variables
 # for a job of its own (srun(1), input environment variables). All others would change how the step
 # runs.
@@ -66,7 +67,9 @@ def allocation(variables: Mapping[str, str], limit: float) -> Allocation | None:
     hosts = _ask(argv, limit).strip()
     if not hosts:
         message = f"Slurm has no running job {number}"
-        raise Unreached("refused", message, "salloc …, or unset SLURM_JOB_ID")
+        raise Unreached(
+            "refused", message, sentence("get an allocation (salloc), or unset SLURM_JOB_ID")
+        )
     return Allocation(number, frozenset(expand(hosts)))
 
 
@@ -168,5 +171,7 @@ def _ask(argv: tuple[str, ...], limit: float, accepted: tuple[int, ...] = ()) ->
 def missing(tool: str) -> Unreached:
     """Return the error for a machine without Slurm's commands."""
     message = f"there is no {tool} on this machine, which `transport: slurm` needs"
-    remedy = "run clusterprep where Slurm's commands are (slurm-client), or use `transport: ssh`"
+    remedy = sentence(
+        "run clusterprep where Slurm's commands are (slurm-client), or use `transport: ssh`"
+    )
     return Unreached("missing_tool", message, remedy)

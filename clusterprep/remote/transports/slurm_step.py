@@ -38,6 +38,7 @@ from typing import IO
 
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model.nodeset import expand, fold
+from clusterprep.remedies import shell_line
 from clusterprep.remote import bootstrap
 from clusterprep.remote.transports.slurm_channel import SlurmChannel
 from clusterprep.remote.transports.slurm_envelopes import Outbox
@@ -387,7 +388,7 @@ def _wrong_layout(layout: Sequence[str], hosts: Sequence[str]) -> Unreached:
     wanted = fold(sorted(hosts))
     seen = fold(sorted(set(layout))) or "no node"
     message = f"Slurm was to start one task on each of {wanted}, and says {len(layout)} on {seen}"
-    return Unreached("refused", message, "squeue --steps")
+    return Unreached("refused", message, shell_line("squeue --steps"))
 
 
 def _until(deadline: float) -> float:

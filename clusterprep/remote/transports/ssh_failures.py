@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from paramiko import SSHException
 
 from clusterprep.errors import Unreached
+from clusterprep.remedies import Remedy, noted, sentence, shell_line
 from clusterprep.remote.transports.ssh_route import Route
 from clusterprep.remote.transports.ssh_state import ConnectionState, ConnectPhase
 
@@ -28,7 +29,7 @@ def explain(error: Exception, connection: ConnectionState) -> Unreached:
         failure = f"fails: {reason or 'the connection was closed'}"
     route = connection.route
     message = f"{route.host} speaks SSH, but the {connection.phase.value} {failure}"
-    remedy = f"look at the node's console and at its sshd log; try: {by_hand(route)}"
+    remedy = noted(by_hand(route), "look at the node's console and at its sshd log")
     return Unreached("hung", message, remedy)
 
 
@@ -52,28 +53,28 @@ def _no_greeting(connection: ConnectionState, reason: str) -> Unreached:
     return Unreached("no_banner", message, remedy)
 
 
-def _greeting_failure(connection: ConnectionState, reason: str) -> tuple[str, str]:
+def _greeting_failure(connection: ConnectionState, reason: str) -> tuple[str, Remedy]:
     """Return what the peer does instead of greeting us, and a remedy."""
     wire = connection.wire
     greeting = wire.greeting.split(b"\n")[0].decode(errors="replace").strip()
     if connection.greeted:
-        remedy = "an overloaded or a very old sshd? see its log on the node"
+        remedy = sentence("an overloaded or a very old sshd? see its log on the node")
         if wire.overdue:
             return "stops in the middle of the key exchange", remedy
         return f"ends the key exchange: {reason}", remedy
     if greeting in _TURNED_AWAY:
-        remedy = "raise MaxStartups in its sshd_config, or use fewer --forks"
+        remedy = sentence("raise MaxStartups in its sshd_config, or use fewer --forks")
         return f'turns connections away: "{greeting}"', remedy
     if greeting and not greeting.startswith("SSH-"):
         failure = f'answers, but not with SSH: "{greeting[:GREETING_SHOWN]}"'
-        return failure, "is this the port of sshd?"
+        return failure, sentence("is this the port of sshd?")
     if wire.overdue:
-        remedy = "the node may be hanging (memory, disk): look at its console"
+        remedy = sentence("the node may be hanging (memory, disk): look at its console")
         return "accepts the connection and then says nothing", remedy
     if not wire.ended:
-        remedy = "this looks like a bug of clusterprep's; please report it"
+        remedy = sentence("this looks like a bug of clusterprep's; please report it")
         return f"cannot be spoken to: {reason}", remedy
-    remedy = "an overloaded sshd, its MaxStartups, or a firewall? fewer --forks may help"
+    remedy = sentence("an overloaded sshd, its MaxStartups, or a firewall? fewer --forks may help")
     return f"closes the connection before its banner: {wire.end_reason}", remedy
 
 
@@ -105,9 +106,14 @@ def login_refused(
     if connection.farewell:
         notes.append(f'it said "{connection.farewell}"')
     message = f"{route.host} does not let user {route.user} in; {'; '.join(notes)}"
-    copy = f"ssh-copy-id -p {route.port} {route.user}@{route.host}"
-    remedy = f"{copy}, or set ssh.user and ssh.identity_file in the inventory"
-    return Unreached("auth_refused", message, f"{remedy}; try: {by_hand(route)}")
+    remedy = shell_line(
+        "ssh-copy-id -p {port} {login}"
+        "   # or set ssh.user and ssh.identity_file in the inventory; try: {by_hand}",
+        port=route.port,
+        login=f"{route.user}@{route.host}",
+        by_hand=by_hand(route),
+    )
+    return Unreached("auth_refused", message, remedy)
 
 
 def tunnel_refused(error: Exception, jump: Route, route: Route) -> Unreached:
@@ -118,17 +124,23 @@ def tunnel_refused(error: Exception, jump: Route, route: Route) -> Unreached:
     source = f"says jump host {jump.name}: {text}"
     if "prohibited" in lower:
         message = f"no connection to {place}, {source}"
-        return Unreached("refused", message, f"{jump.name} needs AllowTcpForwarding yes")
+        return Unreached(
+            "refused", message, sentence("set AllowTcpForwarding yes on {jump}", jump=jump.name)
+        )
     if "refused" in lower:
         message = f"{place} refuses TCP connections, {source}"
-        return Unreached("refused", message, "is sshd running, and is this its port?")
+        return Unreached("refused", message, sentence("is sshd running, and is this its port?"))
     if "resolv" in lower or "not known" in lower:
         message = f'the name "{route.host}" cannot be resolved, {source}'
-        return Unreached("name_unknown", message, "ask the jump host's DNS")
+        return Unreached("name_unknown", message, sentence("ask the jump host's DNS"))
     message = f"no TCP connection to {place}, {source}"
-    return Unreached("timed_out", message, "check the network between the two")
+    return Unreached("timed_out", message, sentence("check the network between the two"))
 
 
-def by_hand(route: Route) -> str:
+def by_hand(route: Route) -> Remedy:
     """Return a command that makes the same login with OpenSSH, for the user to try."""
-    return f"ssh -v -o BatchMode=yes -p {route.port} {route.user}@{route.host} true"
+    return shell_line(
+        "ssh -v -o BatchMode=yes -p {port} {login} true",
+        port=route.port,
+        login=f"{route.user}@{route.host}",
+    )

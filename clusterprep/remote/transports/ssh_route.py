@@ -13,6 +13,7 @@ from typing import Literal
 
 from clusterprep.errors import Unreached
 from clusterprep.model import Node, SshSettings
+from clusterprep.remedies import sentence
 from clusterprep.remote.transports.known_hosts import name_for
 from clusterprep.remote.transports.ssh_config import SshConfig, hostname, tokens
 from clusterprep.remote.transports.ssh_tokens import expand, expand_for_shell, refuse_invalid
@@ -103,7 +104,9 @@ class RouteMap:
         """Return the last of a list of jump hosts, reached through those before it."""
         if len(behind) > MOST_HOPS:
             chain = " <- ".join(route.name for route in behind)
-            raise Unreached("name_unknown", f"ProxyJump never ends: {chain}", "see ssh_config")
+            raise Unreached(
+                "name_unknown", f"ProxyJump never ends: {chain}", sentence("see ssh_config")
+            )
         previous: Route | None = None
         for jump in jumps.split(","):
             name, given = _parse_jump(jump.strip())
@@ -188,7 +191,7 @@ def _port(text: str) -> int:
     if text.isdecimal() and 0 < int(text) < 65536:
         return int(text)
     message = f'"{text}" is not a port'
-    raise Unreached("name_unknown", message, "see Port and ProxyJump in ssh_config")
+    raise Unreached("name_unknown", message, sentence("see Port and ProxyJump in ssh_config"))
 
 
 def _key_names(host: str, port: int, options: Mapping[str, list[str]]) -> tuple[str, ...]:

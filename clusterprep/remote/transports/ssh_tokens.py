@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 from clusterprep.errors import Unreached
+from clusterprep.remedies import sentence
 
 # OpenSSH allows the last four in users, of which a shell makes other words.
 _FORBIDDEN_IN_USER = frozenset("'`\";&<>|(){}" + "$*?[")
@@ -46,7 +47,8 @@ def expand_for_shell(line: str, values: Mapping[str, str]) -> str:
         is_valid = is_valid_user(value) if letter in _LIKE_USERS else is_valid_host(value)
         if not is_valid:
             message = f"%{letter} is {value!r}, which a shell could take for code"
-            raise Unreached("name_unknown", message, f"see the line with %{letter} in ssh_config")
+            remedy = sentence("see the line with %{letter} in ssh_config", letter=letter)
+            raise Unreached("name_unknown", message, remedy)
     return expand(line, values)
 
 
@@ -54,12 +56,12 @@ def refuse_invalid(user: str, host: str) -> None:
     """Raise Unreached for a user or host that OpenSSH would not connect as or to."""
     if not is_valid_user(user):
         message = f"{user!r} is not the name of a user"
-        raise Unreached(
-            "name_unknown", message, "see ssh.user in the inventory, User in ssh_config"
-        )
+        remedy = sentence("see ssh.user in the inventory, User in ssh_config")
+        raise Unreached("name_unknown", message, remedy)
     if not is_valid_host(host):
         message = f"{host!r} is not the name of a host"
-        raise Unreached("name_unknown", message, "see HostName and ProxyJump in ssh_config")
+        remedy = sentence("see HostName and ProxyJump in ssh_config")
+        raise Unreached("name_unknown", message, remedy)
 
 
 def is_valid_user(text: str) -> bool:

@@ -21,6 +21,7 @@ from typing import Literal
 
 from clusterprep.errors import Unreached
 from clusterprep.model import Node
+from clusterprep.remedies import noted, placed, sentence, shell_line
 from clusterprep.remote import bootstrap
 from clusterprep.remote.transports.login_shell import shell_trouble
 from clusterprep.remote.transports.protocol import Channel, Transport
@@ -34,8 +35,10 @@ STDERR_SHOWN = 300  # characters of sudo's own text in a message
 NO_WORD = "no word"
 MOST_SILENT = 2  # nodes that may give no answer to a password which no node has accepted yet
 
-REFUSED = "run it again with --ask-become-pass, or give the user NOPASSWD: ALL in /etc/sudoers.d"
-NO_TERMINAL = "put `Defaults:{user} !requiretty` into /etc/sudoers.d on the node"
+REFUSED = sentence(
+    "run it again with --ask-become-pass, or give the user NOPASSWD: ALL in /etc/sudoers.d"
+)
+NO_TERMINAL = sentence("put `Defaults:USER !requiretty` into /etc/sudoers.d on the node")
 
 
 class SudoPassword:
@@ -73,7 +76,9 @@ class SudoPassword:
         if len(silent) >= MOST_SILENT:
             names = " and ".join(silent)
             message = f"sudo on {names} gave no answer to the password, so it was not tried here"
-            remedy = "what does sudo ask on the nodes: a directory that is down? see its log there"
+            remedy = sentence(
+                "what does sudo ask on the nodes: a directory that is down? see its log there"
+            )
             raise Unreached("hung", message, remedy)
 
     @contextlib.contextmanager
@@ -118,8 +123,12 @@ class SudoPassword:
             return error
         order = f"{node.name} was given the password first, and no other node after that"
         message = f"{error.message} ({order}, as it could lock the account)"
-        exception = f"where {node.name} alone has another password, leave it out by --limit"
-        refusal = Unreached(error.reason, message, f"{error.remedy}; {exception}")
+        remedy = noted(
+            error.remedy,
+            "where {node} alone has another password, leave it out by --limit",
+            node=node.name,
+        )
+        refusal = Unreached(error.reason, message, remedy)
         self._refusals[node.ssh.user] = refusal
         return refusal
 
@@ -197,7 +206,9 @@ class _Dialogue:
                 return "asked"
             if running_seconds() > end:
                 message = f"sudo gives no answer: {self._stderr() or NO_WORD}"
-                raise Unreached("hung", message, "sudo -v   # on the node: what does it wait for?")
+                raise Unreached(
+                    "hung", message, shell_line("sudo -v   # on the node: what does it wait for?")
+                )
 
     def _receive(self) -> bytes | None:
         with contextlib.suppress(TimeoutError):
@@ -227,5 +238,5 @@ class _Dialogue:
         stderr = self._stderr() or NO_WORD
         remedy = REFUSED
         if "tty" in stderr:
-            remedy = NO_TERMINAL.format(user=self._node.ssh.user or "USER")
+            remedy = placed(NO_TERMINAL, USER=self._node.ssh.user or "USER")
         return Unreached("sudo_refused", f"sudo did not let us in: {stderr}", remedy)

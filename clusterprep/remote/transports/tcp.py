@@ -9,6 +9,7 @@ import sys
 import threading
 
 from clusterprep.errors import Unreached
+from clusterprep.remedies import sentence, shell_line
 from clusterprep.runtime.clock import running_seconds
 
 Address = tuple[int, tuple[str, int]]  # family, and what connect() takes
@@ -61,7 +62,10 @@ def resolve(host: str, port: int, deadline: float) -> list[Address]:
     raise Unreached(
         "name_unknown",
         f'the name "{host}" cannot be resolved: {answer.strerror or answer}',
-        f"check with: getent ahosts {host} — or give the node an `address:` in the inventory",
+        shell_line(
+            "getent ahosts {host}   # or give the node an `address:` in the inventory",
+            host=host,
+        ),
     ) from answer
 
 
@@ -126,16 +130,18 @@ def _unreached(host: str, port: int, error: OSError, limit: float) -> Unreached:
     """Return the error for a connection that was not made within `limit` seconds."""
     place = f"{host} port {port}"
     if error.errno == errno.ECONNREFUSED:
-        remedy = f"is sshd running and is {port} its port?"
+        remedy = sentence("is sshd running and is {port} its port?", port=port)
         return Unreached("refused", f"{place} refuses TCP connections", remedy)
     if error.errno == errno.ECONNRESET:  # it was accepted, and reset before connect() returned
         message = f"{place} closes the connection before its banner: {error.strerror}"
-        remedy = "an overloaded sshd, its MaxStartups, or a firewall? fewer --forks may help"
+        remedy = sentence(
+            "an overloaded sshd, its MaxStartups, or a firewall? fewer --forks may help"
+        )
         return Unreached("no_banner", message, remedy)
     if isinstance(error, TimeoutError):
         message = f"no TCP connection to {place} within {limit:.3g} s"
         return Unreached(
-            "timed_out", message, "is the node up, and does no firewall drop the port?"
+            "timed_out", message, sentence("is the node up, and does no firewall drop the port?")
         )
     message = f"no TCP connection to {place}: {error.strerror or error}"
-    return Unreached("timed_out", message, "check route and network")
+    return Unreached("timed_out", message, sentence("check route and network"))

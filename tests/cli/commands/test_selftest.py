@@ -13,6 +13,7 @@ import pytest
 
 from clusterprep.checks import Check, Outcome, Proof, each
 from clusterprep.cli.commands.selftest import VICTIM, packed, prove, selftest, unpacked
+from clusterprep.remedies import shell_line
 from clusterprep.survey import registry
 from tests.machines import play
 from tests.machines.__main__ import DATA, packed_recording, wanted
@@ -31,7 +32,9 @@ def check(name: str, fact: str, limit: float, proof: Proof | None = None) -> Che
     def judge(context: Any, node: Any, value: float) -> Outcome:
         return Outcome("fail" if value > limit else "pass", (node.name,), "judged")
 
-    return Check(name, (fact,), each(judge, fact), "warning", "t", "w", "h", "r", proof=proof)
+    return Check(
+        name, (fact,), each(judge, fact), "warning", "t", "w", "h", shell_line("r"), proof=proof
+    )
 
 
 HOT = check("test.hot", "heat", 50, Proof("heat", lambda heat: heat + 40))

@@ -14,6 +14,7 @@ from clusterprep.jobs.diagnose.model import (
     Sign,
     Weight,
 )
+from clusterprep.remedies import sentence, shell_line
 
 _NO_DEVICE = re.compile(
     r"NET/IB : No device found|Failed to open libibverbs|not open libibverbs"
@@ -134,7 +135,7 @@ CONTAINER = Cause(
         "On a host that has no RDMA the same lines are harmless: benign_no_net_plugin, "
         "benign_rdma_probe_noise."
     ),
-    remedy=(
+    remedy=shell_line(
         "docker run --device /dev/infiniband --cap-add IPC_LOCK --network host …   # and "
         "rdma-core in the image"
     ),
@@ -190,7 +191,7 @@ GPUDIRECT = Cause(
         "fails with «Bad address»."
     ),
     unlike="«Cannot allocate memory» there is the limit on locked memory: memlock_limit.",
-    remedy=(
+    remedy=shell_line(
         "modprobe nvidia-peermem   # or a kernel from 5.12 with the open driver modules, for "
         "DMA-BUF"
     ),
@@ -254,7 +255,7 @@ EFA = Cause(
         "initialize any NET plugin»."
     ),
     unlike="A plug-in that is absent and not asked for is harmless: benign_no_net_plugin.",
-    remedy=(
+    remedy=shell_line(
         "fi_info -p efa   # EFA driver, libfabric and /dev/infiniband/uverbs* in the container; "
         "unset NCCL_NET and FI_PROVIDER"
     ),
@@ -331,7 +332,7 @@ NO_PLUGIN = Cause(
         "On a host that should have InfiniBand the latter is serious; `clusterprep check --only "
         "ib.` says whether it has."
     ),
-    remedy="nothing, unless this host should have InfiniBand or EFA",
+    remedy=sentence("nothing, unless this host should have InfiniBand or EFA"),
     check="nccl.plugin",
 )
 NOISE = Cause(
@@ -346,6 +347,6 @@ NOISE = Cause(
         "device», notes of Open MPI."
     ),
     unlike="Where the job should use RDMA it is rdma_device_not_in_container.",
-    remedy="nothing, unless the job should use RDMA here",
+    remedy=sentence("nothing, unless the job should use RDMA here"),
     check="ib.present",
 )

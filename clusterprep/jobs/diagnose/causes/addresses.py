@@ -15,6 +15,7 @@ from clusterprep.jobs.diagnose.model import (
     Weight,
 )
 from clusterprep.jobs.diagnose.trouble import no_connection, waits
+from clusterprep.remedies import shell_line
 
 _NO_ADDRESS = re.compile(
     r"The (?P<family>IPv[46]) network addresses of \((?P<name>[^,)]+), ?\d+\) cannot be retrieved "
@@ -159,7 +160,7 @@ LOOPBACK = Cause(
         "On one host alone loopback works; a refused connection to localhost there is a port "
         "without a server."
     ),
-    remedy=(
+    remedy=shell_line(
         'getent hosts "$(hostname)"   # take the 127.0.1.1 line out of /etc/hosts, '
         "and set GLOO_SOCKET_IFNAME"
     ),
@@ -177,7 +178,9 @@ UNRESOLVED = Cause(
         "both families, or again and again."
     ),
     unlike="A gai error for IPv6 alone while the job goes on is harmless: benign_ipv6_fallback.",
-    remedy="getent hosts NAME   # on every node; add it to /etc/hosts or DNS, or use the address",
+    remedy=shell_line(
+        "getent hosts NAME   # on every node; add it to /etc/hosts or DNS, or use the address"
+    ),
     check="name.resolve",
     signs=(
         Sign(
@@ -254,7 +257,7 @@ FAMILY = Cause(
     unlike=(
         "The same errors for IPv6 before a good IPv4 connection are harmless: benign_ipv6_fallback."
     ),
-    remedy="NCCL_SOCKET_FAMILY=AF_INET   # and an IPv4 address in MASTER_ADDR",
+    remedy=shell_line("NCCL_SOCKET_FAMILY=AF_INET   # and an IPv4 address in MASTER_ADDR"),
     check="name.resolve",
     signs=(
         Sign(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
+from clusterprep.remedies import sentence, shell_line
 
 SHUTDOWN = Cause(
     "benign_shutdown_warning",
@@ -14,7 +15,7 @@ SHUTDOWN = Cause(
     ),
     looks="«destroy_process_group() was not called», connections that close after the last step.",
     unlike="The same lines in the middle of a run follow the failure of another process.",
-    remedy="torch.distributed.destroy_process_group()   # at the end of the program",
+    remedy=sentence("torch.distributed.destroy_process_group(), at the end of the program"),
     check=None,
     signs=(
         Sign(
@@ -69,7 +70,7 @@ DEPRECATED = Cause(
         "TORCH_NCCL_ASYNC_ERROR_HANDLING instead»."
     ),
     unlike="A name that was removed has no effect; `clusterprep lint` says which.",
-    remedy="clusterprep explain NAME   # says the new one",
+    remedy=shell_line("clusterprep explain NAME   # says the new one"),
     check="env.deprecated",
     signs=(
         Sign(
@@ -106,6 +107,6 @@ IPV6 = Cause(
     message="torch tried IPv6, which this host or name does not have, and then IPv4, which worked.",
     looks="errno 97, errno 99 or a gai error for IPv6 alone, and the job goes on.",
     unlike="When no address works at all it is ipv6_ipv4_mismatch or hostname_unresolvable.",
-    remedy="nothing; an IPv4 address in MASTER_ADDR makes it silent",
+    remedy=sentence("nothing; an IPv4 address in MASTER_ADDR makes it silent"),
     check=None,
 )

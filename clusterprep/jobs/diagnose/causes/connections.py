@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from clusterprep.jobs.diagnose.model import Cause, Culprits, Evidence, LogFile, Sign, Weight
+from clusterprep.remedies import shell_line
 
 _EXPLAINED_BY = frozenset(
     {
@@ -94,7 +95,7 @@ FIREWALL = Cause(
         "«Connection refused» comes from a host whose program has ended or has not begun; an "
         "address of docker or loopback means the wrong interface."
     ),
-    remedy=(
+    remedy=shell_line(
         "clusterprep check INVENTORY --only net.   # open the ephemeral ports "
         "(net.ipv4.ip_local_port_range) between the nodes"
     ),
@@ -240,7 +241,7 @@ PORT = Cause(
         "to listen."
     ),
     unlike="The same for NCCL's monitoring port 28028 (RAS) is harmless.",
-    remedy=(
+    remedy=shell_line(
         "ss -ltnp 'sport = :PORT'   # end what is left of an older job, "
         "or give this one another --master-port"
     ),

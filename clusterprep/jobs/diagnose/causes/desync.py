@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
 from clusterprep.jobs.diagnose.stuck import WORK_NEEDLES, detect_timeouts
+from clusterprep.remedies import sentence, shell_line
 
 UNEVEN = Cause(
     "rank_desync_uneven_data",
@@ -20,7 +21,7 @@ UNEVEN = Cause(
         "Different kinds of collectives at one place are the program's order: "
         "rank_desync_control_flow. A time-out at the first barrier is slow work."
     ),
-    remedy=(
+    remedy=sentence(
         "One explicit seed for every generator (torch, NumPy, random), drop_last=True or DDP's "
         "join(); compare the number of samples of all ranks. It is not the network"
     ),
@@ -64,7 +65,7 @@ FLOW = Cause(
         "One operation with different sizes is collective_mismatch; different numbers of steps are "
         "rank_desync_uneven_data."
     ),
-    remedy=(
+    remedy=shell_line(
         "TORCH_DISTRIBUTED_DEBUG=DETAIL   # on all ranks, with a short run: it names the first "
         "collective that differs"
     ),
@@ -162,7 +163,7 @@ SIZES = Cause(
         "NCCL's «collective mismatch error» between nodes comes from settings or versions: "
         "env_or_version_mismatch."
     ),
-    remedy=(
+    remedy=sentence(
         "Print the tensor's shape and dtype on all ranks before that call; the same code and "
         "checkpoint on all nodes"
     ),
@@ -248,8 +249,8 @@ SLOW = Cause(
         "checkpoint."
     ),
     unlike="A time-out late in a run, with ranks that differ, is rank_desync_uneven_data.",
-    remedy=(
-        "init_process_group(timeout=timedelta(hours=2))   # or do that work before "
+    remedy=sentence(
+        "init_process_group(timeout=timedelta(hours=2)), or do that work before "
         "init_process_group, once, and load it after"
     ),
     check="fs.mount",

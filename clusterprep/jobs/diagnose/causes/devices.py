@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from clusterprep.jobs.diagnose.model import Cause, Culprits, Evidence, LogFile, Sign, Weight
+from clusterprep.remedies import sentence, shell_line
 
 _TWICE = re.compile(
     r"Duplicate GPU detected : rank (?P<a>\d+) and rank (?P<b>\d+) both on CUDA device "
@@ -74,8 +75,8 @@ DUPLICATE = Cause(
     message="Two ranks of one communicator use the same GPU.",
     looks="«Duplicate GPU detected», in newer NCCL «using the same GPU».",
     unlike="An index that does not exist is invalid_device_ordinal.",
-    remedy=(
-        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))   # in every process, before the "
+    remedy=sentence(
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), in every process, before the "
         "first CUDA call"
     ),
     check="env.cuda_visible",
@@ -106,7 +107,7 @@ ORDINAL = Cause(
     ),
     looks="«invalid device ordinal», «no GPUs found», an assertion about the number of GPUs.",
     unlike="A GPU that was there and is lost is gpu_hardware_fault.",
-    remedy=(
+    remedy=shell_line(
         "echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L   # --nproc-per-node may not exceed what is "
         "visible"
     ),
@@ -213,7 +214,7 @@ GUESSED = Cause(
     ),
     looks="«using GPU 3 to perform barrier as devices used by this process are currently unknown».",
     unlike="Two ranks of one host that guess the same GPU are duplicate_gpu.",
-    remedy=(
+    remedy=sentence(
         "init_process_group('nccl', device_id=torch.device('cuda', LOCAL_RANK)), or "
         "torch.cuda.set_device(LOCAL_RANK) before it"
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
+from clusterprep.remedies import shell_line
 
 TERMINATION = Cause(
     "external_termination",
@@ -21,7 +22,7 @@ TERMINATION = Cause(
         "worker and is no cause. Signal 9 comes from the kernel's want of memory as a rule: "
         "host_oom_kill."
     ),
-    remedy=(
+    remedy=shell_line(
         "sacct -j JOB -o State,Reason,Elapsed,Timelimit   # nohup or tmux against SIGHUP; "
         "checkpoints against preemption"
     ),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, Sign, Weight
+from clusterprep.remedies import shell_line
 
 _XID = re.compile(
     r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.\d)?\): "
@@ -88,7 +89,7 @@ HARDWARE = Cause(
         "An illegal memory access alone is a bug of a program as a rule; Xid 13, 31, 43 and 45 "
         "come from programs too."
     ),
-    remedy=(
+    remedy=shell_line(
         "nvidia-smi -q -d ECC,ROW_REMAPPER; dmesg -T | grep -i xid   # drain the node and reset or "
         "replace the GPU"
     ),
@@ -242,7 +243,7 @@ PEERS = Cause(
         "wrong data over P2P."
     ),
     unlike="A hang in which a rank is missing is that rank's.",
-    remedy=(
+    remedy=shell_line(
         "NCCL_P2P_DISABLE=1   # to prove it; then iommu=pt, and ACS off on the PCIe switches "
         "between the GPUs"
     ),
@@ -348,9 +349,9 @@ MANAGER = Cause(
         "does not work."
     ),
     unlike="Machines without NVSwitch have no fabric manager.",
-    remedy=(
-        "systemctl restart nvidia-fabricmanager   # of the driver's own version, with no process "
-        "on the GPUs"
+    remedy=shell_line(
+        "systemctl status nvidia-fabricmanager   # restart it, of the driver's own version, with "
+        "no process on the GPUs"
     ),
     check="gpu.fabricmanager",
     blames_host=True,
@@ -406,7 +407,7 @@ TOPOLOGY = Cause(
         "Without such a file a search that fails is a matter of the NCCL version: "
         "nccl_bug_or_version."
     ),
-    remedy=(
+    remedy=shell_line(
         "unset NCCL_TOPO_FILE NCCL_GRAPH_FILE   # or the file that the provider has for this "
         "machine and release"
     ),

@@ -15,6 +15,7 @@ from clusterprep.jobs.diagnose.model import (
     Weight,
 )
 from clusterprep.jobs.diagnose.trouble import no_connection
+from clusterprep.remedies import shell_line
 
 _SET = re.compile(r"NCCL_SOCKET_IFNAME set (?:by environment )?to (?P<iface>\S+)", re.IGNORECASE)
 _NONE = re.compile(
@@ -169,7 +170,7 @@ SOCKET_IFNAME = Cause(
         "Where no name was set and NCCL finds nothing, the container has no interface at all: "
         "no_usable_ip_interface."
     ),
-    remedy=(
+    remedy=shell_line(
         "ip -br addr   # on that host; set NCCL_SOCKET_IFNAME to a name or prefix that every node "
         "has, or unset it"
     ),
@@ -227,7 +228,7 @@ NO_INTERFACE = Cause(
     message="NCCL found no interface that it could use, and none was asked for by name.",
     looks="«no socket interface found» in a log where NCCL_SOCKET_IFNAME is not mentioned.",
     unlike="With a name set the name is wrong: socket_ifname_not_found.",
-    remedy=(
+    remedy=shell_line(
         "ip -br addr   # inside the container; start it with --network host, or give it a network"
     ),
     check="nccl.iface",
@@ -258,7 +259,7 @@ VIRTUAL = Cause(
     unlike=(
         "With a usable interface in that line, something drops the packets: firewall_blocked_port."
     ),
-    remedy=(
+    remedy=shell_line(
         "NCCL_SOCKET_IFNAME=NAME GLOO_SOCKET_IFNAME=NAME   # the interface of the training "
         "network; clusterprep env says which"
     ),
@@ -276,7 +277,9 @@ BRIDGED = Cause(
         "docker0 itself in the «Using» line is the host's own interface: "
         "virtual_interface_selected."
     ),
-    remedy="docker run --network host …   # or an overlay network, or hostNetwork: true in a pod",
+    remedy=shell_line(
+        "docker run --network host …   # or an overlay network, or hostNetwork: true in a pod"
+    ),
     check="eth.iface_choice",
     detect=detect_bridged,
 )

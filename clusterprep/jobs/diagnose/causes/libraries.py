@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
+from clusterprep.remedies import shell_line
 
 LIBRARY = Cause(
     "nccl_library_conflict",
@@ -14,7 +15,7 @@ LIBRARY = Cause(
         "is not found."
     ),
     unlike="libnccl-net.so is NCCL's optional plug-in: benign_no_net_plugin.",
-    remedy=(
+    remedy=shell_line(
         "unset LD_LIBRARY_PATH LD_PRELOAD; ldd $(python -c 'import torch; "
         "print(torch.__path__[0])')/lib/libtorch_cuda.so | grep nccl"
     ),
@@ -58,7 +59,7 @@ NOT_BUILT = Cause(
     message="This torch build has no NCCL back-end.",
     looks="«Distributed package doesn't have NCCL built in».",
     unlike="A torch with NCCL that sees no GPU says so: invalid_device_ordinal.",
-    remedy=(
+    remedy=shell_line(
         "pip install torch --index-url URL_OF_A_CUDA_BUILD   # or backend='gloo' on machines "
         "without NVIDIA GPUs"
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusterprep.jobs.diagnose.exits import detect_signals
 from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
+from clusterprep.remedies import shell_line
 
 GPU = Cause(
     "rank_gpu_oom",
@@ -12,7 +13,7 @@ GPU = Cause(
     message="One rank ran out of GPU memory; the others then wait for it or lose their connection.",
     looks="«CUDA out of memory» on a rank, NCCL's own «out of memory» while it takes buffers.",
     unlike="A process that the kernel killed ran out of the host's memory: host_oom_kill.",
-    remedy=(
+    remedy=shell_line(
         "nvidia-smi   # look for processes of older jobs; then a smaller batch, or activation "
         "checkpointing"
     ),
@@ -91,7 +92,7 @@ HOST = Cause(
         "Signal 15 and 1 come from people and schedulers: external_termination. A GPU without "
         "memory says «CUDA out of memory»."
     ),
-    remedy=(
+    remedy=shell_line(
         "dmesg -T | grep -i -E 'oom|killed process'   # fewer data loader workers, "
         "or more memory for the job"
     ),
@@ -248,9 +249,9 @@ SHM = Cause(
         "memory», exit code -7."
     ),
     unlike="The same words about a file elsewhere are a full disk.",
-    remedy=(
+    remedy=shell_line(
         "docker run --shm-size 16g …   # or --ipc host; in a pod an emptyDir with medium: Memory "
-        "on /dev/shm; rm /dev/shm/nccl-*"
+        "on /dev/shm; then see lsof /dev/shm/nccl-*"
     ),
     check="shm.size",
     blames_host=True,
@@ -334,7 +335,7 @@ MEMLOCK = Cause(
         "warns of RLIMIT_MEMLOCK."
     ),
     unlike="«Bad address» for GPU memory is a missing nvidia-peermem: gpudirect_rdma_missing.",
-    remedy=(
+    remedy=shell_line(
         "ulimit -l unlimited   # in limits.conf, LimitMEMLOCK=infinity of slurmd and of "
         "containerd, --ulimit memlock=-1"
     ),
@@ -388,7 +389,7 @@ FILES = Cause(
     message="The limit on open files is too low for the number of ranks and data loader workers.",
     looks="«Too many open files», «received 0 items of ancdata» of data loaders.",
     unlike="A port that cannot be had is port_in_use.",
-    remedy=(
+    remedy=shell_line(
         "ulimit -n 65536   # in limits.conf, LimitNOFILE= of slurmd, --ulimit nofile=65536 of "
         "docker"
     ),

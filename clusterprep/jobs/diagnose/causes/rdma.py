@@ -16,6 +16,7 @@ from clusterprep.jobs.diagnose.model import (
     Sign,
     Weight,
 )
+from clusterprep.remedies import shell_line
 
 _GIDS = re.compile(
     r"(?:on dev (?P<dev>[\w.-]+(?::\d+)?).*?)?local ?GID(?: index \d+, local ?GID)? ?"
@@ -179,7 +180,7 @@ FABRIC = Cause(
         "With wrong GIDs it is roce_gid_index, between rails rail_cross_nic, with too little "
         "locked memory memlock_limit; a peer that died first looks the same."
     ),
-    remedy=(
+    remedy=shell_line(
         "ibstat; rdma link; mlxlink -d DEV   # port active at both ends? then cable and switch "
         "port; RoCE: PFC and ECN"
     ),
@@ -317,7 +318,7 @@ GID = Cause(
         "Good GIDs in different subnets are rail_cross_nic, in one subnet a dead path: "
         "ib_fabric_unreachable."
     ),
-    remedy=(
+    remedy=shell_line(
         "show_gids   # leave NCCL_IB_GID_INDEX unset from NCCL 2.21 on; before it the index of "
         "RoCE v2 with the IPv4 address"
     ),
@@ -362,7 +363,7 @@ RAIL = Cause(
         "differ between the ends."
     ),
     unlike="Within one subnet the path itself is dead: ib_fabric_unreachable.",
-    remedy=(
+    remedy=shell_line(
         "NCCL_CROSS_NIC=0   # or routes between the rails; NCCL_IB_HCA in the same order on all "
         "nodes"
     ),
@@ -378,7 +379,7 @@ MTU = Cause(
         "long»."
     ),
     unlike="Equal MTUs and no answer are a dead path: ib_fabric_unreachable.",
-    remedy=(
+    remedy=shell_line(
         "ibv_devinfo | grep -E 'hca_id|active_mtu'   # the same on all nodes and switches; "
         "RoCE: ip link set IFACE mtu 9000"
     ),

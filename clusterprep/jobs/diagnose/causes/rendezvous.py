@@ -15,6 +15,7 @@ from clusterprep.jobs.diagnose.model import (
     Sign,
     Weight,
 )
+from clusterprep.remedies import sentence, shell_line
 
 _IGNORED_SETTING = re.compile(
     r"generated a random run_id|master_addr is only used for static", re.IGNORECASE
@@ -141,7 +142,7 @@ MISCONFIGURED = Cause(
         "With right settings and a node that never came the limit of the join fires: "
         "rendezvous_incomplete."
     ),
-    remedy=(
+    remedy=shell_line(
         "torchrun --nnodes N --node-rank I --master-addr FIRST --master-port 29500 …   # the same "
         "on every node but for I; or the same --rdzv-id and --rdzv-endpoint"
     ),
@@ -219,7 +220,7 @@ INCOMPLETE = Cause(
         "Where a node cannot reach the master's port the reason is the network or a wrong address; "
         "look at that node's log."
     ),
-    remedy=(
+    remedy=sentence(
         "Start the job on all nodes within the limit, with the same --nnodes; the missing node's "
         "own log says why it did not come"
     ),
@@ -362,8 +363,8 @@ WORLD = Cause(
         "different numbers."
     ),
     unlike="With the right number of which one is missing: rendezvous_incomplete.",
-    remedy=(
-        "NPROC_PER_NODE and CUDA_VISIBLE_DEVICES explicit and equal on all nodes   # clusterprep "
+    remedy=sentence(
+        "NPROC_PER_NODE and CUDA_VISIBLE_DEVICES explicit and equal on all nodes: clusterprep "
         "check --only launch.,env."
     ),
     check="launch.nproc",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, LogLine, Sign, Weight
 from clusterprep.jobs.diagnose.trouble import collective_timeouts
+from clusterprep.remedies import shell_line
 
 _NCCL = re.compile(
     r"^NCCL version (?P<version>\d+\.\d+\.\d+(?:\.\d+)?)|, NCCL version (?P<short>\d+\.\d+\.\d+)",
@@ -77,7 +78,7 @@ DRIVER = Cause(
         "A GPU that is too new or too old for the library asks for another NCCL or torch: "
         "nccl_bug_or_version."
     ),
-    remedy=(
+    remedy=shell_line(
         "nvidia-smi   # install a driver for that CUDA, or a torch for this driver; reboot after a "
         "driver package was upgraded"
     ),
@@ -185,7 +186,7 @@ MISMATCH = Cause(
         "version» lines, values of NCCL_* that do not parse."
     ),
     unlike="Different shapes of one tensor are the program's: collective_mismatch.",
-    remedy=(
+    remedy=shell_line(
         "clusterprep check INVENTORY --only nccl.,torch.,env.   # the same versions and the same "
         "NCCL_* everywhere"
     ),
@@ -347,7 +348,7 @@ BUG = Cause(
         "another message."
     ),
     unlike="An internal error with a line before it that says more is what that line says.",
-    remedy=(
+    remedy=shell_line(
         "python -c 'import torch; print(torch.version.cuda, torch.cuda.nccl.version())'   "
         "# take a newer torch or NCCL"
     ),
