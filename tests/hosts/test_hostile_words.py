@@ -232,13 +232,19 @@ def test_the_password_comes_back_in_no_report(accounts: Lab, tmp_path: Path) -> 
             path = f"{said.folder}/broken:{Path.cwd()}"
             assert said.run(f"{way}-bug", "check", "n3", PYTHONPATH=path) == 70
     book = tmp_path / "book.yaml"
-    book.write_text("- command: {run: 'cat /root/told >&2; cat /root/told; exit 3', shell: true}\n")
+    step = {
+        "command": {
+            "run": "sh -c 'cat /root/told; cat /root/told >&2; exit 3'",
+            "creates": "/root/made",
+        }
+    }
+    book.write_text(json.dumps([step]))
     told = "\n".join([PASSWORD, f"'{PASSWORD}'", PASSWORD.encode().hex()])
     n4.write("/root/told", told)
     said.run("step", "apply", "n4", "--playbook", str(book), "--no-verify", "--only", "ssh.")
     job = ("--direct", "--no-preflight", "--", "cat", "/root/told")
     said.run("job", "launch", "n4", *job)
-    for name in ("refused", "ready", "dies", "job"):
+    for name in ("refused", "ready", "dies", "step", "job"):
         assert HIDDEN in said.texts[name], (name, said.texts[name])
     assert "the answer holds the password of sudo" in said.texts["lies"]
     state = {"XDG_STATE_HOME": str(tmp_path / "state")}
