@@ -31,6 +31,7 @@ from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Fleet, Inventory, Json, Node, NodeSnapshot
 from clusterprep.remote import bootstrap
 from clusterprep.remote.transports import Transport
+from clusterprep.remote.transports.held_bytes import HeldBytes
 from clusterprep.remote.transports.link import Frame, Link, Password, open_link
 from clusterprep.runtime.budget import Budget
 from clusterprep.runtime.clock import running_seconds
@@ -84,6 +85,7 @@ class Fanout:
         # Parts of the agent that a new one is started with.
         self._parts: tuple[str, ...] = ("look",)
         self._closing = threading.Event()
+        self._held_bytes = HeldBytes()
         self._login_seconds: dict[str, float] = {}
 
     def __enter__(self) -> Fanout:
@@ -185,7 +187,10 @@ class Fanout:
             self._watch.step(node.name, outcome, snapshot.seconds)
 
         self._watch.stage("look", len(sheets), list(sheets))
-        self._each_node(work)
+        try:
+            self._each_node(work)
+        finally:
+            queries.close()
         in_order: dict[str, NodeSnapshot] = {}
         for node in self.inventory.nodes:
             snapshot = snapshots.get(node.name)
@@ -260,6 +265,7 @@ class Fanout:
             self._parts,
             self._password,
             first,
+            self._held_bytes,
         )
         self._login_seconds[node.name] = time.monotonic() - started
         try:

@@ -67,6 +67,7 @@ WORLDLY = {
     "runtime.deadline": "listens to signals and the alarm clock",
     "survey.fanout": "starts threads and watches the clock",
     "survey.worker_pool": "runs work in threads",
+    "survey.parse_process": "starts the process that parses large answers, and is that process",
     "survey.clock_sync": "reads the clock of this machine",
     "cli.commands.session": "notes when a command began",
     "cli.commands.report": "takes the time of a run",

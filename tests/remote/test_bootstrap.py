@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from clusterprep.remote import bootstrap
-from clusterprep.remote.transports.frames import FrameReader
+from clusterprep.remote.transports.frames import MAX_FRAME, FrameReader
 from tests.support.surroundings import login_home
 
 NONCE = "0123456789abcdef"
@@ -178,6 +178,7 @@ def test_a_large_answer_may_come_in_many_pieces() -> None:
     payload = json.dumps({"id": 1, "text": "x" * 3_000_000}).encode()
     stream = b"\n%s %d %s\n" % (NONCE.encode(), len(payload), payload)
     reader = FrameReader(NONCE)
+    reader.largest = MAX_FRAME
     frames = [
         frame
         for at in range(0, len(stream), 65536)

@@ -21,7 +21,8 @@ from typing import Any
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node
 from clusterprep.remote import bootstrap
-from clusterprep.remote.transports.frames import MAX_FRAME, Frame, FrameReader
+from clusterprep.remote.transports.frames import MAX_EVENT, MAX_FRAME, Frame, FrameReader
+from clusterprep.remote.transports.held_bytes import HeldBytes
 from clusterprep.remote.transports.protocol import Channel, Transport
 from clusterprep.remote.transports.sudo import SudoPassword, open_with_sudo
 from clusterprep.runtime.clock import running_seconds
@@ -39,17 +40,27 @@ SILENCE_LIMIT = 5.0  # seconds; the agent beats every second, five missed beats 
 # stage and commit is noticed 15 s later. Verify goes back to SILENCE_LIMIT, because there a silent
 # node is the finding.
 WRITING_LIMIT = 20.0
-MAX_UNTAKEN = 4 * MAX_FRAME  # bytes that may come before an event or an answer is taken
-MOST_EVENTS = 50_000  # that wait; they are taken ten times a second
+# Bytes that a link holds at most: an answer that is coming, and events and answers that were not
+# taken yet. An agent lets 2 MiB of a job's output wait (BACKLOG in agent/printed.py).
+MAX_HELD = 2 * MAX_FRAME
+# The journal's runs, with the bytes of their files.
+LARGE_ANSWERS = {"runs": 16 << 20}
+MAX_UNASKED = 64 << 20  # bytes that may come before an event or an answer is taken; few are kept
+MOST_EVENTS = 20_000  # that wait; they are taken ten times a second
 LONGEST = 300  # characters of a node's own text in a message
 
 Password = Callable[[Node], SudoPassword | None]
 
 
 class Link:
-    """One agent, for one thread at a time. `pulse` may be called from another thread."""
+    """One agent, for one thread at a time. `pulse` may be called from another thread.
 
-    def __init__(self, node: Node, channel: Channel, nonce: str) -> None:
+    `held_bytes` counts what the links of a command hold together.
+    """
+
+    def __init__(
+        self, node: Node, channel: Channel, nonce: str, held_bytes: HeldBytes | None = None
+    ) -> None:
         self.node = node
         self.hello: Frame = {}
         self._channel = channel
@@ -60,7 +71,9 @@ class Link:
         self.received = 0  # bytes
         self._taken = 0  # value of `received` when an event or an answer was taken last
         self._asked = 0  # number of the last request
-        self._awaited: set[int] = set()
+        self._awaited: dict[int, int] = {}  # by number: bytes that the answer may have
+        self._held_bytes = held_bytes or HeldBytes()
+        self._waiting = 0  # bytes of events and answers that were not taken yet
         self._answers: dict[int, Frame] = {}  # that came while another one was awaited
         self.lost: LinkLost | None = None
         self.silence_limit = SILENCE_LIMIT
@@ -88,7 +101,8 @@ class Link:
             self._asked += 1
             numbers.append(self._asked)
             bodies.append({"id": self._asked, "op": op, **body})
-        self._awaited.update(numbers)
+            self._awaited[self._asked] = LARGE_ANSWERS.get(op, MAX_FRAME)
+        self._limit_frames()
         self._write(bodies)
         return numbers
 
@@ -101,8 +115,9 @@ class Link:
         end = running_seconds() + timeout
         while number not in self._answers:
             self._read(end)
-        self._taken = self.received
-        return self._answers.pop(number)
+        answer = self._answers.pop(number)
+        self._note_taken()
+        return answer
 
     def request(self, op: str, timeout: float, **body: Any) -> Frame:
         """Send one request and return its answer."""
@@ -115,7 +130,7 @@ class Link:
             self._read(running_seconds() + timeout, patient=True)
         events = list(self._events)
         self._events = deque()
-        self._taken = self.received
+        self._note_taken()
         return events
 
     def load(self, part: str) -> None:
@@ -136,6 +151,7 @@ class Link:
 
     def close(self) -> None:
         self._channel.close()
+        self._held_bytes.forget(self)
 
     def wait_hello(self, limit: float) -> None:
         """Wait for the agent's first frame. Raises Unreached if it does not come."""
@@ -173,13 +189,35 @@ class Link:
             return
         self._last_heard = running_seconds()
         self.received += len(data)
+        held_before = self._reader.held + len(data)
         try:
             frames = self._reader.feed(data)
         except ValueError as error:
             raise self._loss("garbled", str(error)) from None
-        self._sort(frames)
-        if self.received - self._taken > MAX_UNTAKEN or len(self._events) > MOST_EVENTS:
+        if self._sort(frames):
+            self._waiting += held_before - self._reader.held
+        self._refuse_excess()
+
+    def _limit_frames(self) -> None:
+        """Let the reader take frames as large as the largest answer that is awaited."""
+        self._reader.largest = max(self._awaited.values(), default=MAX_EVENT)
+
+    def _refuse_excess(self) -> None:
+        """Raise LinkLost if this node sent too much, or holds most where all hold too much."""
+        held = self._reader.held + self._waiting
+        is_too_much = held > max(MAX_HELD, 2 * self._reader.largest)
+        if is_too_much or self.received - self._taken > MAX_UNASKED:
             raise self._loss("garbled", "the node sent more unrequested data than an agent would")
+        if len(self._events) > MOST_EVENTS:
+            raise self._loss("garbled", "the node sent more events than an agent would")
+        if self._held_bytes.exceeds(self, held):
+            raise self._loss("garbled", self._held_bytes.refusal)
+
+    def _note_taken(self) -> None:
+        """Note that an event or an answer was taken."""
+        self._taken = self.received
+        if not self._events and not self._answers:
+            self._waiting = 0
 
     def _receive_bytes(self, timeout: float) -> bytes | None:
         """Return what comes within `timeout` seconds, None if nothing does. Raises LinkLost."""
@@ -198,17 +236,25 @@ class Link:
             raise self._loss("hung", self._last_words())
         return data
 
-    def _sort(self, frames: Iterable[Frame]) -> None:
-        """Keep awaited answers for `receive` and events for `poll`; drop the rest."""
+    def _sort(self, frames: Iterable[Frame]) -> bool:
+        """Keep awaited answers for `receive` and events for `poll`; drop the rest.
+
+        Returns whether anything was kept.
+        """
+        has_kept = False
         for frame in frames:
             number = frame.get("id")
             # Each answer is kept once, or a node could fill the controller's memory.
             if type(number) is int and number in self._awaited:
-                self._awaited.discard(number)
+                del self._awaited[number]
+                self._limit_frames()
                 self._answers[number] = frame
+                has_kept = True
             # A heartbeat has served its purpose by coming.
             if "id" not in frame and "beat" not in frame:
                 self._events.append(frame)
+                has_kept = True
+        return has_kept
 
     def _stderr(self) -> str:
         return self._channel.stderr().decode("utf-8", "replace")
@@ -249,19 +295,20 @@ def open_link(
     parts: Sequence[str],
     password: Password,
     first: Callable[[Link], object] | None = None,
+    held_bytes: HeldBytes | None = None,
 ) -> Link:
     """Log in, start the agent with `parts` and wait for its first frame. Raises Unreached.
 
     `parts` names the parts of the agent, and `password(node)` returns sudo's password. Requests
     that `first(link)` sends follow the agent's source at once, so that their answers cost no
-    further round trip.
+    further round trip. `held_bytes` counts what all links of the command hold.
     """
     nonce = os.urandom(8).hex()
     if node.ssh.become:
         channel = open_with_sudo(transport, node, password(node))
     else:
         channel = transport.open(node, bootstrap.command())
-    link = Link(node, channel, nonce)
+    link = Link(node, channel, nonce, held_bytes)
     try:
         try:
             channel.send(bootstrap.payload(nonce, parts, channel.near))
