@@ -195,6 +195,9 @@ def judge_silence(
 ) -> Outcome:
     """Judge a log without complaints: a pass if it goes back far enough, else unknown."""
     window = format_duration(log.window)
+    if log.cut:
+        message = f"{sum(log.cut.values())} lines were left out: too many kinds of them"
+        return unknown(node, message, "truncated", seen, wanted, "journalctl -k -b")
     if log.window < WINDOW and not log.whole:
         message = f"the log goes back {window} only: what was before has been overwritten"
         cure = "journalctl -k -b   # and log_buf_len=4M on the kernel's command line"

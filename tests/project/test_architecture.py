@@ -35,7 +35,7 @@ MOST_ENTRIES = 20  # files and folders directly in the package: what fits on one
 
 # Libraries that only compute.
 PURE = frozenset(
-    "__future__ base64 binascii bisect collections dataclasses datetime difflib enum fnmatch "
+    "__future__ array base64 binascii bisect collections dataclasses datetime difflib enum fnmatch "
     "functools hashlib ipaddress itertools json marshal math operator posixpath random re shlex "
     "statistics string textwrap types typing ClusterShell packaging".split()
 )
@@ -107,6 +107,7 @@ SPEAKERS = {
     "cli.history": "is a part of the command line",
     "cli.exit": "says how a command ended",
     "runtime.deadline": "ends the process at the second signal, as the contract wants",
+    "survey.parse_process": "is also the process that it starts, and answers on its stdout",
     "remote.agent": "runs in processes of its own",
 }
 SPEECH = frozenset(

@@ -18,7 +18,7 @@ NVIDIA = "0x10de"  # PCI vendor
 DISPLAY, NETWORK = "0x03", "0x02"  # how the PCI class of a display or network controller begins
 GPUS = ("0x0300", "0x0302")  # VGA and 3D controllers
 MAX_FUNCTIONS = 4096  # PCI functions and RDMA devices looked at
-MAX_GIDS = 64  # entries of a port's table of addresses
+MAX_GIDS = 256  # entries of a port's table of addresses
 GAP = 8  # this many empty entries in a row are the end of the table
 ACS = 0x000D  # PCI Express extended capability «Access Control Services»
 EXTENDED = 0x100  # where the list of extended capabilities begins in the configuration space
@@ -67,7 +67,7 @@ def target(path):
 def read_pci_tree():
     """Return NVIDIA's GPUs and all network controllers, and the bridges above them."""
     devices, bridges = [], {}
-    for address in sorted(os.listdir(PCI))[:MAX_FUNCTIONS]:
+    for address in _few(PCI, sorted(os.listdir(PCI))):
         row = _device(address)
         if row is not None:
             devices.append(row)
@@ -82,6 +82,13 @@ def read_pci_tree():
     answer["virtual"] = _virtual()
     answer["iommu"] = names_in("/sys/class/iommu")
     return answer
+
+
+def _few(folder, names):
+    """Return the names, or raise NoAnswer if there are too many to look at."""
+    if len(names) > MAX_FUNCTIONS:
+        raise NoAnswer("truncated", "%s has more than %d devices" % (folder, MAX_FUNCTIONS))
+    return names
 
 
 def _device(address):
@@ -169,7 +176,8 @@ def _virtual():
     None if the kernel shows no flags.
     """
     text = read_small("/proc/cpuinfo") or ""
-    for line in text.split("\n"):
+    lines = text.split("\n")
+    for line in lines[:-1]:  # the last one may be cut
         if line.startswith("flags"):
             return "hypervisor" in line.split()
     return None
@@ -181,7 +189,7 @@ def _virtual():
 def read_rdma_tree():
     """Return RDMA devices by name: card, firmware, and of each port what its state files lack."""
     devices = {}
-    for name in names_in(RDMA)[:MAX_FUNCTIONS]:
+    for name in _few(RDMA, names_in(RDMA)):
         devices[name] = _rdma_device(RDMA + name)
     return devices
 
@@ -224,6 +232,8 @@ def _gids(folder):
         empty += 1
         if empty == GAP:
             break
+    else:
+        raise NoAnswer("truncated", "%s has more than %d addresses" % (folder, MAX_GIDS))
     return rows
 
 
