@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 
 from clusterprep.model import Json
 
-SMALL = 1024  # characters, or items of a list
+SMALL = 1024  # characters
 TIMES = 16
+CHARACTERS = 4  # for one item of a list or an object: no reader brings more than some thousand
 # A parser that is linear takes sixteen times as long for sixteen times as much. One that compares
 # everything with everything takes 256 times as long.
 MOST = 24.0
@@ -68,7 +69,7 @@ def spoilt(value: Json, most: int = 3) -> Iterator[tuple[str, Callable[[int], Js
         yield from texts(value)
     elif isinstance(value, list):
         if value:
-            yield "items", lambda size: value * (size // len(value) + 1)
+            yield "items", lambda size: value * (size // CHARACTERS // len(value) + 1)
         for index, item in enumerate(value[:most]):
             for name, make in spoilt(item, most):
                 yield (
@@ -79,7 +80,10 @@ def spoilt(value: Json, most: int = 3) -> Iterator[tuple[str, Callable[[int], Js
         for key in list(value)[:1]:
             yield (
                 "keys",
-                lambda size, k=key: {**value, **{f"{k}{n}": value[k] for n in range(size)}},
+                lambda size, k=key: {
+                    **value,
+                    **{f"{k}{n}": value[k] for n in range(size // CHARACTERS)},
+                },
             )
         keys = list(value)
         chosen = keys if len(keys) <= 12 else keys[:most]
@@ -88,13 +92,15 @@ def spoilt(value: Json, most: int = 3) -> Iterator[tuple[str, Callable[[int], Js
                 yield f"{key!r:.30} {name}", lambda size, k=key, m=make: {**value, k: m(size)}
 
 
-def grown(parse: Callable[[Json], object], make: Callable[[int], Json]) -> float | None:
+def grown(
+    parse: Callable[[Json], object], make: Callable[[int], Json], small_size: int = SMALL
+) -> float | None:
     """Return how much longer sixteen times as much takes, None if both take next to nothing.
 
     The median of five, if the first look is above MOST.
     """
-    small = make(SMALL)
-    large = make(SMALL * TIMES)
+    small = make(small_size)
+    large = make(small_size * TIMES)
     took = _seconds(parse, large)
     if took < LEAST:
         return None

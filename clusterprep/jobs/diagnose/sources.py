@@ -22,7 +22,9 @@ from typing import BinaryIO
 from clusterprep.errors import InputError, Problem
 
 BLOCK = 4 << 20  # bytes read at once
-LONGEST = 16 << 10  # bytes of a line that are searched; longer lines are printed tensors
+# Bytes of a line that are searched: longer lines are printed tensors, and a line of this length
+# takes all patterns together some milliseconds.
+LONGEST = 4 << 10
 MOST_FORMS = 100_000  # forms of lines that are remembered
 # Bytes of new forms that are searched for every needle. After them the search is coarser, as such
 # a log prints new text all the time.

@@ -19,6 +19,7 @@ DISPLAY, NETWORK = "0x03", "0x02"  # how the PCI class of a display or network c
 GPUS = ("0x0300", "0x0302")  # VGA and 3D controllers
 MAX_FUNCTIONS = 4096  # PCI functions and RDMA devices looked at
 MAX_GIDS = 256  # entries of a port's table of addresses
+MAX_SMALL = 8192  # bytes; the kernel's own attributes have 4096 at most
 GAP = 8  # this many empty entries in a row are the end of the table
 ACS = 0x000D  # PCI Express extended capability «Access Control Services»
 EXTENDED = 0x100  # where the list of extended capabilities begins in the configuration space
@@ -29,7 +30,7 @@ RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_VIA = 1, 2, 4, 5, 18
 
 
 def read_small(path):
-    """Return at most 8 KiB of a small file; None if it cannot be read.
+    """Return at most MAX_SMALL bytes of a small file; None if it cannot be read.
 
     The speed of a link that is down, for example, answers EINVAL.
     """
@@ -38,7 +39,7 @@ def read_small(path):
     except OSError:
         return None
     try:
-        return os.read(fd, 8192).decode("utf-8", "replace").strip()
+        return os.read(fd, MAX_SMALL).decode("utf-8", "replace").strip()
     except OSError:
         return None
     finally:
@@ -177,7 +178,9 @@ def _virtual():
     """
     text = read_small("/proc/cpuinfo") or ""
     lines = text.split("\n")
-    for line in lines[:-1]:  # the last one may be cut
+    if len(text) > MAX_SMALL // 2:
+        lines.pop()  # the last one may be cut
+    for line in lines:
         if line.startswith("flags"):
             return "hypervisor" in line.split()
     return None
