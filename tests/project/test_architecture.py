@@ -83,6 +83,7 @@ WORLDLY = {
     ),
     "jobs.launch.follow": "runs processes on nodes, listens to them and watches the clock",
     "jobs.launch.logs": "writes what ranks print",
+    "jobs.launch.waiting_lines": "counts lines for many threads",
     "cli.arguments": "knows the folder and the variables of the user who launches",
     "jobs.launch.stage": "takes the time of lines",
     "jobs.verify.collect": "runs ranks on nodes and waits for them",

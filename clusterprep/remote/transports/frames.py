@@ -19,6 +19,8 @@ from typing import Any
 MAX_FRAME = 4 << 20  # bytes of one answer
 MAX_EVENT = 256 << 10  # bytes of what an agent says without being asked
 MAX_VALUES = 200_000  # values and keys of one answer
+MAX_WIDE = 512 << 10  # bytes of texts whose letters take four bytes each
+_SURROGATE = b"\\ud"  # how JSON begins the half of a letter beyond 16 bits
 MAX_EVENT_VALUES = 10_000  # the same of what nothing asked for
 DIGITS = 9  # of a length
 MAX_JUNK = 1 << 20  # bytes of banners and profile output in a row
@@ -123,6 +125,8 @@ def parsed(payload: bytes) -> Frame:
     """Return the object that a frame holds. Raises ValueError for what no agent writes."""
     if has_more_values(payload, MAX_VALUES):
         raise ValueError(f"an answer has more than {MAX_VALUES:,} values")
+    if _has_wide_texts(payload):
+        raise ValueError(f"an answer has more than {MAX_WIDE:,} bytes of rare letters' texts")
     try:
         frame = _DECODER.decode(payload.decode("ascii"))
     except (ValueError, RecursionError) as error:
@@ -148,6 +152,23 @@ def has_more_values(payload: bytes, most: int) -> bool:
         return True
     outside_texts = plain.split(b'"')[::2]
     return sum(map(_count_signs, outside_texts)) > most
+
+
+def _has_wide_texts(payload: bytes) -> bool:
+    """Return whether texts with a letter beyond 16 bits have more than MAX_WIDE bytes together.
+
+    One such letter makes each letter of its text take four bytes.
+    """
+    size = 0
+    found = payload.find(_SURROGATE)
+    while found >= 0 and size <= MAX_WIDE:
+        start = payload.rfind(b'"', 0, found)
+        end = payload.find(b'"', found)
+        if end < 0:
+            end = len(payload)
+        size += end - start
+        found = payload.find(_SURROGATE, end)
+    return size > MAX_WIDE
 
 
 def _count_signs(text: bytes) -> int:
