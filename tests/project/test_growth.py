@@ -225,7 +225,8 @@ FILES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "playbook": (
         lambda path: load_playbook(str(path)),
         ".yaml",
-        '- name: x\n  when: gpus.count > 0 and os.name == "ubuntu"\n  command: "echo {{ cluster }}"\n',
+        '- name: x\n  when: gpus.count > 0 and os.name == "ubuntu"\n'
+        '  command: "echo {{ cluster }}"\n',
     ),
 }
 

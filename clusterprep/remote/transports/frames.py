@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,7 +21,8 @@ MAX_FRAME = 4 << 20  # bytes of one answer
 MAX_EVENT = 256 << 10  # bytes of what an agent says without being asked
 MAX_VALUES = 200_000  # values and keys of one answer
 MAX_WIDE = 512 << 10  # bytes of texts whose letters take four bytes each
-_SURROGATE = b"\\ud"  # how JSON begins the half of a letter beyond 16 bits
+# How JSON writes a letter beyond 16 bits: as two halves.
+_WIDE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]")
 MAX_EVENT_VALUES = 10_000  # the same of what nothing asked for
 DIGITS = 9  # of a length
 MAX_JUNK = 1 << 20  # bytes of banners and profile output in a row
@@ -160,14 +162,14 @@ def _has_wide_texts(payload: bytes) -> bool:
     One such letter makes each letter of its text take four bytes.
     """
     size = 0
-    found = payload.find(_SURROGATE)
-    while found >= 0 and size <= MAX_WIDE:
-        start = payload.rfind(b'"', 0, found)
-        end = payload.find(b'"', found)
+    match = _WIDE.search(payload)
+    while match is not None and size <= MAX_WIDE:
+        start = payload.rfind(b'"', 0, match.start())
+        end = payload.find(b'"', match.end())
         if end < 0:
             end = len(payload)
         size += end - start
-        found = payload.find(_SURROGATE, end)
+        match = _WIDE.search(payload, end)
     return size > MAX_WIDE
 
 
