@@ -213,6 +213,10 @@ def _diagnosed(text: Json) -> object:
 
 # ---------------------------------------------------------------- files of users
 
+PLAYBOOK = """- name: x
+  when: gpus.count > 0 and os.name == "ubuntu"
+  command: "echo {{ cluster }}"
+"""
 FILES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "inventory": (load_inventory, ".yaml", (ROOT / "inventory.example.yaml").read_text()[:900]),
     "small inventory": (load_inventory, ".yaml", "nodes:\n- name: n1\n"),
@@ -225,8 +229,7 @@ FILES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "playbook": (
         lambda path: load_playbook(str(path)),
         ".yaml",
-        '- name: x\n  when: gpus.count > 0 and os.name == "ubuntu"\n'
-        '  command: "echo {{ cluster }}"\n',
+        PLAYBOOK,
     ),
 }
 
