@@ -17,6 +17,7 @@ import pytest
 from clusterprep.changes.playbook.reading import load_playbook
 from clusterprep.changes.resources import clock, env, firewall, hosts, kernel, line, shm, sysctl
 from clusterprep.checks.cuda import _compat_driver
+from clusterprep.checks.log import KINDS
 from clusterprep.cli.commands import selftest
 from clusterprep.facts import Fact, apt
 from clusterprep.inventory.load import load_ansible, load_inventory
@@ -169,6 +170,10 @@ PARSERS: dict[str, tuple[Parse, str]] = {
     "sshd's settings": (
         lambda text: firewall.parse_sshd(output(text)),
         "port 22\nlistenaddress 0.0.0.0:22\n",
+    ),
+    "complaints of the kernel": (
+        lambda text: [kind.pattern.search(text) for kind in KINDS],
+        "nvme nvme0: I/O error, dev nvme0n1, sector 7 op 0x0:(READ)",
     ),
     "secrets": (secrets.redacted, "API_KEY=abc\n"),
     "a CUDA library": (_compat_driver, "/usr/local/cuda/compat/libcuda.so.550.1"),
