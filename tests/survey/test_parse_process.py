@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -60,6 +61,28 @@ def test_a_parse_that_does_not_end_loses_its_node_and_holds_up_nobody() -> None:
         asked(fact, ["ok", "a" * (LARGE + 1)])
     assert lost.value.reason == "garbled"
     assert time.monotonic() - began < CPU_LIMIT + 9  # on a busy machine; the child's start included
+
+
+def test_others_have_their_turn_meanwhile() -> None:
+    """A regular expression of this process would keep the interpreter's lock to its end."""
+    fact = Fact("slow.fact", file("/x"), never_ends)
+    lost: list[LinkLost] = []
+
+    def look() -> None:
+        try:
+            asked(fact, ["ok", "a" * (LARGE + 1)])
+        except LinkLost as error:
+            lost.append(error)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    longest = 0.0
+    while thread.is_alive():
+        began = time.monotonic()
+        time.sleep(0.01)
+        longest = max(longest, time.monotonic() - began)
+    assert len(lost) == 1
+    assert longest < CPU_LIMIT / 2
 
 
 def test_the_next_answer_has_a_process_of_its_own(process: ParseProcess) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -12,8 +13,9 @@ import pytest
 
 from clusterprep.remote.agent import kernel_log, launched, nccl_address, shells
 from clusterprep.remote.agent.look import MAX_ANSWERS, MAX_VALUES, answer, within_limits
+from clusterprep.remote.agent.printed import LONGEST, events_of
 from clusterprep.remote.agent.readers import MAX_TEXT, MAX_TEXTS, NoAnswer
-from clusterprep.remote.transports.frames import MAX_FRAME
+from clusterprep.remote.transports.frames import MAX_EVENT, MAX_EVENT_VALUES, MAX_FRAME
 from clusterprep.remote.transports.frames import MAX_VALUES as MOST_TAKEN
 
 
@@ -126,3 +128,14 @@ def test_values_that_are_too_many_are_truncated() -> None:
 def test_ordinary_answers_are_left_as_they_are() -> None:
     answers = [["ok", {"a": [1, 2]}], ["no", "denied", "x"]]
     assert within_limits(answers) is answers
+
+
+def test_every_event_of_output_is_one_that_the_controller_takes() -> None:
+    lines = [b"\xff" * LONGEST] * 50 + [b"\x01"] * 1000 + [b"", b"x" * LONGEST]
+    events = list(events_of(lines))
+    assert list(itertools.chain.from_iterable(events)) == lines
+    for event in events:
+        texts = [line.decode("utf-8", "replace") for line in event]
+        assert len(json.dumps({"rank": 1 << 40, "stream": "stdout", "lines": texts})) < MAX_EVENT
+        assert len(texts) < MAX_EVENT_VALUES
+    assert list(events_of([])) == []
