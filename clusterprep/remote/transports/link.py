@@ -73,7 +73,9 @@ class Link:
         self._asked = 0  # number of the last request
         self._awaited: dict[int, int] = {}  # by number: bytes that the answer may have
         self._held_bytes = held_bytes or HeldBytes()
-        self._waiting = 0  # bytes of events and answers that were not taken yet
+        # Bytes of events and of answers, by number, that were not taken yet.
+        self._event_bytes = 0
+        self._answer_bytes: dict[int, int] = {}
         self._answers: dict[int, Frame] = {}  # that came while another one was awaited
         self.lost: LinkLost | None = None
         self.silence_limit = SILENCE_LIMIT
@@ -115,9 +117,9 @@ class Link:
         end = running_seconds() + timeout
         while number not in self._answers:
             self._read(end)
-        answer = self._answers.pop(number)
-        self._note_taken()
-        return answer
+        self._taken = self.received
+        self._answer_bytes.pop(number, None)
+        return self._answers.pop(number)
 
     def request(self, op: str, timeout: float, **body: Any) -> Frame:
         """Send one request and return its answer."""
@@ -130,7 +132,8 @@ class Link:
             self._read(running_seconds() + timeout, patient=True)
         events = list(self._events)
         self._events = deque()
-        self._note_taken()
+        self._event_bytes = 0
+        self._taken = self.received
         return events
 
     def load(self, part: str) -> None:
@@ -194,8 +197,7 @@ class Link:
             frames = self._reader.feed(data)
         except ValueError as error:
             raise self._loss("garbled", str(error)) from None
-        if self._sort(frames):
-            self._waiting += held_before - self._reader.held
+        self._sort(frames, held_before - self._reader.held)
         self._refuse_excess()
 
     def _limit_frames(self) -> None:
@@ -204,7 +206,7 @@ class Link:
 
     def _refuse_excess(self) -> None:
         """Raise LinkLost if this node sent too much, or holds most where all hold too much."""
-        held = self._reader.held + self._waiting
+        held = self._reader.held + self._event_bytes + sum(self._answer_bytes.values())
         is_too_much = held > max(MAX_HELD, 2 * self._reader.largest)
         if is_too_much or self.received - self._taken > MAX_UNASKED:
             raise self._loss("garbled", "the node sent more unrequested data than an agent would")
@@ -212,12 +214,6 @@ class Link:
             raise self._loss("garbled", "the node sent more events than an agent would")
         if self._held_bytes.exceeds(self, held):
             raise self._loss("garbled", self._held_bytes.refusal)
-
-    def _note_taken(self) -> None:
-        """Note that an event or an answer was taken."""
-        self._taken = self.received
-        if not self._events and not self._answers:
-            self._waiting = 0
 
     def _receive_bytes(self, timeout: float) -> bytes | None:
         """Return what comes within `timeout` seconds, None if nothing does. Raises LinkLost."""
@@ -236,12 +232,12 @@ class Link:
             raise self._loss("hung", self._last_words())
         return data
 
-    def _sort(self, frames: Iterable[Frame]) -> bool:
+    def _sort(self, frames: Iterable[Frame], size: int) -> None:
         """Keep awaited answers for `receive` and events for `poll`; drop the rest.
 
-        Returns whether anything was kept.
+        `size` is how many bytes the frames have together.
         """
-        has_kept = False
+        has_events = False
         for frame in frames:
             number = frame.get("id")
             # Each answer is kept once, or a node could fill the controller's memory.
@@ -249,12 +245,13 @@ class Link:
                 del self._awaited[number]
                 self._limit_frames()
                 self._answers[number] = frame
-                has_kept = True
+                self._answer_bytes[number] = size
             # A heartbeat has served its purpose by coming.
             if "id" not in frame and "beat" not in frame:
                 self._events.append(frame)
-                has_kept = True
-        return has_kept
+                has_events = True
+        if has_events:
+            self._event_bytes += size
 
     def _stderr(self) -> str:
         return self._channel.stderr().decode("utf-8", "replace")

@@ -91,7 +91,9 @@ def test_all_nodes_together_lose_the_one_with_most() -> None:
 
 
 def test_an_honest_stream_of_events_is_taken_for_ever() -> None:
+    """Also beside an answer that nothing takes, such as that to a further part of the agent."""
     event = framed(b'{"what":"x","d":"' + b"y" * 50_000 + b'"}')
-    one = link(HeldBytes(), event)
+    one = link(HeldBytes(), framed(b'{"id":1}') + event, event)
+    one.send("load")
     for _ in range(1000):
         assert one.poll(0.1)
