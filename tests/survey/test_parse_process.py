@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import re
 import threading
 import time
@@ -19,7 +21,7 @@ from clusterprep.remote.agent.readers import MAX_TEXT
 from clusterprep.remote.transports.replay import read_key
 from clusterprep.survey import registry
 from clusterprep.survey.answers import narrowed_and_parsed
-from clusterprep.survey.parse_process import CPU_LIMIT, LARGE, ParseProcess
+from clusterprep.survey.parse_process import CPU_LIMIT, LARGE, ParseProcess, _ValueReader
 from clusterprep.survey.queries import Queries, QueryPlan
 
 NODE = Node("n1", "10.0.0.1", 0)
@@ -95,6 +97,16 @@ def test_the_next_answer_has_a_process_of_its_own(process: ParseProcess) -> None
 def test_a_parse_that_takes_all_memory_is_garbled(process: ParseProcess) -> None:
     value = process.parse(Fact("wide.fact", parse=takes_all_memory), [["ok", "a" * 5000]])
     assert value == Absent("garbled", "MemoryError: ")
+
+
+@pytest.mark.parametrize(
+    "name", ["builtins.eval", "os.system", "clusterprep.survey.registry.facts"]
+)
+def test_no_function_is_read_from_there(name: str) -> None:
+    module, _, function = name.rpartition(".")
+    reader = _ValueReader(io.BytesIO(b""))
+    with pytest.raises(pickle.UnpicklingError, match=function):
+        reader.find_class(module, function)
 
 
 def test_every_fact_has_the_same_value_there(process: ParseProcess) -> None:
