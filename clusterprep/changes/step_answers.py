@@ -29,16 +29,30 @@ def look_again(
         sheet = queries.of(node)
         if sheet.reads:
             sheets[node.name] = sheet
+    try:
+        new_facts, lost = _parsed(queries, sheets, _ask(agents, sheets))
+    finally:
+        queries.close()
+    return fleet.with_facts(new_facts), lost
+
+
+def _parsed(
+    queries: Queries, sheets: Mapping[str, Sheet], answers: Mapping[str, Answer]
+) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
+    """Return the facts by node, and why some nodes gave no answer that can be read."""
     new_facts: dict[str, Mapping[str, Any]] = {}
     lost: dict[str, str] = {}
-    for name, answer in _ask(agents, sheets).items():
+    for name, answer in answers.items():
         sheet = sheets[name]
         rows = _rows(answer, len(sheet.reads))
         if rows is None:
             lost[name] = failure_text(answer)
-        else:
+            continue
+        try:
             new_facts[name] = queries.facts(sheet, rows)
-    return fleet.with_facts(new_facts), lost
+        except LinkLost as unreadable:
+            lost[name] = failure_text(unreadable)
+    return new_facts, lost
 
 
 def _queries(step: Step, inventory: Inventory) -> Queries:

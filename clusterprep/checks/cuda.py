@@ -114,7 +114,10 @@ def _compat_driver(libcuda: str | None) -> tuple[int, ...]:
     It is (580, 65, 6) for /usr/local/cuda-13.0/compat/libcuda.so.580.65.06, and empty for the
     driver's own library.
     """
-    match = re.search(r"/compat(?:/\S+)?/libcuda\.so\.(\d+\.[\d.]+)$", libcuda or "")
+    folder, _, file = (libcuda or "").rpartition("/")
+    if "/compat/" not in f"{folder}/":
+        return ()
+    match = re.fullmatch(r"libcuda\.so\.(\d+\.[\d.]+)", file)
     return leading_numbers(match[1]) if match else ()
 
 

@@ -50,7 +50,7 @@ _STATE = re.compile(r"(\S+) (\S+) (\S+) ?(\S*)")
 # Lines of `apt-cache policy`: « *** 39.0-1 500» has a version (*** marks the installed one), and
 # «        500 http://… Packages» below it one of its sources.
 _VERSION_LINE = re.compile(r" (?:\*\*\*|   ) (\S+) -?\d+.*")
-_SOURCE_LINE = re.compile(r" {8,} *-?\d+ (\S+).*")
+_SOURCE_LINE = re.compile(r" {8,}-?\d+ (\S+).*")
 _HELD = re.compile(r"The following held packages will be changed:\n((?:  .*\n)*)")
 
 

@@ -195,8 +195,13 @@ def settings_of_nccl(conf: Mapping[str, Any], home: str, sessions: Paths) -> tup
         for file, line, text in _file_rows(path, lines):
             name, sign, value = text.partition("=")
             if sign and not text.startswith("#") and name not in settings:
-                settings[name] = Setting(name, value[:CUT], file, line)
+                settings[name] = Setting(name, _cut(value), file, line)
     return tuple(sorted(settings.values(), key=lambda setting: setting.name))
+
+
+def _cut(value: str) -> str:
+    """Return as many bytes of a value as NCCL takes."""
+    return value.encode("utf-8", "replace")[:CUT].decode("utf-8", "replace")
 
 
 def _conf_file(sessions: Paths) -> str | None:

@@ -12,6 +12,10 @@ from clusterprep.facts.nvlink import FABRIC
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.runtime.lazy_dataclass import dataclass
 
+# How the fabric manager prints its version, at the end of a line of its own.
+_VERSION = re.compile(r"(\d+\.\d+\.\d+|\d+\.\d+)$")
+LONGEST_VERSION = 64  # characters: a search from each of very many digits takes quadratic time
+
 
 @dataclass(frozen=True)
 class Firmware:
@@ -116,7 +120,8 @@ def parse_fabric_manager(answer: Mapping[str, str] | None) -> FabricManager | Ab
     if not answer["state"].strip():  # as in a container: systemctl exists and complains on stderr
         return Absent("systemd is not running", "systemctl says nothing of nvidia-fabricmanager")
     state = dict(line.split("=", 1) for line in answer["state"].splitlines() if "=" in line)
-    match = re.search(r"(\d+\.\d+\.\d+|\d+\.\d+)\s*$", answer["version"].strip())
+    words = answer["version"].split()
+    match = _VERSION.search(words[-1][-LONGEST_VERSION:]) if words else None
     version = match[1] if match else None
     return FabricManager(state["LoadState"], state["ActiveState"], version)
 

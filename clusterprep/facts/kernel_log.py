@@ -11,9 +11,11 @@ from typing import Any
 from clusterprep.facts import Fact, Needs
 from clusterprep.facts.gpu import NVIDIA, parse_pci
 from clusterprep.model import Absent, Inventory, Node, Read
+from clusterprep.remote.untrusted import require_text
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 XID = "NVRM: Xid"
+LONGEST_LINE = 4096  # characters; the agent sends 1,000 at most
 # The agent sends lines that contain one of these phrases. A line counts for the first phrase that
 # it contains, and lines that go on alike after it are one record. So there is a phrase for all that
 # must not hide behind something more frequent.
@@ -145,7 +147,7 @@ def _record(row: Sequence[Any]) -> KernelRecord:
         level=int(level),
         count=int(count),
         since=float(since),
-        text=str(text),
+        text=require_text(text, LONGEST_LINE),
     )
 
 

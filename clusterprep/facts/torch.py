@@ -186,11 +186,11 @@ paths += [os.path.join(folder, kind + ".so") for folder in default for kind in K
 files, remaining = set(), LIMIT
 for path in paths:
     real = os.path.realpath(path)
-    if not path or real in files or not os.path.isfile(real) or len(files) > 31:
+    if not path or real in files or not os.path.isfile(real):
         continue
     files.add(real)
     try:
-        found["plugins"].append(plugin(path, remaining))
+        found["plugins"].append(plugin(path, remaining if len(files) <= 32 else 0))
         remaining -= os.path.getsize(path) if found["plugins"][-1]["sha256"] else 0
     except OSError:
         found["plugins"].append({"path": path, "size": None, "sha256": None})

@@ -29,6 +29,10 @@ ALIASES = {
     "shm": "shm.size",
 }
 
+LONGEST = (
+    4000  # characters of what is wanted of a check; int() refuses 4,300 digits in its own words
+)
+
 
 @functools.cache
 def check_names() -> frozenset[str]:
@@ -81,6 +85,8 @@ def _problem_of(check: str, text: str) -> str | None:
     """
     if not text.strip():
         return "expected what is wanted of the check; seen nothing"
+    if len(text) > LONGEST:
+        return f"expected at most {LONGEST:,} characters; seen {len(text):,}"
     try:
         built = registry.checks().get(check)
         if built is not None:

@@ -57,6 +57,21 @@ def as_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def count_values(value: object) -> int:
+    """Return how many values and keys a value of JSON has, itself included."""
+    count = 0
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        count += 1
+        if isinstance(one, dict):
+            count += len(one)
+            waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
+    return count
+
+
 def shortened(value: object, longest: int = LONGEST) -> str:
     """Return `value` as text for a message, cut after `longest` characters."""
     text = value if isinstance(value, str) else str(value)

@@ -14,9 +14,13 @@ from typing import Any
 from clusterprep.errors import ENDINGS
 from clusterprep.facts import Denied, Fact
 from clusterprep.model import Absent, Json
+from clusterprep.remote.agent.readers import MAX_TEXT
 from clusterprep.remote.untrusted import shortened
 from clusterprep.survey.typecheck import fits_return_type
 
+# Characters of one text, by the kind of read: a file that may be rewritten has 1 MiB at most, and
+# comes in base64. Of any other kind a text has at most MAX_TEXT.
+LONGEST_TEXTS = {"target": 3 << 19}
 REASON = 80  # characters of why something is not known
 # A format of marshal without references, in which equal values of JSON are equal bytes.
 MARSHAL_FORMAT = 2
@@ -61,8 +65,37 @@ def narrowed(fact: Fact, raw: Json) -> Json:
     return None
 
 
-def digest(raw: Json) -> bytes:
-    """Return bytes that are equal for equal raw answers only.
+def narrowed_and_parsed(fact: Fact, raw_answers: Sequence[Json]) -> Any:
+    """Return the value of a fact from whole answers, of which it may need a part alone."""
+    raw_answers = list(raw_answers)
+    part = narrowed(fact, raw_answers[0]) if raw_answers else None
+    if part is not None:
+        raw_answers[0] = part
+    return parse_fact(fact, raw_answers)
+
+
+def bounded(kind: str, raw: Json) -> Json:
+    """Return a raw answer to a read of this kind, or that it is truncated if a text is too long.
+
+    An agent of ours returns no such text. It is not cut, because a part could pass for the whole.
+    """
+    most = LONGEST_TEXTS.get(kind, MAX_TEXT)
+    waiting = [raw]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str) and len(value) > most:
+            why = f"a text of {len(value):,} characters; {most:,} are the most"
+            return ["no", "truncated", why]
+        if isinstance(value, dict):
+            waiting.extend(value)
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+    return raw
+
+
+def digest(raw: Json) -> tuple[bytes, int]:
+    """Return bytes that are equal for equal raw answers only, and the size of the answer.
 
     Digests are compared because the answers of all nodes would take too much memory. marshal tells
     1, 1.0 and true apart, as JSON does, in half of the time of repr. An answer that is nested too
@@ -71,8 +104,8 @@ def digest(raw: Json) -> bytes:
     try:
         data = marshal.dumps(raw, MARSHAL_FORMAT)
     except ValueError:
-        return b""
-    return hashlib.blake2b(data, digest_size=16).digest()
+        return b"", 0
+    return hashlib.blake2b(data, digest_size=16).digest(), len(data)
 
 
 def _unwrapped(raw: Json) -> Any:

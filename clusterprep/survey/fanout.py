@@ -32,6 +32,7 @@ from clusterprep.model import Fleet, Inventory, Json, Node, NodeSnapshot
 from clusterprep.remedies import shell_line
 from clusterprep.remote import bootstrap
 from clusterprep.remote.transports import Transport
+from clusterprep.remote.transports.held_bytes import HeldBytes
 from clusterprep.remote.transports.link import Frame, Link, Password, open_link
 from clusterprep.runtime.budget import Budget
 from clusterprep.runtime.clock import running_seconds
@@ -90,6 +91,7 @@ class Fanout:
         # Parts of the agent that a new one is started with.
         self._parts: tuple[str, ...] = ("look",)
         self._closing = threading.Event()
+        self._held_bytes = HeldBytes()
         self._login_seconds: dict[str, float] = {}
 
     def __enter__(self) -> Fanout:
@@ -198,7 +200,10 @@ class Fanout:
             self._watch.step(node.name, outcome, snapshot.seconds)
 
         self._watch.stage("look", len(sheets), list(sheets))
-        self._each_node(work)
+        try:
+            self._each_node(work)
+        finally:
+            queries.close()
         in_order: dict[str, NodeSnapshot] = {}
         for node in self.inventory.nodes:
             snapshot = snapshots.get(node.name)
@@ -273,6 +278,7 @@ class Fanout:
             self._parts,
             self._password,
             first,
+            self._held_bytes,
         )
         self._login_seconds[node.name] = time.monotonic() - started
         try:

@@ -22,8 +22,10 @@ from clusterprep.checks import Check
 from clusterprep.facts import Fact
 from clusterprep.model import Inventory, Json, Node, Read
 from clusterprep.nccl.interfaces import FACTS as INTERFACE_FACTS
+from clusterprep.remote.agent.readers import MAX_TEXT
 from clusterprep.runtime.lazy_dataclass import dataclass
-from clusterprep.survey.answers import digest, narrowed, parse_fact
+from clusterprep.survey.answers import bounded, digest, narrowed, parse_fact
+from clusterprep.survey.parse_process import LARGE, ParseProcess
 
 PORT_FACTS = ("net.port_range",)  # where the nodes listen for each other
 
@@ -31,6 +33,7 @@ PORT_FACTS = ("net.port_range",)  # where the nodes listen for each other
 Layout = tuple[tuple[int, ...], ...]
 Positions = dict[Read, int]
 Key = tuple[object, ...]
+Part = tuple[bytes, int, Json]  # of a fact's answers: digest, size in bytes, raw answer
 
 # Fields in which nodes of one kind differ.
 _IDENTITY = ("name", "address", "index")
@@ -109,6 +112,11 @@ class Queries:
         self._layouts: dict[Layout, Layout] = {}
         # Values by the name of the fact and the digests of its answers.
         self._values: dict[Key, Any] = {}
+        self._parse_process = ParseProcess()
+
+    def close(self) -> None:
+        """End the process that parses large answers, if there is one."""
+        self._parse_process.close()
 
     def of(self, node: Node) -> Sheet:
         """Return what this node is asked."""
@@ -137,27 +145,51 @@ class Queries:
         return tuple(layout)
 
     def facts(self, sheet: Sheet, answers: Sequence[Json]) -> dict[str, Any]:
-        """Return facts by name from a node's answers to its sheet; an unknown fact is an Absent."""
-        digested = [(digest(raw), raw) for raw in answers]
+        """Return facts by name from a node's answers to its sheet; an unknown fact is an Absent.
+
+        Raises LinkLost for answers that take too long to parse.
+        """
+        digested: list[Part] = []
+        for read, answer in zip(sheet.reads, answers, strict=True):
+            raw = answer
+            mark, size = digest(raw)
+            if size > MAX_TEXT:
+                raw = bounded(read.kind, answer)
+                mark, size = digest(raw)
+            digested.append((mark, size, raw))
         values: dict[str, Any] = {}
         asked = (*self._shared_facts, *self._own_facts)
         for fact, positions in zip(asked, sheet.layout, strict=True):
             parts = [digested[position] for position in positions]
+            if sum(size for _, size, _ in parts) > LARGE:
+                values[fact.name] = self._value_of_large(fact, parts)
+                continue
             if fact.narrow:
-                _, whole = parts[0]
+                _, _, whole = parts[0]
                 part = narrowed(fact, whole)
                 if part is not None:
-                    parts[0] = (digest(part), part)
+                    parts[0] = (*digest(part), part)
             values[fact.name] = self._value(fact, parts)
         return values
 
-    def _value(self, fact: Fact, parts: Sequence[tuple[bytes, Json]]) -> Any:
-        """Return a fact from its raw answers, each with its digest. Equal ones are parsed once."""
-        key = (fact.name, *(mark for mark, _ in parts))
+    def _value(self, fact: Fact, parts: Sequence[Part]) -> Any:
+        """Return a fact from its raw answers. Equal ones are parsed once."""
+        key = (fact.name, *(mark for mark, _, _ in parts))
         if key not in self._values:
-            raw_answers = [raw if mark else None for mark, raw in parts]
-            self._values[key] = parse_fact(fact, raw_answers)
+            self._values[key] = parse_fact(fact, _raw_answers(parts))
         return self._values[key]
+
+    def _value_of_large(self, fact: Fact, parts: Sequence[Part]) -> Any:
+        """Return a fact from large answers, parsed where that can be killed. Raises LinkLost."""
+        key = (fact.name, *(mark for mark, _, _ in parts))
+        if key not in self._values:
+            self._values[key] = self._parse_process.parse(fact, _raw_answers(parts))
+        return self._values[key]
+
+
+def _raw_answers(parts: Sequence[Part]) -> list[Json]:
+    """Return raw answers; one without a digest is handled as if it were missing."""
+    return [raw if mark else None for mark, _, raw in parts]
 
 
 def _kind_of(node: Node) -> Key:

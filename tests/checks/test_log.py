@@ -196,6 +196,15 @@ def test_silence_is_worth_as_much_as_the_log_goes_back(
     assert told(fleet(n1=facts), "log.kernel") == {"n1": expected}
 
 
+def test_silence_of_a_log_that_lacks_lines_is_no_silence() -> None:
+    whole = KernelLog(NOW, 0, 0.0)
+    lacking = KernelLog(NOW, 0, 0.0, cut={"I/O error, dev": 900})
+    assert told(fleet(n1={"log.records": whole}), "log.kernel") == {"n1": "pass"}
+    assert told(fleet(n1={"log.records": lacking}), "log.kernel") == {
+        "n1": "unknown warning truncated"
+    }
+
+
 def test_a_node_that_has_just_booted_has_a_whole_log() -> None:
     assert told(fleet(n1={"log.records": KernelLog(120.0, 0, 0.0)}), "log.kernel") == {"n1": "pass"}
 

@@ -220,6 +220,10 @@ def test_a_named_file_that_is_not_there_still_hides_the_users() -> None:
         (" NCCL_DEBUG=INFO", Setting(" NCCL_DEBUG", "INFO", "/etc/nccl.conf", 1)),
         ("export NCCL_DEBUG=INFO", Setting("export NCCL_DEBUG", "INFO", "/etc/nccl.conf", 1)),
         ("NCCL_IB_HCA=" + "x" * 2000, Setting("NCCL_IB_HCA", "x" * 1023, "/etc/nccl.conf", 1)),
+        (  # bytes and not letters: each of these has two
+            "NCCL_IB_HCA=x" + "é" * 1000,
+            Setting("NCCL_IB_HCA", "x" + "é" * 511, "/etc/nccl.conf", 1),
+        ),
         ("#NCCL_DEBUG=INFO", None),
         ("NCCL_DEBUG", None),
     ],

@@ -23,7 +23,7 @@ from tests.support.lab.fixtures import require_lab
 pytestmark = pytest.mark.hosts
 
 HEALTHY = 2
-MEMORY = 700  # MiB of the controller; without hostile nodes it takes 80
+MEMORY = 120  # MiB of the controller; without hostile nodes it takes 80
 SECONDS = 60
 ONLY = "--only=ssh.reach,host.identity,kernel.version,os.release,time.offset"
 PROFILE = "/etc/profile.d/clusterprep-nccl.sh"

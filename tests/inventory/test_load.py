@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusterprep.errors import InputError
-from clusterprep.inventory.demands import ALIASES, check_names
+from clusterprep.inventory.demands import ALIASES, _problem_of, check_names
 from clusterprep.inventory.load import WRITTEN, Overrides, load_inventory
 from clusterprep.inventory.yaml_tree import Construction, compose
 from clusterprep.model import EnvSetting, Gpus, Interfaces, Inventory, SshSettings
+from clusterprep.survey import registry
 from tests.conftest import LUCK
 from tests.support.operations import operations
 
@@ -486,3 +487,26 @@ def test_whatever_bytes_a_file_holds_are_answered(tmp_path: Path, content: bytes
     path = tmp_path / "inventory.yaml"
     path.write_bytes(content)
     assert is_answered(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 5000, "9" * 5000 + "G", "x" * 5000], ids=lambda text: text[-1]
+)
+@pytest.mark.parametrize("check", sorted(registry.checks()))
+def test_a_requirement_without_end_is_refused_in_our_words(check: str, text: str) -> None:
+    assert _problem_of(check, text) == "expected at most 4,000 characters; seen 5,000".replace(
+        "5,000", f"{len(text):,}"
+    )
+
+
+@pytest.mark.parametrize("check", sorted(registry.checks()))
+def test_a_requirement_of_many_digits_is_refused_in_our_words(check: str) -> None:
+    for text in (
+        "9" * 3999,
+        "9" * 3990 + "G",
+        "0." + "9" * 3990,
+        ">=" + "9" * 3990,
+        "9" * 3990 + "%",
+    ):
+        problem = _problem_of(check, text)
+        assert problem is None or "expected" in problem

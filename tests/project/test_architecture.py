@@ -35,7 +35,7 @@ MOST_ENTRIES = 20  # files and folders directly in the package: what fits on one
 
 # Libraries that only compute.
 PURE = frozenset(
-    "__future__ base64 binascii bisect collections dataclasses datetime difflib enum fnmatch "
+    "__future__ array base64 binascii bisect collections dataclasses datetime difflib enum fnmatch "
     "functools hashlib ipaddress itertools json marshal math operator posixpath random re shlex "
     "statistics string textwrap types typing ClusterShell packaging".split()
 )
@@ -71,6 +71,7 @@ WORLDLY = {
     "survey.worker_pool": "runs work in threads",
     "survey.senders": "sends in threads",
     "runtime.user": "asks who the user of this process is",
+    "survey.parse_process": "starts the process that parses large answers, and is that process",
     "survey.clock_sync": "reads the clock of this machine",
     "cli.commands.session": "notes when a command began",
     "cli.commands.report": "takes the time of a run",
@@ -86,6 +87,7 @@ WORLDLY = {
     ),
     "jobs.launch.follow": "runs processes on nodes, listens to them and watches the clock",
     "jobs.launch.logs": "writes what ranks print",
+    "jobs.launch.waiting_lines": "counts lines for many threads",
     "cli.arguments": "knows the folder and the variables of the user who launches",
     "jobs.launch.stage": "takes the time of lines",
     "jobs.verify.collect": "runs ranks on nodes and waits for them",
@@ -111,6 +113,7 @@ SPEAKERS = {
     "cli.history": "is a part of the command line",
     "cli.exit": "says how a command ended",
     "runtime.deadline": "ends the process at the second signal, as the contract wants",
+    "survey.parse_process": "is also the process that it starts, and answers on its stdout",
     "remote.agent": "runs in processes of its own",
 }
 SPEECH = frozenset(

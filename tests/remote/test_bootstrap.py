@@ -16,7 +16,13 @@ from typing import Any
 import pytest
 
 from clusterprep.remote import bootstrap
-from clusterprep.remote.transports.frames import FrameReader
+from clusterprep.remote.transports.frames import (
+    MAX_EVENT,
+    MAX_EVENT_VALUES,
+    MAX_FRAME,
+    MAX_VALUES,
+    FrameReader,
+)
 from tests.support.surroundings import login_home
 
 NONCE = "0123456789abcdef"
@@ -210,6 +216,7 @@ def test_a_large_answer_may_come_in_many_pieces() -> None:
     payload = json.dumps({"id": 1, "text": "x" * 3_000_000}).encode()
     stream = b"\n%s %d %s\n" % (NONCE.encode(), len(payload), payload)
     reader = FrameReader(NONCE)
+    reader.largest = MAX_FRAME
     frames = [
         frame
         for at in range(0, len(stream), 65536)
@@ -349,3 +356,32 @@ def test_many_stuck_reads_cost_little_more_than_one(tmp_path: Path) -> None:
     assert (
         time.monotonic() - began < 5 * limit
     )  # one after the other: 8, and beside nothing else: 1.5
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (b'{"id":1,"d":[' + b"[]," * MAX_VALUES + b"0]}", "more than 200,000 values"),
+        (b'{"id":1,"d":{' + b'"a":{},' * MAX_VALUES + b'"b":0}}', "more than 200,000 values"),
+        (b'{"id":1,"d":[' + b'"",' * MAX_VALUES + b"0]}", "more than 200,000 values"),
+        (b'{"id":1,"d":"' + b"x" * (1 << 20) + b'\\ud83d\\ude00"}', "rare letters"),
+        (b'{"what":"x","d":"' + b"x" * MAX_EVENT + b'"}', "that nothing asked for"),
+        (b'{"what":"x","d":[' + b"0," * MAX_EVENT_VALUES + b"0]}", "that nothing asked for"),
+    ],
+    ids=["lists", "objects", "texts", "wide", "large-event", "event-of-values"],
+)
+def test_what_would_take_much_memory_is_refused(payload: bytes, words: str) -> None:
+    reader = FrameReader(NONCE)
+    reader.largest = MAX_FRAME
+    with pytest.raises(ValueError, match=words):
+        reader.feed(b"\n%s %d %s\n" % (NONCE.encode(), len(payload), payload))
+
+
+def test_signs_within_texts_are_no_values() -> None:
+    text = '[{"a\\": ,' * 100_000
+    payload = json.dumps({"id": 1, "d": text}).encode()
+    assert payload.count(b",") + payload.count(b"[") > MAX_VALUES
+    reader = FrameReader(NONCE)
+    reader.largest = MAX_FRAME
+    (frame,) = reader.feed(b"\n%s %d %s\n" % (NONCE.encode(), len(payload), payload))
+    assert frame["d"] == text

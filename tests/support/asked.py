@@ -20,4 +20,7 @@ def interpret(
     """The facts of one node from its answers."""
     queries = Queries(plan, inventory)
     sheet = queries.of(node)
-    return queries.facts(sheet, [answers.get(read) for read in sheet.reads])
+    try:
+        return queries.facts(sheet, [answers.get(read) for read in sheet.reads])
+    finally:
+        queries.close()

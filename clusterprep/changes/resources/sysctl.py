@@ -16,7 +16,7 @@ HEAD = (
 )
 PATH = "/etc/sysctl.d/90-clusterprep.conf"
 KERNEL = "/proc/sys"
-_LINE = re.compile(rb"[ \t]*-?[ \t]*([^\s=#;]+)[ \t]*=")
+_LINE = re.compile(rb"[ \t]*(?:-[ \t]*)?([^\s=#;]+)[ \t]*=")
 _KEY = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_][A-Za-z0-9_:@/-]*)+", re.ASCII)
 
 

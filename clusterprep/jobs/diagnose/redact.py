@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis, LogLine
@@ -49,9 +49,27 @@ _HOST_BY_CONTEXT = re.compile(
     r"[Hh]ost(?:name)? *[:=] *"
     r"(?P<d>[A-Za-z][\w.-]*)|node '(?P<e>[\w.-]+)')"
 )
-_DOMAIN = re.compile(
-    r"\b(?:[A-Za-z0-9-]+\.)+"
-    r"(?:internal|local|lan|corp|cluster|com|org|net|edu|io|ai|de|cn|gov)\b"
+# What may be a name with a domain. It is taken apart at its dots and not by the pattern, which
+# would begin anew behind each dot and take quadratic time.
+_DOTTED = re.compile(r"[\w.-]+")
+_LABEL = re.compile(r"[A-Za-z0-9-]+")
+_TOP_DOMAINS = frozenset(
+    [
+        "internal",
+        "local",
+        "lan",
+        "corp",
+        "cluster",
+        "com",
+        "org",
+        "net",
+        "edu",
+        "io",
+        "ai",
+        "de",
+        "cn",
+        "gov",
+    ]
 )
 _ORDINARY_WORDS = frozenset({"localhost", "worker", "kernel", "none"})
 
@@ -83,8 +101,9 @@ class Redactor:
         for match in _HOST_BY_CONTEXT.finditer(text):
             names = [name for name in match.groups() if name]
             self._learn_host(names[0])
-        for match in _DOMAIN.finditer(text):
-            self._learn_host(match[0])
+        for match in _DOTTED.finditer(text):
+            for host in _names_with_domain(match[0]):
+                self._learn_host(host)
 
     def _learn_host(self, host: str) -> None:
         if len(host) <= 1 or host in self._hosts:
@@ -136,6 +155,24 @@ class Redactor:
             file = self._replacement("file", file)
         folder = self._replacement("path", parent)
         return f"/{folder}/{file}"
+
+
+def _names_with_domain(dotted: str) -> Iterator[str]:
+    """Yield «gpu1.lab.internal» of a text without blanks such as «gpu1.lab.internal-x»."""
+    labels: list[str] = []
+    length = 0  # labels of the longest name so far
+    for label in [*dotted.split("."), ""]:
+        if _LABEL.fullmatch(label):
+            labels.append(label)
+            top, _, _ = label.partition("-")
+            if len(labels) > 1 and top in _TOP_DOMAINS:
+                length = len(labels)
+            continue
+        if length:
+            top, _, _ = labels[length - 1].partition("-")
+            yield ".".join([*labels[: length - 1], top]).lstrip("-")
+        labels = []
+        length = 0
 
 
 def redacted(diagnosis: Diagnosis, hosts: Iterable[str]) -> Diagnosis:

@@ -22,7 +22,9 @@ from typing import BinaryIO
 from clusterprep.errors import InputError, Problem
 
 BLOCK = 4 << 20  # bytes read at once
-LONGEST = 16 << 10  # bytes of a line that are searched; longer lines are printed tensors
+# Bytes of a line that are searched: longer lines are printed tensors, and a line of this length
+# takes all patterns together some milliseconds.
+LONGEST = 4 << 10
 MOST_FORMS = 100_000  # forms of lines that are remembered
 # Bytes of new forms that are searched for every needle. After them the search is coarser, as such
 # a log prints new text all the time.
@@ -195,6 +197,8 @@ def _filter(name: str, stream: BinaryIO, reading: Reading, needles: Sequence[byt
         ended = block.endswith(b"\n")
     reading.lines[name] = number if ended else number + 1
     reading.left_out += sieve.left_out
+    for limit in sieve.limits():
+        reading.notices.append(f"{name}: {limit}")
 
 
 # ---------------------------------------------------------------- bytes
@@ -377,6 +381,20 @@ class Sieve:
         self._vague = MOST_VAGUE
         self._searched = 0
         self._judged = 0
+        self._is_coarse = False  # not all forms were searched for every needle
+        self._has_long = False  # some forms were searched in their beginning alone
+
+    def limits(self) -> list[str]:
+        """Return what was not looked at in full."""
+        limits = []
+        if self._has_long:
+            limits.append(f"lines were searched in their first {LONGEST:,} bytes")
+        if self._is_coarse:
+            limits.append(
+                f"new kinds of lines beyond the first {EXACT >> 20} MiB of them were searched for "
+                "common words of errors alone"
+            )
+        return limits
 
     def matter(self, block: bytes) -> list[int]:
         """Return the indexes of the lines of a block that may matter."""
@@ -407,14 +425,20 @@ class Sieve:
         self._searched += size
         if before < EXACT:
             return (*WORDS, *self._needles)
+        self._is_coarse = True
         if self._judged >= MOST_JUDGED:
             return NAMES
         return WORDS if self._searched < BROAD else CORE
 
     def _judge(self, form: bytes) -> None:
         self._judged += 1
-        if form in self._wanted or len(self._wanted) >= MOST_FORMS:
+        if form in self._wanted:
             return
+        if len(self._wanted) >= MOST_FORMS:
+            self.left_out += 1
+            return
+        if len(form) > LONGEST:
+            self._has_long = True
         head = form[:LONGEST]
         if any(needle in head for needle in self._needles):
             self._wanted[form] = MOST_ALIKE

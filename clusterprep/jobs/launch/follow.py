@@ -20,14 +20,15 @@ import contextlib
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from clusterprep.errors import ClusterprepError, LinkLost, OutOfTime
 from clusterprep.jobs.launch.display import Source
+from clusterprep.jobs.launch.last_lines import LastLines
 from clusterprep.jobs.launch.outcome import Ending, LaunchRecord
 from clusterprep.jobs.launch.plan import LaunchPlan, Share
+from clusterprep.jobs.launch.waiting_lines import WaitingLines
 from clusterprep.jobs.verify.frames import parse_frame
 from clusterprep.jobs.verify.timeline import Event
 from clusterprep.model.units import pluralize
@@ -44,8 +45,7 @@ STOP_ANSWER = 4.0  # seconds beyond it; the agent itself gives stuck processes 2
 SETTLE = 1.0
 QUIET = 2.5  # seconds of silence after which a node may be about to be lost
 DUMP = 1.0  # seconds for ranks to print their stacks
-MOST = 20_000  # events that wait to be shown; a terminal that stands still must not fill the memory
-KEPT = 400  # last lines kept of each stream; a stack of every thread takes some hundred
+MOST_EVENTS = 20_000  # of a node's processes, besides what they print
 
 
 class Hear(Protocol):
@@ -78,7 +78,8 @@ class _Launch:
         self._began = time.monotonic()
         self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._events: list[Event] = []
-        self._last_lines: dict[Source, deque[str]] = {}
+        self._last_lines: dict[Source, LastLines] = {}
+        self._waiting_lines = WaitingLines()
         self._states: dict[int, str] = {}
         # By node.
         self._ranks: dict[str, frozenset[int]] = {}
@@ -203,6 +204,7 @@ class _Launch:
     def _note(self, event: Event) -> None:
         """Keep an event for the record, or have its lines heard; note the first failure."""
         if event.what == "lines":
+            self._waiting_lines.take(event.node, event.data["lines"])
             self._hear_lines(event)
             return
         self._events.append(event)
@@ -230,7 +232,7 @@ class _Launch:
                 "they came faster than they were taken"
             )
             lines.insert(0, notice)
-        last_lines = self._last_lines.setdefault(source, deque(maxlen=KEPT))
+        last_lines = self._last_lines.setdefault(source, LastLines())
         last_lines.extend(lines)
         # A torchrun that is ended prints twenty lines on every node about it; its log has them.
         is_shown = event.rank is not None or not self._stop.is_set()
@@ -313,13 +315,15 @@ class _Launch:
         except ValueError as error:
             raise LinkLost("garbled", f"no agent of ours would say this: {error}") from None
         if what == "lines":
-            if self._queue.qsize() > MOST:
+            if not self._waiting_lines.add(name, data["lines"]):
                 self._dropped_lines[name] += len(data["lines"])
                 return
         else:
             self._event_counts[name] += 1
-            if self._event_counts[name] > MOST:
-                raise LinkLost("garbled", f"it sent more than {MOST} events of its processes")
+            if self._event_counts[name] > MOST_EVENTS:
+                raise LinkLost(
+                    "garbled", f"it sent more than {MOST_EVENTS} events of its processes"
+                )
         self._queue.put(
             Event(
                 name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Literal
 
@@ -49,7 +49,7 @@ class LaunchRecord:
     """
 
     events: Sequence[Event]
-    last_lines: Mapping[Source, Sequence[str]]
+    last_lines: Mapping[Source, Iterable[str]]
     ending: Ending
     states: Mapping[int, str] = field(default_factory=dict)
     # Seconds since the start. What ended later was ended by launch, whatever its event says.

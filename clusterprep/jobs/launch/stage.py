@@ -151,11 +151,15 @@ class _Output:
         self._flushed_at = 0.0
 
     def hear(self, source: Source, lines: Sequence[str], *, shown: bool) -> None:
+        was_full = self._logs.is_full(source)
         self._logs.write(source, lines)
-        if not shown:
+        if not shown or was_full:
             return
+        shown_lines = list(lines)
+        if self._logs.is_full(source):
+            shown_lines.append("clusterprep: its log is full; its further lines are not shown")
         now = time.monotonic()
-        for line in lines:
+        for line in shown_lines:
             due = self._display.add(source, visible(line), now)
             self._show(due)
 

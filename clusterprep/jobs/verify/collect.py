@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from clusterprep.errors import LinkLost
-from clusterprep.jobs.verify.frames import MOST_BYTES, parse_frame
+from clusterprep.jobs.verify.frames import MOST_BYTES, MOST_VALUES, parse_frame
 from clusterprep.jobs.verify.pace import Decision, Pace
 from clusterprep.jobs.verify.schedule import TrialPlan, without_launcher_variables
 from clusterprep.jobs.verify.timeline import Event, SharedEvents, Timeline, ordered_timeline
 from clusterprep.model import Node
 from clusterprep.remote import bootstrap
-from clusterprep.remote.untrusted import require_number
+from clusterprep.remote.untrusted import count_values, require_number
 from clusterprep.runtime.clock import running_seconds
 
 START_ANSWER_LIMIT = 20.0  # seconds for an agent to fork its ranks
@@ -119,6 +119,7 @@ class _Trial:
         self._events: list[Event] = []
         self._shared_events = SharedEvents()
         self._lost: set[str] = set()
+        self._values = dict.fromkeys((link.node.name for link in links), 0)  # in events
         self._received_before = {link.node.name: link.received for link in links}
         self._pace = Pace(plan, 0.0)
         self._go = threading.Event()
@@ -333,6 +334,9 @@ class _Trial:
         ranks = self._rank_numbers(link)
         if link.received - self._received_before[name] > MOST_BYTES:
             raise LinkLost("garbled", f"its ranks said more than {MOST_BYTES >> 20} MiB")
+        self._values[name] += sum(map(count_values, frames))
+        if self._values[name] > MOST_VALUES:
+            raise LinkLost("garbled", f"its ranks said more than {MOST_VALUES:,} values")
         for frame in frames:
             if "what" not in frame:
                 continue

@@ -26,8 +26,9 @@ _SHELL_SUFFIXES = {
     ".profile",
 }
 _RC = re.compile(r"\.?(bash|zsh|ksh)?(rc|env|_?profile|_login|\.bashrc)")
-_EXPORT = re.compile(r"\s*(?:export|setenv|(?:declare|typeset|set)\s+-\w*x\w*)\s+\w", re.MULTILINE)
-_SECTION = re.compile(r"\s*\[(?:Service|Manager|Unit)\]\s*$", re.MULTILINE)
+# Neither begins with blanks: a search that begins anew at each of them takes quadratic time.
+_EXPORT = re.compile(r"(?:export|setenv|(?:declare|typeset|set)\s+-(?=\w*x)\w+)\s+\w")
+_SECTION = re.compile(r"\[(?:Service|Manager|Unit)\]\s*$", re.MULTILINE)
 
 
 def dialect_of(name: str, text: str) -> str:

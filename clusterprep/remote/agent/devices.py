@@ -18,7 +18,8 @@ NVIDIA = "0x10de"  # PCI vendor
 DISPLAY, NETWORK = "0x03", "0x02"  # how the PCI class of a display or network controller begins
 GPUS = ("0x0300", "0x0302")  # VGA and 3D controllers
 MAX_FUNCTIONS = 4096  # PCI functions and RDMA devices looked at
-MAX_GIDS = 64  # entries of a port's table of addresses
+MAX_GIDS = 256  # entries of a port's table of addresses
+MAX_SMALL = 8192  # bytes; the kernel's own attributes have 4096 at most
 GAP = 8  # this many empty entries in a row are the end of the table
 ACS = 0x000D  # PCI Express extended capability «Access Control Services»
 EXTENDED = 0x100  # where the list of extended capabilities begins in the configuration space
@@ -29,7 +30,7 @@ RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_VIA = 1, 2, 4, 5, 18
 
 
 def read_small(path):
-    """Return at most 8 KiB of a small file; None if it cannot be read.
+    """Return at most MAX_SMALL bytes of a small file; None if it cannot be read.
 
     The speed of a link that is down, for example, answers EINVAL.
     """
@@ -38,7 +39,7 @@ def read_small(path):
     except OSError:
         return None
     try:
-        return os.read(fd, 8192).decode("utf-8", "replace").strip()
+        return os.read(fd, MAX_SMALL).decode("utf-8", "replace").strip()
     except OSError:
         return None
     finally:
@@ -67,7 +68,7 @@ def target(path):
 def read_pci_tree():
     """Return NVIDIA's GPUs and all network controllers, and the bridges above them."""
     devices, bridges = [], {}
-    for address in sorted(os.listdir(PCI))[:MAX_FUNCTIONS]:
+    for address in _few(PCI, sorted(os.listdir(PCI))):
         row = _device(address)
         if row is not None:
             devices.append(row)
@@ -82,6 +83,13 @@ def read_pci_tree():
     answer["virtual"] = _virtual()
     answer["iommu"] = names_in("/sys/class/iommu")
     return answer
+
+
+def _few(folder, names):
+    """Return the names, or raise NoAnswer if there are too many to look at."""
+    if len(names) > MAX_FUNCTIONS:
+        raise NoAnswer("truncated", "%s has more than %d devices" % (folder, MAX_FUNCTIONS))
+    return names
 
 
 def _device(address):
@@ -169,7 +177,10 @@ def _virtual():
     None if the kernel shows no flags.
     """
     text = read_small("/proc/cpuinfo") or ""
-    for line in text.split("\n"):
+    lines = text.split("\n")
+    if len(text) > MAX_SMALL // 2:
+        lines.pop()  # the last one may be cut
+    for line in lines:
         if line.startswith("flags"):
             return "hypervisor" in line.split()
     return None
@@ -181,7 +192,7 @@ def _virtual():
 def read_rdma_tree():
     """Return RDMA devices by name: card, firmware, and of each port what its state files lack."""
     devices = {}
-    for name in names_in(RDMA)[:MAX_FUNCTIONS]:
+    for name in _few(RDMA, names_in(RDMA)):
         devices[name] = _rdma_device(RDMA + name)
     return devices
 
@@ -224,6 +235,8 @@ def _gids(folder):
         empty += 1
         if empty == GAP:
             break
+    else:
+        raise NoAnswer("truncated", "%s has more than %d addresses" % (folder, MAX_GIDS))
     return rows
 
 

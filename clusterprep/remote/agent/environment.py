@@ -7,7 +7,7 @@ controller, and none that may be a secret.
 import os
 
 from clusterprep.remote.agent.launched import container, lines_of, slurm, systemd, text_of
-from clusterprep.remote.agent.readers import offer
+from clusterprep.remote.agent.readers import NoAnswer, offer
 from clusterprep.remote.agent.shells import (
     LANE,
     account,
@@ -18,8 +18,8 @@ from clusterprep.remote.agent.shells import (
 )
 
 LIBRARIES = ("libnccl.so", "libcuda.so")
-MAX_FOLDERS = 64  # of LD_LIBRARY_PATH that are looked into
-MAX_LIBRARIES = 16  # of one folder
+MAX_FOLDERS = 256  # of LD_LIBRARY_PATH that are looked into
+MAX_LIBRARIES = 256  # of one folder
 
 
 def read_environment(user, session):
@@ -93,7 +93,9 @@ def _libraries(environments):
         folders.update(environment.get("LD_LIBRARY_PATH", "").split(":"))
     folders.discard("")
     libraries = {}
-    for folder in sorted(folders)[:MAX_FOLDERS]:
+    if len(folders) > MAX_FOLDERS:
+        raise NoAnswer("truncated", "LD_LIBRARY_PATH has more than %d folders" % MAX_FOLDERS)
+    for folder in sorted(folders):
         libraries[folder] = _libraries_in(folder)
     return libraries
 
@@ -104,7 +106,9 @@ def _libraries_in(folder):
     except OSError:
         return []
     libraries = [name for name in names if name.startswith(LIBRARIES)]
-    return sorted(libraries)[:MAX_LIBRARIES]
+    if len(libraries) > MAX_LIBRARIES:
+        raise NoAnswer("truncated", "%s has more than %d libraries" % (folder, MAX_LIBRARIES))
+    return sorted(libraries)
 
 
 def install(agent):

@@ -9,6 +9,7 @@ from clusterprep.remote.agent.readers import NoAnswer, offer
 PATH = "/dev/kmsg"
 KEPT = 200  # different lines that are sent to the controller, the newest of them
 LINE = 1000  # characters of one
+BEFORE = 100  # characters before the word, of a line that is longer
 # Two lines are of one kind if this many characters agree, from the word on: as far as the code of
 # an Xid.
 ALIKE = 31
@@ -75,7 +76,10 @@ class Kinds(object):
         count, since = 1, seconds
         if before:
             count, since = before[3] + 1, before[4]
-        kinds[alike] = [number, seconds, level, count, since, text[:LINE]]
+        shown = text
+        if len(text) > LINE:  # the word may stand behind what is kept of a line
+            shown = text[max(0, start - BEFORE) :][:LINE]
+        kinds[alike] = [number, seconds, level, count, since, shown]
         if sum(map(len, self._by_word.values())) > KEPT:
             self._drop_oldest()
 
@@ -110,7 +114,7 @@ def _lines():
     fd = os.open(PATH, os.O_RDONLY | os.O_NONBLOCK)
     rest, total = b"", 0
     try:
-        while total < MAX_BYTES:
+        while True:
             try:
                 data = os.read(fd, RECORD)
             except OSError as error:
@@ -123,6 +127,8 @@ def _lines():
             if not data:
                 break
             total += len(data)
+            if total > MAX_BYTES:  # the newest lines come last
+                raise NoAnswer("truncated", "%s has more than %d bytes" % (PATH, MAX_BYTES))
             lines = (rest + data).split(b"\n")
             rest = lines.pop()
             for line in lines:

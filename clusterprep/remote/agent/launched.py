@@ -27,7 +27,8 @@ SLURMD = ("/usr/sbin/slurmd", "/usr/local/sbin/slurmd")
 UNITS = ("/usr/lib/systemd/", "/run/systemd/", "/etc/systemd/")  # a later one has priority
 ENVIRONMENT_KEYS = ("Environment", "DefaultEnvironment")
 NOT_FOR_JOBS = ("slurmd.service", ".service", "user@.service")  # read elsewhere
-MAX_UNITS = 512
+MAX_UNITS = 4096
+MAX_ENVIRONMENT = 1 << 20  # bytes of the first process of a container
 CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
 
 
@@ -93,10 +94,13 @@ def kept(variables):
 
 
 def text_of(path):
-    """Return the text of a file, None if this process may not read it."""
+    """Return the text of a file, None if this process may not read it.
+
+    Raises NoAnswer for one that is too long: to take it for missing would be a guess.
+    """
     try:
         return read_file(path)
-    except (OSError, NoAnswer):
+    except OSError:
         return None
 
 
@@ -264,7 +268,9 @@ def _units():
             if ".service" in path:
                 places.append(path)
     by_name = {}
-    for path in places[:MAX_UNITS]:
+    if len(places) > MAX_UNITS:
+        raise NoAnswer("truncated", "there are more than %d units" % MAX_UNITS)
+    for path in places:
         stem, _, _ = os.path.basename(path).partition(".service")
         name = stem + ".service"
         if name not in NOT_FOR_JOBS:
@@ -408,9 +414,12 @@ def container():
         return None
     try:
         with open("/proc/1/environ", "rb") as source:
-            rows = source.read(1 << 20).split(b"\0")
+            data = source.read(MAX_ENVIRONMENT + 1)
     except OSError:
         return ["no", "denied", "/proc/1/environ belongs to another user"]
+    if len(data) > MAX_ENVIRONMENT:
+        return ["no", "truncated", "/proc/1/environ has more than %d bytes" % MAX_ENVIRONMENT]
+    rows = data.split(b"\0")
     variables = {}
     for row in rows:
         name, _, value = row.decode("utf-8", "replace").partition("=")

@@ -21,6 +21,8 @@ WIDE = 32  # lanes over which reads are spread after one of them has hung
 LINGER = 0.5  # seconds that killed children get to disappear before they are called stuck
 BLINK = 0.02  # the same while other reads wait for their turn
 FOREVER = 1e9  # seconds
+MAX_ANSWERS = 3 << 20  # bytes of all answers of one look as JSON; the controller takes 4 MiB
+MAX_VALUES = 150000  # values in them; the controller takes 200,000
 HURRY = 0.2  # of the time for all reads that one may hold up the others of its lane
 LATE = "the budget ended"  # the reason of an answer that the command has no time to wait for
 ERRNO_REASONS = {errno.ENOENT: "missing", errno.EACCES: "denied", errno.EPERM: "denied"}
@@ -141,6 +143,42 @@ class ReadLane(object):
             self.spread(type(self), self.reads)
         else:
             self._start()
+
+
+def within_limits(answers):
+    """Return the answers, in place of each one that is too much the reason `truncated`."""
+    if len(dumps(answers)) < min(MAX_ANSWERS, 2 * MAX_VALUES):
+        return answers
+    bytes_left = MAX_ANSWERS
+    values_left = MAX_VALUES
+    fitting = []
+    for each in answers:
+        given = each
+        size = len(dumps(given))
+        values = count_values(given)
+        if size > bytes_left or values > values_left:
+            why = "%d bytes and %d values are more than one look brings" % (size, values)
+            given = ["no", "truncated", why]
+            size = values = 0
+        bytes_left -= size
+        values_left -= values
+        fitting.append(given)
+    return fitting
+
+
+def count_values(value):
+    """Return how many values and keys a value of JSON has, itself included."""
+    count = 0
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        count += 1
+        if isinstance(one, dict):
+            count += len(one)
+            waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
+    return count
 
 
 def answer_all(reads, sink):
@@ -288,7 +326,7 @@ def look(agent, request):
         open_reads.discard(index)
         if not open_reads:
             agent.polls.remove(poll)
-            agent.answer(request, answers=answers)
+            agent.answer(request, answers=within_limits(answers))
 
     def poll(now):
         poll_all(lanes, now)

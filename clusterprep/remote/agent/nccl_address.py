@@ -26,7 +26,7 @@ PROBE_LIMIT = 10.0  # seconds for the interpreter and NCCL, on network file syst
 MATTER = ("NCCL_", "LD_", "PYTHON")  # beginnings of the variables that can change the answer
 FINDING = MATTER[1:]  # beginnings of the variables that decide whether there is an NCCL at all
 MOST_UNITS = 8  # systemd units that are asked for
-MOST_LOG = 16384  # characters of what NCCL printed that are returned
+MOST_LOG = 65536  # characters of what NCCL printed that are returned
 MOST_OUTPUT = 4 * MAX_TEXT  # bytes of output that are read
 NOT_STARTED = 126  # exit code of a child that could not run the interpreter
 
@@ -88,10 +88,20 @@ def answers(entry, given, first, python, script, known_sessions=None):
     prolog = slurm()
     if prolog is not None:
         by_path["slurm"] = ask(values(prolog))
-    units = sorted(services(entry.pw_dir).items())
-    for unit, files in units[:MOST_UNITS]:
-        by_path["systemd (%s)" % unit] = ask(values(files))
+    ask_units(ask, services(entry.pw_dir), by_path)
     return by_path
+
+
+def ask_units(ask, units, by_path):
+    """Add the answers of systemd units to those of the other launch paths."""
+    names = sorted(units)
+    for name in names[:MOST_UNITS]:
+        by_path["systemd (%s)" % name] = ask(values(units[name]))
+    for name in names[MOST_UNITS:]:
+        by_path["systemd (%s)" % name] = {
+            "no": "truncated",
+            "why": "no more than %d units are asked for" % MOST_UNITS,
+        }
 
 
 def values(files):
@@ -163,7 +173,9 @@ def probed(python, script, environment):
     if "end" not in answer:
         how = "signal %d" % -code if code < 0 else "code %d" % code
         raise NoAnswer("garbled", "asking NCCL ended with %s: %s" % (how, shown(text)))
-    answer["log"] = "\n".join(log)[-MOST_LOG:]
+    answer["log"] = "\n".join(log)
+    if len(answer["log"]) > MOST_LOG:
+        raise NoAnswer("truncated", "NCCL prints more than %d characters" % MOST_LOG)
     return answer
 
 

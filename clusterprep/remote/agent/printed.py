@@ -7,8 +7,11 @@ takes them, the rest is left out, and the number of these lines is reported.
 import time
 
 LONGEST = 8192  # bytes of one line; longer ones, progress bars above all, go on in pieces
-BACKLOG = 4 << 20  # bytes that wait for the controller, of all streams of this node together
+BACKLOG = 2 << 20  # bytes that wait for the controller, of all streams of this node together
 AT_ONCE = 256  # lines in one event
+# Bytes of the lines in one event: as JSON a byte has six characters at most, and the controller
+# takes no event of more than 256 KiB.
+BYTES_AT_ONCE = 32 << 10
 
 
 class OutputStream(object):
@@ -52,8 +55,8 @@ class OutputStream(object):
         if self.group.agent.backlog() > BACKLOG:
             self._left_out += len(lines)
             return
-        for start in range(0, len(lines), AT_ONCE):
-            self._report(lines[start : start + AT_ONCE])
+        for event_lines in events_of(lines):
+            self._report(event_lines)
 
     def _report(self, lines):
         """Send lines as one event, with the number of those left out before them."""
@@ -65,6 +68,21 @@ class OutputStream(object):
         }
         self.group.tell("lines", self.rank, fields=report)
         self._left_out = 0
+
+
+def events_of(lines):
+    """Yield the lines in lists that each fit one event."""
+    fitting = []
+    size = 0
+    for line in lines:
+        if fitting and (len(fitting) >= AT_ONCE or size + len(line) > BYTES_AT_ONCE):
+            yield fitting
+            fitting = []
+            size = 0
+        fitting.append(line)
+        size += len(line)
+    if fitting:
+        yield fitting
 
 
 def pieces(line):

@@ -15,6 +15,7 @@ from clusterprep.remote.agent.light import loads, socket
 
 MAX_TEXT = 256 << 10  # bytes of one file or of a command's output that are returned
 MAX_FILES = 4096  # files that one pattern may match
+MAX_TEXTS = 1 << 20  # characters of all files of one read
 
 
 class NoAnswer(Exception):
@@ -58,19 +59,26 @@ def names_in(folder):
 
 
 def read_files(*patterns):
-    """Return the text of every matching file by path, without the files that cannot be read."""
+    """Return the text of every matching file by path, without the files that cannot be read.
+
+    With too many or too long files there is no answer: a part could pass for all of them.
+    """
     texts = {}
+    size = 0
     for pattern in patterns:
         matches = matching_paths(pattern)
         if len(matches) > MAX_FILES:
-            # A part of the files could pass for all of them, so there is no answer instead.
-            raise NoAnswer("too_many", "more than 4,096 files match %s" % pattern)
+            raise NoAnswer("truncated", "more than 4,096 files match %s" % pattern)
         for path in matches:
             try:
                 text = read_file(path)
-            except (OSError, NoAnswer):
+            except OSError:
                 continue
             texts[path] = text.strip()
+            size += len(texts[path])
+            if size > MAX_TEXTS:
+                why = "the files of %s have more than %d characters" % (pattern, MAX_TEXTS)
+                raise NoAnswer("truncated", why)
     return texts
 
 
@@ -464,7 +472,8 @@ def executable(name, folders):
 def run(argv, user=None):
     """Run a command to its end in the C locale; return {"code", "out", "err"}.
 
-    The command is in the process group of the lane that runs it, and is killed with it.
+    There is no answer if it prints more than MAX_TEXT bytes. The command is in the process group of
+    the lane that runs it, and is killed with it.
     """
     folders = search_path()
     program = executable(argv[0], folders)
@@ -492,15 +501,20 @@ def run(argv, user=None):
     if code in (NOT_STARTED, NOT_EXECUTABLE, NOT_FOUND) and not out:
         reason = "missing_tool" if code == NOT_FOUND else "denied"
         raise NoAnswer(reason, "%s could not be run" % argv[0])
+    if max(len(out), len(err)) > MAX_TEXT:
+        raise NoAnswer("truncated", "%s prints more than %d bytes" % (argv[0], MAX_TEXT))
     return {
         "code": code,
-        "out": out,
-        "err": err,
+        "out": out.decode("utf-8", "replace"),
+        "err": err.decode("utf-8", "replace"),
     }
 
 
 def _drain(*fds):
-    """Read all pipes to their ends and close them; return the text of each, cut at MAX_TEXT."""
+    """Read all pipes to their ends and close them; return the bytes of each.
+
+    Of more than MAX_TEXT bytes one more is returned, for the caller to notice.
+    """
     texts = dict((fd, b"") for fd in fds)
     still_open = set(fds)
     while still_open:
@@ -510,6 +524,6 @@ def _drain(*fds):
             if not data:
                 still_open.discard(fd)
                 os.close(fd)
-            elif len(texts[fd]) < MAX_TEXT:
-                texts[fd] += data
-    return [texts[fd].decode("utf-8", "replace") for fd in fds]
+            else:
+                texts[fd] = (texts[fd] + data)[: MAX_TEXT + 1]
+    return [texts[fd] for fd in fds]

@@ -162,13 +162,15 @@ def _start_up_paths(shell, home):
 
 def _add_file(path, home, files):
     """Append a start-up file, and behind it the files that it sources by name."""
-    if path[:1] != "/" or "$" in path or len(files) > MOST_FILES:
+    if path[:1] != "/" or "$" in path:
         return
     if any(path == known for known, _ in files):
         return
     text = text_of(path)
     if text is None:
         return
+    if len(files) >= MOST_FILES:
+        raise NoAnswer("truncated", "there are more than %d start-up files" % MOST_FILES)
     files.append([path, text])
     if ". " not in text and "source " not in text:
         return
@@ -317,6 +319,9 @@ def _ask_shell(shell, env, texts, login, interactive):
     rows, is_complete, _ = answer.rpartition(end_mark)
     if is_complete:
         return ["ok", kept(_variables(rows))]
+    if len(data) > MOST:
+        why = "start-up files of %s print more than %d bytes" % (env["USER"], MOST)
+        return ["no", "truncated", why]
     where = _where(
         shell,
         argv,

@@ -6,10 +6,11 @@ import select
 import time
 
 from clusterprep.remote.agent.light import dumps, loads, signal
-from clusterprep.remote.agent.readers import names_in, offer
+from clusterprep.remote.agent.readers import NoAnswer, names_in, offer
 
 MOUNTS = 64  # mounts of the given types that are tried
-FILES = 1000  # segments that are looked at
+FILES = 4096  # segments that are looked at
+LONGEST_PATH = 500  # characters: a line fits into PIPE_BUF even if every character is escaped
 SHM = "/dev/shm"  # noqa: S108 - only looked at
 PREFIX = "nccl-"
 BUSY = 3.0  # further seconds for a child that waits for a processor and not for a file system
@@ -131,9 +132,11 @@ def _state(target):
         reason = ERRNO_REASONS.get(error.errno)
         reason = reason or errno.errorcode.get(error.errno, "garbled")
         return ["no", reason, error.strerror]
+    if len(real_path) > LONGEST_PATH:
+        return ["no", "truncated", "its real path has more than %d characters" % LONGEST_PATH]
     unit = state.f_frsize
     sizes = {
-        "at": real_path[:500],  # a line fits into PIPE_BUF even if every character is escaped
+        "at": real_path,
         "size": state.f_blocks * unit,
         "used": (state.f_blocks - state.f_bfree) * unit,
         "free": state.f_bavail * unit,
@@ -209,7 +212,10 @@ def _segments():
     """Return the rows of NCCL's files by (device, inode)."""
     rows = {}
     ours = [name for name in names_in(SHM) if name.startswith(PREFIX)]
-    for name in ours[:FILES]:
+    if len(ours) > FILES:
+        why = "%s has %d segments; no more than %d are looked at" % (SHM, len(ours), FILES)
+        raise NoAnswer("truncated", why)
+    for name in ours:
         path = os.path.join(SHM, name)
         try:
             state = os.lstat(path)

@@ -18,7 +18,7 @@ NET = "/sys/class/net/"
 NVIDIA_DRIVER = "/sys/bus/pci/drivers/nvidia/"
 KERNEL_NAMES = ("vmlinuz-", "vmlinux-", "Image-")
 MOST_KERNELS = 256
-MOST_INTERRUPTS = 1024  # of one device
+MOST_INTERRUPTS = 2048  # of one device: the table of MSI-X has no more
 # Bytes of the first processor: all of /proc/cpuinfo would be 300 KB and more on two large sockets.
 CPUINFO = 8192
 
@@ -111,14 +111,18 @@ def read_kernels():
     for name in names_in("/lib/modules"):
         if os.path.exists("/lib/modules/%s/vmlinuz" % name):
             releases.add(name)
-    return sorted(releases)[:MOST_KERNELS]
+    if len(releases) > MOST_KERNELS:
+        raise NoAnswer("truncated", "there are more than %d kernels" % MOST_KERNELS)
+    return sorted(releases)
 
 
 def read_cpus():
     """Return the first processor of /proc/cpuinfo, and the sockets, cores and processors online."""
     with open("/proc/cpuinfo", "rb") as source:
         text = source.read(CPUINFO).decode("utf-8", "replace")
-    first = text.split("\n\n")[0]
+    first, end, _ = text.partition("\n\n")
+    if not end and len(text) >= CPUINFO:
+        raise NoAnswer("truncated", "a processor has more than %d bytes" % CPUINFO)
     sockets = set()
     cores = set()
     count = 0
@@ -243,8 +247,11 @@ def _irqs(place):
     """Return the interrupts of a device; those of virtio belong to the PCI function above it."""
     for folder in (place, os.path.dirname(place)):
         numbers = names_in(folder + "/msi_irqs")
+        if len(numbers) > MOST_INTERRUPTS:
+            why = "%s has more than %d interrupts" % (folder, MOST_INTERRUPTS)
+            raise NoAnswer("truncated", why)
         if numbers:
-            return numbers[:MOST_INTERRUPTS]
+            return numbers
     line = _text_of(place + "/irq")
     return [line] if line and line != "0" else []
 

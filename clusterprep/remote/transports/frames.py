@@ -3,16 +3,27 @@
 A node may be compromised, so its JSON is limited to what an agent writes: objects that are not
 nested deeper than DEEPEST levels, integers of at most 64 bits, and finite numbers. Readers of
 frames can rely on that.
+
+Bytes and values are counted before anything is parsed: three bytes of JSON, `[],`, become a hundred
+bytes of memory. A machine with eight GPUs answers 70 KB with 7,000 values when it is asked for
+everything.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
-MAX_FRAME = 16 << 20  # bytes of one answer
+MAX_FRAME = 4 << 20  # bytes of one answer
+MAX_EVENT = 256 << 10  # bytes of what an agent says without being asked
+MAX_VALUES = 200_000  # values and keys of one answer
+MAX_WIDE = 512 << 10  # bytes of texts whose letters take four bytes each
+# How JSON writes a letter beyond 16 bits: as two halves.
+_WIDE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]")
+MAX_EVENT_VALUES = 10_000  # the same of what nothing asked for
 DIGITS = 9  # of a length
 MAX_JUNK = 1 << 20  # bytes of banners and profile output in a row
 DEEPEST = 64  # levels of JSON; answers of agents have ten
@@ -23,9 +34,13 @@ Frame = dict[str, Any]
 
 
 class FrameReader:
-    """Finds frames at line starts in a byte stream and drops everything else."""
+    """Finds frames at line starts in a byte stream and drops everything else.
+
+    `largest` is how many bytes a frame may have; its owner raises it while it awaits an answer.
+    """
 
     def __init__(self, nonce: str) -> None:
+        self.largest = MAX_EVENT
         self._mark = b"\n" + nonce.encode() + b" "
         self._buffer = bytearray(b"\n")
         self._searched = 0  # bytes of the buffer in which no mark begins
@@ -68,8 +83,11 @@ class FrameReader:
             self._searched = length_at  # the nonce without a length: no frame of the agent
             return None
         length = int(digits or b"0")
-        if len(digits) > DIGITS or length > MAX_FRAME:
-            raise ValueError(f"an answer of {digits.decode()} bytes was announced")
+        if len(digits) > DIGITS or length > self.largest:
+            raise ValueError(
+                f"an answer of {digits.decode()} bytes was announced, and {self.largest:,} are the "
+                "most"
+            )
         if not space:
             return None
         start = length_at + len(digits) + 1
@@ -80,7 +98,15 @@ class FrameReader:
         payload = bytes(self._buffer[start:end])
         del self._buffer[:end]
         self._searched = self._needed = 0
-        return parsed(payload)
+        frame = parsed(payload)
+        if "id" not in frame:
+            _refuse_large_event(payload)
+        return frame
+
+    @property
+    def held(self) -> int:
+        """The bytes that have come and are no frame yet."""
+        return len(self._buffer)
 
     def _drop(self, until: int) -> None:
         shown_from = max(0, until - JUNK_SHOWN)
@@ -99,6 +125,10 @@ class FrameReader:
 
 def parsed(payload: bytes) -> Frame:
     """Return the object that a frame holds. Raises ValueError for what no agent writes."""
+    if has_more_values(payload, MAX_VALUES):
+        raise ValueError(f"an answer has more than {MAX_VALUES:,} values")
+    if _has_wide_texts(payload):
+        raise ValueError(f"an answer has more than {MAX_WIDE:,} bytes of rare letters' texts")
     try:
         frame = _DECODER.decode(payload.decode("ascii"))
     except (ValueError, RecursionError) as error:
@@ -109,6 +139,50 @@ def parsed(payload: bytes) -> Frame:
     if brackets > DEEPEST and _is_deep(frame):
         raise ValueError(f"an answer is nested more than {DEEPEST} levels deep")
     return frame
+
+
+def has_more_values(payload: bytes, most: int) -> bool:
+    """Return whether a JSON text has more than `most` values and keys, without parsing it.
+
+    Each value but the first stands behind a comma, a colon or a bracket.
+    """
+    if len(payload) <= most or _count_signs(payload) <= most:
+        return False
+    # Texts may hold such signs too. They are taken out, which costs as much as there are quotes.
+    plain = payload.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') > 2 * most:
+        return True
+    outside_texts = plain.split(b'"')[::2]
+    return sum(map(_count_signs, outside_texts)) > most
+
+
+def _has_wide_texts(payload: bytes) -> bool:
+    """Return whether texts with a letter beyond 16 bits have more than MAX_WIDE bytes together.
+
+    One such letter makes each letter of its text take four bytes.
+    """
+    size = 0
+    match = _WIDE.search(payload)
+    while match is not None and size <= MAX_WIDE:
+        start = payload.rfind(b'"', 0, match.start())
+        end = payload.find(b'"', match.end())
+        if end < 0:
+            end = len(payload)
+        size += end - start
+        match = _WIDE.search(payload, end)
+    return size > MAX_WIDE
+
+
+def _count_signs(text: bytes) -> int:
+    return sum(map(text.count, (b",", b":", b"[", b"{")))
+
+
+def _refuse_large_event(payload: bytes) -> None:
+    """Raise ValueError for what no agent says without being asked."""
+    if len(payload) > MAX_EVENT:
+        raise ValueError(f"{len(payload):,} bytes came that nothing asked for")
+    if has_more_values(payload, MAX_EVENT_VALUES):
+        raise ValueError(f"more than {MAX_EVENT_VALUES:,} values came that nothing asked for")
 
 
 def _integer(text: str) -> int:

@@ -22,7 +22,8 @@ from clusterprep.model import Node
 from clusterprep.remedies import shell_line
 from clusterprep.remote import bootstrap
 from clusterprep.remote.transports.filtered_channel import FilteredChannel, without_secret
-from clusterprep.remote.transports.frames import MAX_FRAME, Frame, FrameReader
+from clusterprep.remote.transports.frames import MAX_EVENT, MAX_FRAME, Frame, FrameReader
+from clusterprep.remote.transports.held_bytes import HeldBytes
 from clusterprep.remote.transports.login_shell import last_of, shell_trouble
 from clusterprep.remote.transports.protocol import Channel, Transport
 from clusterprep.remote.transports.secret_filter import SecretFilter
@@ -42,8 +43,13 @@ SILENCE_LIMIT = 5.0  # seconds; the agent beats every second, five missed beats 
 # stage and commit is noticed 15 s later. Verify goes back to SILENCE_LIMIT, because there a silent
 # node is the finding.
 WRITING_LIMIT = 20.0
-MAX_UNTAKEN = 4 * MAX_FRAME  # bytes that may come before an event or an answer is taken
-MOST_EVENTS = 50_000  # that wait; they are taken ten times a second
+# Bytes that a link holds at most: an answer that is coming, and events and answers that were not
+# taken yet. An agent lets 2 MiB of a job's output wait (BACKLOG in agent/printed.py).
+MAX_HELD = 2 * MAX_FRAME
+# The journal's runs, with the bytes of their files.
+LARGE_ANSWERS = {"runs": 16 << 20}
+MAX_UNASKED = 64 << 20  # bytes that may come before an event or an answer is taken; few are kept
+MOST_EVENTS = 20_000  # that wait; they are taken ten times a second
 
 Password = Callable[[Node], SudoPassword | None]
 
@@ -53,11 +59,17 @@ class Link:
 
     A request is sent at once by `send`, which may block for as long as the node takes nothing, or
     left to such a thread by `post`. Requests leave in the order of these calls. Once a send has
-    failed nothing more is sent, because a part of a request may be on its way.
+    failed nothing more is sent, because a part of a request may be on its way. `held_bytes` counts
+    what the links of a command hold together.
     """
 
     def __init__(
-        self, node: Node, channel: Channel, nonce: str, secret_filter: SecretFilter | None = None
+        self,
+        node: Node,
+        channel: Channel,
+        nonce: str,
+        secret_filter: SecretFilter | None = None,
+        held_bytes: HeldBytes | None = None,
     ) -> None:
         self.node = node
         self.hello: Frame = {}
@@ -75,7 +87,11 @@ class Link:
         self.received = 0  # bytes
         self._taken = 0  # value of `received` when an event or an answer was taken last
         self._asked = 0  # number of the last request
-        self._awaited: set[int] = set()
+        self._awaited: dict[int, int] = {}  # by number: bytes that the answer may have
+        self._held_bytes = held_bytes or HeldBytes()
+        # Bytes of events and of answers, by number, that were not taken yet.
+        self._event_bytes = 0
+        self._answer_bytes: dict[int, int] = {}
         self._answers: dict[int, Frame] = {}  # that came while another one was awaited
         self.lost: LinkLost | None = None
         self.silence_limit = SILENCE_LIMIT
@@ -116,7 +132,8 @@ class Link:
             self._asked += 1
             numbers.append(self._asked)
             bodies.append({"id": self._asked, "op": op, **body})
-        self._awaited.update(numbers)
+            self._awaited[self._asked] = LARGE_ANSWERS.get(op, MAX_FRAME)
+        self._limit_frames()
         self._unsent.append(bodies)
         return numbers
 
@@ -167,6 +184,7 @@ class Link:
         answer = self._answers.pop(number, None)
         if answer is not None:
             self._taken = self.received
+            self._answer_bytes.pop(number, None)
         return answer
 
     def request(self, op: str, timeout: float, **body: Any) -> Frame:
@@ -180,6 +198,7 @@ class Link:
             self._read(running_seconds() + timeout, patient=True)
         events = list(self._events)
         self._events = deque()
+        self._event_bytes = 0
         self._taken = self.received
         return events
 
@@ -201,6 +220,7 @@ class Link:
 
     def close(self) -> None:
         self._channel.close()
+        self._held_bytes.forget(self)
 
     def wait_hello(self, limit: float) -> None:
         """Wait for the agent's first frame. Raises Unreached if it does not come."""
@@ -244,13 +264,28 @@ class Link:
             return
         self._last_heard = running_seconds()
         self.received += len(data)
+        held_before = self._reader.held + len(data)
         try:
             frames = self._reader.feed(data)
         except ValueError as error:
             raise self._loss("garbled", str(error)) from None
-        self._sort(frames)
-        if self.received - self._taken > MAX_UNTAKEN or len(self._events) > MOST_EVENTS:
+        self._sort(frames, held_before - self._reader.held)
+        self._refuse_excess()
+
+    def _limit_frames(self) -> None:
+        """Let the reader take frames as large as the largest answer that is awaited."""
+        self._reader.largest = max(self._awaited.values(), default=MAX_EVENT)
+
+    def _refuse_excess(self) -> None:
+        """Raise LinkLost if this node sent too much, or holds most where all hold too much."""
+        held = self._reader.held + self._event_bytes + sum(self._answer_bytes.values())
+        is_too_much = held > max(MAX_HELD, 2 * self._reader.largest)
+        if is_too_much or self.received - self._taken > MAX_UNASKED:
             raise self._loss("garbled", "the node sent more unrequested data than an agent would")
+        if len(self._events) > MOST_EVENTS:
+            raise self._loss("garbled", "the node sent more events than an agent would")
+        if self._held_bytes.exceeds(self, held):
+            raise self._loss("garbled", self._held_bytes.refusal)
 
     def _receive_bytes(self, timeout: float) -> bytes | None:
         """Return what comes within `timeout` seconds, None if nothing does. Raises LinkLost."""
@@ -269,18 +304,27 @@ class Link:
             raise self._loss("hung", self._last_words())
         return data
 
-    def _sort(self, frames: Iterable[Frame]) -> None:
-        """Keep awaited answers for `receive` and events for `poll`; drop the rest."""
+    def _sort(self, frames: Iterable[Frame], size: int) -> None:
+        """Keep awaited answers for `receive` and events for `poll`; drop the rest.
+
+        `size` is how many bytes the frames have together.
+        """
+        has_events = False
         for unfiltered in frames:
             frame = self._filter.frame(unfiltered)
             number = frame.get("id")
             # Each answer is kept once, or a node could fill the controller's memory.
             if type(number) is int and number in self._awaited:
-                self._awaited.discard(number)
+                del self._awaited[number]
+                self._limit_frames()
                 self._answers[number] = frame
+                self._answer_bytes[number] = size
             # A heartbeat has served its purpose by coming.
             if "id" not in frame and "beat" not in frame:
                 self._events.append(frame)
+                has_events = True
+        if has_events:
+            self._event_bytes += size
 
     def _stderr(self) -> str:
         return self._channel.stderr().decode("utf-8", "replace")
@@ -330,12 +374,13 @@ def open_link(
     parts: Sequence[str],
     password: Password,
     first: Callable[[Link], object] | None = None,
+    held_bytes: HeldBytes | None = None,
 ) -> Link:
     """Log in, start the agent with `parts` and wait for its first frame. Raises Unreached.
 
     `parts` names the parts of the agent, and `password(node)` returns sudo's password. Requests
     that `first(link)` sends follow the agent's source at once, so that their answers cost no
-    further round trip.
+    further round trip. `held_bytes` counts what all links of the command hold.
     """
     secret = password(node)
     secret_filter = secret.filter if secret is not None else SecretFilter()
@@ -347,6 +392,7 @@ def open_link(
             secret,
             secret_filter,
             first,
+            held_bytes,
         )
     except Unreached as error:
         raise without_secret(error, secret_filter) from None
@@ -359,6 +405,7 @@ def _open(
     secret: SudoPassword | None,
     secret_filter: SecretFilter,
     first: Callable[[Link], object] | None,
+    held_bytes: HeldBytes | None,
 ) -> Link:
     """Return the link of `open_link`. Raises Unreached, whose text may quote the node."""
     nonce = os.urandom(8).hex()
@@ -366,7 +413,13 @@ def _open(
         channel = open_with_sudo(transport, node, secret)
     else:
         channel = transport.open(node, bootstrap.command())
-    link = Link(node, channel, nonce, secret_filter)
+    link = Link(
+        node,
+        channel,
+        nonce,
+        secret_filter,
+        held_bytes,
+    )
     try:
         try:
             channel.send(bootstrap.payload(nonce, parts, channel.near))

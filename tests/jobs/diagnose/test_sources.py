@@ -123,6 +123,20 @@ def test_a_pipe_that_gives_a_byte_at_a_time(tmp_path: Path) -> None:
     ]
 
 
+def test_what_is_not_searched_in_full_is_said() -> None:
+    long = b"x" * LONGEST + b" NCCL WARN Bootstrap : no socket interface found\n"
+    assert reading(b"one\n" + long).notices == ["-: lines were searched in their first 4,096 bytes"]
+    assert not reading(b"y" * (2 * LONGEST) + b"\none\n").notices  # no word of an error is in it
+    new = b"".join(b"%s%s\n" % (letters(number), b"z" * 80) for number in range(120_000))
+    (said,) = reading(new).notices
+    assert "beyond the first 4 MiB of them were searched for common words" in said
+
+
+def letters(number: int) -> bytes:
+    """A word for each number: digits of lines are all alike."""
+    return bytes(97 + int(digit) for digit in str(number))
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_random_bytes_are_no_log(seed: int) -> None:
     content = random.Random(seed).randbytes(random.Random(-seed).randrange(300, 100_000))

@@ -9,7 +9,7 @@ import pytest
 
 from clusterprep.jobs.verify.blame import judge
 from clusterprep.jobs.verify.collect import run_verify
-from clusterprep.jobs.verify.frames import parse_frame
+from clusterprep.jobs.verify.frames import MOST_VALUES, parse_frame
 from clusterprep.model import Node
 from tests.jobs.verify.stories import make_plan
 from tests.jobs.verify.test_many import HOURS, FakeLink
@@ -63,6 +63,7 @@ def test_what_an_agent_tells_is_taken(frame: dict[str, Any]) -> None:
         pytest.param({"rank": 2, "what": "exit", "signal": "9"}, id="signal-as-text"),
         pytest.param({"rank": 2, "what": "lines", "lines": "abc"}, id="lines-that-are-a-text"),
         pytest.param({"rank": 2, "what": "lines", "lines": [1]}, id="line-that-is-a-number"),
+        pytest.param({"rank": 2, "what": "lines", "lines": ["x" * 65537]}, id="long-line"),
         pytest.param(
             {"rank": 2, "what": "lines", "lines": [], "left_out": "x"}, id="left-out-as-text"
         ),
@@ -121,3 +122,13 @@ def test_what_a_node_says_without_end_ends_the_node() -> None:
     links = [FakeLink(node, plan, None) for node in plan.nodes[:3]]
     result = judge(run_verify([*links, Loud(plan.nodes[3], plan, None)], plan))
     assert [culprit.nodes for culprit in result.culprits] == [("n4",)]
+
+
+def test_values_without_end_end_the_node() -> None:
+    plan = make_plan(4, 1, timeout=HOURS)
+    links = [FakeLink(node, plan, None) for node in plan.nodes[:3]]
+    much = {"what": "state", "rank": 3, "state": "S", "more": [[]] * 9_000}
+    liar = Liar(plan.nodes[3], plan, much, times=MOST_VALUES // 9_000 + 1)
+    result = judge(run_verify([*links, liar], plan))
+    assert [culprit.nodes for culprit in result.culprits] == [("n4",)]
+    assert f"more than {MOST_VALUES:,} values" in str(result)

@@ -85,6 +85,6 @@ def test_more_files_than_a_pattern_may_match_are_no_answer(tmp_path: Path) -> No
     files = answer("files", [pattern])[1]
     assert len(files) == MAX_FILES
     (tmp_path / "one more").touch()
-    refusal = ["no", "too_many", f"more than 4,096 files match {pattern}"]
+    refusal = ["no", "truncated", f"more than 4,096 files match {pattern}"]
     assert answer("files", [pattern]) == refusal
     assert answer("files", ["/proc/meminfo", pattern]) == refusal
