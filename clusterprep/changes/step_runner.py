@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 from clusterprep.changes.agents import Agents, Answer, Answers
@@ -50,6 +51,24 @@ class Failure:
     target: str | None
     why: str
     lost: bool = False
+
+
+@dataclass(frozen=True)
+class NotRolledBack:
+    """The steps of a run that stay although it was rolled back, by node.
+
+    `failed` has why a rollback failed, `permanent` the last thing done that nothing takes back.
+    """
+
+    failed: Mapping[str, str] = field(default_factory=dict)
+    permanent: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What to say about it, a line for each."""
+        failed = [f"{name}: {why}" for name, why in self.failed.items()]
+        permanent = [f"{name}: {PERMANENT}: {target}" for name, target in self.permanent.items()]
+        return (*failed, *permanent)
 
 
 class StepRunner:
@@ -400,19 +419,16 @@ class StepRunner:
 
     # ------------------------------------------------------------ rolling back all nodes
 
-    def roll_back(self) -> list[str]:
+    def roll_back(self) -> NotRolledBack:
         """Stop what is under way and roll back all steps of this run, on every node.
 
-        Returns what could not be rolled back, and why. `finish_roll_back` has to follow once the
-        files are as they were.
+        Returns what could not be rolled back. `finish_roll_back` has to follow once the files are
+        as they were.
         """
         names = self._nodes_with_steps()
         self._agents.ask("halt", {name: {} for name in names}, LIMIT)
-        troubles = self._ask_to_roll_back(names)
-        lines = [f"{name}: {why}" for name, why in troubles.items()]
-        for name, target in self._permanent_targets().items():
-            lines.append(f"{name}: {PERMANENT}: {target}")
-        return lines
+        failed = self._ask_to_roll_back(names)
+        return NotRolledBack(failed, self._permanent_targets())
 
     def _permanent_targets(self) -> dict[str, str]:
         """Return the nodes with something that cannot be rolled back, and the last such thing."""
@@ -423,9 +439,12 @@ class StepRunner:
                 targets[name] = target
         return targets
 
-    def finish_roll_back(self) -> None:
-        """Run the commands that read files again, such as restarts, once these are back."""
-        self._ask_to_roll_back(self._nodes_with_steps(), again=True)
+    def finish_roll_back(self) -> dict[str, str]:
+        """Run the commands that read files again, such as restarts, once these are back.
+
+        Returns why that was not possible on some nodes.
+        """
+        return self._ask_to_roll_back(self._nodes_with_steps(), again=True)
 
     def _nodes_with_steps(self) -> list[str]:
         return [name for name in self._journals if name not in self.lost]
@@ -433,20 +452,28 @@ class StepRunner:
 
 def roll_back_run(
     transaction: Transaction, step_runner: StepRunner, deadline: Deadline
-) -> list[str]:
+) -> NotRolledBack:
     """Roll back a run that is not finalized, on every node, the last change first.
 
-    Returns what could not be rolled back, and why. A time limit that passes meanwhile does not
-    end it.
+    Returns what could not be rolled back. A time limit that passes meanwhile does not end it.
     """
+    steps = NotRolledBack()
     if not transaction.committed:
-        return []
-    troubles: list[str] = []
+        return steps
     with contextlib.suppress(ClusterprepError), deadline.shield():
-        troubles = step_runner.roll_back()
+        steps = step_runner.roll_back()
         transaction.roll_back()
-        step_runner.finish_roll_back()
-    return troubles
+        failed = {**step_runner.finish_roll_back(), **steps.failed}
+        steps = NotRolledBack(failed, steps.permanent)
+    return steps
+
+
+def roll_back_files(transaction: Transaction, deadline: Deadline) -> NotRolledBack:
+    """Do the same for a run without steps of its own, such as a rollback."""
+    if transaction.committed:
+        with contextlib.suppress(ClusterprepError), deadline.shield():
+            transaction.roll_back()
+    return NotRolledBack()
 
 
 # ---------------------------------------------------------------- requests and texts

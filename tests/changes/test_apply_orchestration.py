@@ -435,9 +435,8 @@ def test_a_signal_once_steps_have_begun_rolls_them_back_around_the_files(
 def test_what_nothing_takes_back_is_said_in_the_error(command: Make) -> None:
     done = command(FILE, replace(SWITCH, params={"how": "for-ever"}))
     done.agents.interrupt_during = "second survey"
-    with ending(ChangeFailed) as caught:
+    with ending(Interrupted) as caught:
         done.apply()
-    assert caught[0].code == 1, "not all that was done is put back"
     lines = [f"{name}: nothing takes it back: main" for name in NAMES]
     assert caught[0].message == "\n".join([f"interrupted by SIGTERM{PUT_BACK}", *lines])
     assert switches(done.agents) == everywhere("on")

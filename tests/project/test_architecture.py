@@ -70,6 +70,7 @@ WORLDLY = {
     "survey.fanout": "starts threads and watches the clock",
     "survey.worker_pool": "runs work in threads",
     "survey.senders": "sends in threads",
+    "cli.commands.write_stages": "rolls back what was written when an error ends a command",
     "runtime.user": "asks who the user of this process is",
     "survey.parse_process": "starts the process that parses large answers, and is that process",
     "survey.clock_sync": "reads the clock of this machine",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from clusterprep.changes.file_plan import change_rows, nodes_with_resource
 from clusterprep.changes.planner import ChangePlan, predict_changes
 from clusterprep.changes.recovery import Recovery
-from clusterprep.changes.step_runner import StepRunner, roll_back_run
+from clusterprep.changes.step_runner import NotRolledBack, StepRunner, roll_back_run
 from clusterprep.changes.transaction import Receipt, Transaction
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands.report import survey_report
@@ -137,7 +137,7 @@ def _write_and_verify(
     """Write, survey again, verify, finalize. An error before the last stage rolls all back."""
     step_runner = _step_runner(invocation, fanout, transaction, prepared)
 
-    def roll_back() -> list[str]:
+    def roll_back() -> NotRolledBack:
         return roll_back_run(transaction, step_runner, invocation.deadline)
 
     with put_back_on_error(invocation, transaction, roll_back):

@@ -6,7 +6,6 @@ commit the old files, finalize.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 
 from clusterprep.changes.damaged_runs import SetAside, set_aside
@@ -20,6 +19,7 @@ from clusterprep.changes.file_rollback import (
 )
 from clusterprep.changes.recovery import Recovery
 from clusterprep.changes.step_rollback import StepRollback
+from clusterprep.changes.step_runner import NotRolledBack, roll_back_files
 from clusterprep.changes.transaction import Receipt, Transaction
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands.report import survey_report
@@ -32,7 +32,7 @@ from clusterprep.cli.commands.write_stages import (
     put_back_on_error,
     stuck_rows,
 )
-from clusterprep.errors import ClusterprepError, Refused
+from clusterprep.errors import Refused
 from clusterprep.model import ChangeRow, Report, StepOutcome
 from clusterprep.model.files import FileChange
 from clusterprep.model.nodeset import fold
@@ -105,11 +105,8 @@ def _roll_back_changes(invocation: Invocation, fanout: Fanout, query_plan: Query
     if recovery.runs:
         surveyed = survey_again(invocation, fanout, query_plan, surveyed)
 
-    def roll_back() -> list[str]:
-        with contextlib.suppress(ClusterprepError), invocation.deadline.shield():
-            if transaction.committed:
-                transaction.roll_back()
-        return []
+    def roll_back() -> NotRolledBack:
+        return roll_back_files(transaction, invocation.deadline)
 
     with put_back_on_error(invocation, transaction, roll_back):
         outcome = _roll_back(invocation, fanout, transaction, recovery)

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from clusterprep.changes.damaged_runs import refuse_damaged
 from clusterprep.changes.node_answers import put_back_text, stays_text
 from clusterprep.changes.recovery import Recovery, finish_interrupted_runs
+from clusterprep.changes.step_runner import NotRolledBack
 from clusterprep.changes.transaction import Transaction, with_lost
+from clusterprep.cli import exit_codes
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import JOURNAL, Survey
-from clusterprep.errors import ChangeFailed, ClusterprepError, OutOfTime, Refused
+from clusterprep.errors import ChangeFailed, ClusterprepError, Refused
 from clusterprep.model import ChangeRow, Fleet
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.judge import judge
@@ -61,34 +63,36 @@ def finished_runs_said(invocation: Invocation) -> Iterator[None]:
 
 @contextlib.contextmanager
 def put_back_on_error(
-    invocation: Invocation, transaction: Transaction, roll_back: Callable[[], list[str]]
+    invocation: Invocation, transaction: Transaction, roll_back: Callable[[], NotRolledBack]
 ) -> Iterator[None]:
     """Roll back what the block wrote if it raises, and raise the error with what became of it.
 
-    `roll_back` does that, and returns what it could not put back, and why.
+    `roll_back` does that, and returns the steps that stay.
     """
     try:
         yield
     except Exception as error:
-        troubles = roll_back()
+        steps = roll_back()
         if transaction.put_back.complete:
             invocation.applied.forget(invocation.inventory.cluster, invocation.run)
         if not transaction.rolled_back:
             raise
-        raise _failed_write(transaction, error, troubles) from error
+        raise _failed_write(transaction, error, steps) from error
 
 
-def _failed_write(transaction: Transaction, error: Exception, troubles: list[str]) -> Exception:
+def _failed_write(transaction: Transaction, error: Exception, steps: NotRolledBack) -> Exception:
     """Return the error with what became of the files on each node.
 
-    If one could not be put back the command has failed, whatever ended it.
+    If one could not be put back the command has failed, whatever ended it. So it has if a time
+    limit or a lost node undid what was written.
     """
     what = f"; {put_back_text(transaction.put_back)}"
-    for trouble in troubles:
-        what += f"\n{trouble}"
+    for line in steps.lines:
+        what += f"\n{line}"
     if not isinstance(error, ClusterprepError):
         return RuntimeError(f"{type(error).__name__}: {error}{what}")
-    if isinstance(error, OutOfTime) or troubles or not transaction.put_back.complete:
+    is_complete = transaction.put_back.complete and not steps.failed
+    if error.code == exit_codes.UNKNOWN or not is_complete:
         diff = error.diff if isinstance(error, Refused) else ""
         return ChangeFailed(f"{error.message}{what}\n{diff}".rstrip())
     return error.extended(what)
