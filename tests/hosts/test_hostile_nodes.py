@@ -204,7 +204,7 @@ def test_a_time_limit_holds_whatever_is_sent(runs: Runs) -> None:
 STEP = """\
 - nodes: n1
   command:
-    run: [sh, -c, "touch /root/going; sleep 50; touch /root/done"]
+    run: [sh, -c, "touch /root/going; sleep 80; touch /root/done"]
     creates: /root/done
     limit: 300s
 """
