@@ -204,8 +204,8 @@ def test_a_time_limit_holds_whatever_is_sent(runs: Runs) -> None:
 STEP = """\
 - nodes: n1
   command:
-    run: [sh, -c, "echo begun >> /root/step; touch /root/going; sleep 50; echo done >> /root/step"]
-    creates: /root/never
+    run: [sh, -c, "touch /root/going; sleep 80; touch /root/done"]
+    creates: /root/done
     limit: 300s
 """
 
@@ -229,5 +229,5 @@ def test_a_step_goes_on_while_two_nodes_take_nothing(make_lab: Callable[..., Lab
         for host in hostile_hosts:
             host.run(["touch", "/run/closed"])
         seen = finished(process, timeout=200)
-    assert healthy.read("/root/step") == "begun\ndone\n"
+    assert healthy.run(["test", "-e", "/root/done"], check=False).returncode == 0
     assert seen.outcomes() == {"done"}, seen.report["changes"]
