@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from clusterprep.remedies import shell_line
+
 NAME = "history.sqlite"
 PATIENCE = 10.0  # seconds to wait for another run that is writing
 OURS = 0x636C7072  # the file's application id; the oldest files have 0
@@ -132,8 +134,11 @@ class Database:
             # Locked, or the disk is full: the file itself is well.
             raise Unusable(f"{problem}: {error}") from None
         except sqlite3.DatabaseError as error:
-            remedy = f"begin a new one with: mv {self.path} {self.path}.broken"
-            raise Unusable(f"{problem}: {error}; {remedy}") from None
+            # Pasted twice it keeps the first copy.
+            remedy = shell_line(
+                "mv -n {path} {kept}", path=str(self.path), kept=f"{self.path}.broken"
+            )
+            raise Unusable(f"{problem}: {error}; begin a new one with: {remedy}") from None
         except (OSError, sqlite3.Error) as error:
             raise Unusable(f"{problem}: {error}") from None
 
