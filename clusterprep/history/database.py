@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from clusterprep.remedies import shell_line
 from clusterprep.runtime import files
 
 NAME = "history.sqlite"
@@ -135,8 +136,11 @@ class Database:
             # Locked, or the disk is full: the file itself is well.
             raise Unusable(f"{problem}: {error}") from None
         except sqlite3.DatabaseError as error:
-            remedy = f"begin a new one with: mv {self.path} {self.path}.broken"
-            raise Unusable(f"{problem}: {error}; {remedy}") from None
+            # Pasted twice it keeps the first copy.
+            remedy = shell_line(
+                "mv -n {path} {kept}", path=str(self.path), kept=f"{self.path}.broken"
+            )
+            raise Unusable(f"{problem}: {error}; begin a new one with: {remedy}") from None
         except (OSError, sqlite3.Error) as error:
             raise Unusable(f"{problem}: {error}") from None
 

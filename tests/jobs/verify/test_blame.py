@@ -398,7 +398,7 @@ WHY = {
         "nccl.hang",
         20.0,
         "the process is stopped by a signal (state T)",
-        "kill -CONT the process, and find who stops it",
+        "let the process go on (kill -CONT), and find who stops it",
         "rank 1 is stopped since +20.00 s, last heard of: entered all_reduce 1 MiB",
     ),
     "a rank under a debugger": Why(
@@ -406,7 +406,7 @@ WHY = {
         "nccl.hang",
         20.0,
         "the process is stopped by a debugger (state t)",
-        "kill -CONT the process, and find who stops it",
+        "let the process go on (kill -CONT), and find who stops it",
         "rank 1 is traced since +20.00 s, last heard of: entered all_reduce 1 MiB",
     ),
     "a rank stuck in the kernel": Why(
@@ -470,8 +470,7 @@ WHY = {
         "net.ports",
         5.0,
         "port 29500 is already in use",
-        "end what listens there (ss -ltnp 'sport = :29500'), "
-        "or choose another port with --master-port",
+        "ss -ltnp 'sport = :29500'",
         "rank 0: «code: -98, name: EADDRINUSE, message: address already in use»",
     ),
     "a store that could not be opened": Why(
