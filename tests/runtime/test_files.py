@@ -82,6 +82,13 @@ WRITERS: dict[str, Callable[[Path], str]] = {
     "known_hosts": known_hosts,
     f"bug-{os.getpid()}.log": bug_log,
 }
+
+
+def named(name: str) -> str:
+    """Return the id of a case, without the number of this process."""
+    return "bug.log" if name.startswith("bug-") else name
+
+
 # What people may link to another place, in folders of their own.
 LINKED = ("report.json", NAME, "known_hosts")
 
@@ -97,7 +104,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.machine
 @only_root
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", WRITERS, ids=named)
 def test_no_writer_follows_a_link_of_another_user(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,7 +123,7 @@ def test_no_writer_follows_a_link_of_another_user(
 
 
 # A user may name a pipe with --output; and known_hosts is read first, as ssh reads it.
-@pytest.mark.parametrize("name", sorted({*WRITERS} - {"report.json", "known_hosts"}))
+@pytest.mark.parametrize("name", sorted({*WRITERS} - {"report.json", "known_hosts"}), ids=named)
 def test_no_writer_waits_for_the_reader_of_a_pipe(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,7 +143,7 @@ def test_a_link_of_ones_own_is_what_one_wants(name: str, folder: Path) -> None:
     assert (folder / name).is_symlink()
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", WRITERS, ids=named)
 def test_each_writer_writes_again(name: str, folder: Path) -> None:
     for _ in range(2):
         assert WRITERS[name](folder / name) == ""
