@@ -16,10 +16,13 @@ import click
 
 from clusterprep import __version__
 from clusterprep.cli import options
-from clusterprep.cli.exit import ending, leave
+from clusterprep.cli.exit import ending, run_supervised
+from clusterprep.cli.exit_codes import OK
 from clusterprep.cli.history import compare, history, report
 from clusterprep.cli.init.command import init
+from clusterprep.cli.output import print_result, say
 from clusterprep.errors import ClusterprepError
+from clusterprep.runtime.signals import SignalPipe
 
 if TYPE_CHECKING:
     from clusterprep.cli.commands.session import Invocation
@@ -221,7 +224,7 @@ def diagnose(logs: tuple[str, ...], redact: bool, **params: Any) -> None:
         diagnosis = diagnose_command.without_names(diagnosis, hosts)
     if params["fmt"] == "json":
         for notice in diagnosis.notices:
-            click.echo(f"clusterprep: {notice}", err=True)
+            say(f"clusterprep: {notice}")
 
     def render(fmt: str, **page: Any) -> list[str]:
         return [pages.render(diagnosis, fmt, **page)]
@@ -235,7 +238,7 @@ def explain(topic: str) -> None:
     """What a check, a variable or a cause means, why it matters, how to fix it."""
     from clusterprep.cli.commands.explain import page
 
-    click.echo(page(topic))
+    raise SystemExit(print_result((page(topic), "\n"), OK))
 
 
 @cli.command()
@@ -355,8 +358,7 @@ def _environment(invocation: Invocation, params: dict[str, Any]) -> Report:
         report, environment = env.run(invocation)
     if target:
         text = pages.target_text(inventory, environment, target, node)
-        click.echo(text, nl=False)
-        raise SystemExit(report.code)
+        raise SystemExit(print_result((text,), report.code))
     return pages.limited_to_node(report, node) if node else report
 
 
@@ -364,14 +366,12 @@ def _launch(invocation: Invocation, params: dict[str, Any]) -> Report:
     """Return the launch as a report. With --print, print its text and exit."""
     from clusterprep.cli import arguments
     from clusterprep.cli.commands import launch
-    from clusterprep.cli.terminal import line_on_stderr
 
     request = arguments.launch_request(params)
     if params["form"]:
         code, text = launch.print_launch(invocation, request, params["form"])
-        click.echo(text, nl=False)
-        raise SystemExit(code)
-    screen = arguments.launch_screen(params, invocation.run, line_on_stderr)
+        raise SystemExit(print_result((text,), code))
+    screen = arguments.launch_screen(params, invocation.run, say)
     return launch.run(invocation, request, screen)
 
 
@@ -493,14 +493,19 @@ def _finish(report: Report, params: dict[str, Any]) -> NoReturn:
 # ---------------------------------------------------------------- exiting
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with its code."""
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line in this thread and return its exit code."""
     gc.set_threshold(*CYCLES)
-    arguments = list(sys.argv[1:] if argv is None else argv)
     commands = [argument for argument in arguments if argument in cli.commands]
     command = commands[0] if commands else "clusterprep"
 
-    def run() -> None:
-        cli.main(args=arguments, prog_name="clusterprep", standalone_mode=False)
+    def invoke() -> None:
+        cli.main(args=list(arguments), prog_name="clusterprep", standalone_mode=False)
 
-    leave(ending(run, arguments, command))
+    return ending(invoke, arguments, command)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    run_supervised(SignalPipe(), arguments, lambda: run(arguments))

@@ -34,12 +34,15 @@ from clusterprep.remote.transports import Transport
 from clusterprep.remote.transports.link import Frame, Link, Password, open_link
 from clusterprep.runtime.budget import Budget
 from clusterprep.runtime.clock import running_seconds
+from clusterprep.runtime.deadline import Deadline
 from clusterprep.survey.clock_sync import PINGS, ROUNDS, best_clock, is_coarse, refine_clocks
 from clusterprep.survey.queries import Queries, QueryPlan, Sheet
 from clusterprep.survey.reads import ask_reads, look_request
 from clusterprep.survey.worker_pool import WorkerPool
 
 SILENT_LIMIT = 1.0  # seconds until a node that has sent nothing no longer occupies a slot
+LOOK_INTERVAL = 0.1  # seconds between two looks at whether the command is to end
+CLOSING_LIMIT = 1.0  # seconds for ending the agents of a command that was told to end
 SPARE_FILES = 256  # open files besides the connections to the nodes
 PULSE_INTERVAL = 5.0  # seconds between signs of life; an agent gives up after 30 s
 LEAST_WAIT = 0.05  # seconds that each answer is waited for, even when the time of all is over
@@ -73,6 +76,7 @@ class Fanout:
         password: Password,
         watch: Watch,
         budget: Budget | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         self.inventory = inventory
         self.links: dict[str, Link] = {}
@@ -81,6 +85,8 @@ class Fanout:
         self._password = password
         self._watch = watch
         self._budget = budget
+        # What may end the command. It is looked at in the thread that waits for the nodes.
+        self._deadline = deadline or Deadline()
         # Parts of the agent that a new one is started with.
         self._parts: tuple[str, ...] = ("look",)
         self._closing = threading.Event()
@@ -98,15 +104,34 @@ class Fanout:
         self._closing.set()
         links = list(self.links.values())
         self.links = {}
-        until = None if self._budget is None else self._budget.closing
-        self.each(links, Link.close, until)
+        self._close(links)
         for transport in self._transports.values():
             transport.close()
+
+    def _close(self, links: Iterable[Link]) -> None:
+        """End the agents. A command that was told to end does not wait long for the last ones.
+
+        They notice the end of their connections by themselves.
+        """
+        until = None if self._budget is None else self._budget.closing
+        pool = WorkerPool(links, Link.close)
+        pool.start_threads(self._forks)
+        stopped = time.monotonic() if self._deadline.error else None
+        while pool.unfinished:
+            remaining = self._remaining(until)
+            waited = 0.0 if stopped is None else time.monotonic() - stopped
+            if remaining == 0.0 or waited > CLOSING_LIMIT:
+                break
+            pool.wait(LOOK_INTERVAL if remaining is None else min(LOOK_INTERVAL, remaining))
 
     def _send_pulses(self) -> None:
         while not self._closing.wait(PULSE_INTERVAL):
             for link in list(self.links.values()):
                 link.pulse()
+
+    def check(self) -> None:
+        """Raise what ends the command, if anything does."""
+        self._deadline.check()
 
     # ------------------------------------------------------------ many nodes at once
 
@@ -122,10 +147,11 @@ class Fanout:
         pool = WorkerPool(items, work)
         pool.start_threads(self._forks)
         while pool.unfinished:
+            self._deadline.check()
             remaining = self._remaining(until)
             if remaining == 0.0:
                 break
-            pool.wait(remaining)
+            pool.wait(LOOK_INTERVAL if remaining is None else min(LOOK_INTERVAL, remaining))
 
     def _each_node(self, work: Callable[[Node], None]) -> None:
         """Run `work` for every node. A connection that stays silent does not occupy a slot."""
@@ -134,11 +160,12 @@ class Fanout:
         silent_before: set[str] = set()
         checked = time.monotonic()
         while pool.unfinished:
+            self._deadline.check()
             # Asked once in a turn: a second answer could be that the time is over.
             remaining = self._remaining()
             if remaining == 0.0:
                 break
-            pool.wait(SILENT_LIMIT if remaining is None else min(SILENT_LIMIT, remaining))
+            pool.wait(LOOK_INTERVAL if remaining is None else min(LOOK_INTERVAL, remaining))
             if not pool.has_pending or time.monotonic() - checked < SILENT_LIMIT:
                 continue
             checked = time.monotonic()
@@ -338,7 +365,7 @@ class Fanout:
         for name, number in numbers.items():
             remaining = max(LEAST_WAIT, end - running_seconds())
             try:
-                answers[name] = self.links[name].receive(number, remaining)
+                answers[name] = self.links[name].receive(number, remaining, self._deadline.patience)
             except LinkLost as lost:
                 answers[name] = lost
         return answers

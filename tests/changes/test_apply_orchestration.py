@@ -22,7 +22,6 @@ from clusterprep.history.runs import Runs
 from clusterprep.model import ChangeRow, EnvValue, Report, VerifyResult
 from clusterprep.model.operations import wire
 from clusterprep.nccl.environment import Environment
-from clusterprep.runtime.deadline import Deadline
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.selection import Selection
 from clusterprep.survey.settings import RunSettings
@@ -103,7 +102,7 @@ def command(tmp_path: Path) -> Callable[..., Command]:
             transports={},
             password=lambda node: None,
             watch=Quiet(),
-            deadline=Deadline(None),
+            deadline=fake.deadline,
             confirm=lambda rows: True,
             applied=AppliedEnvironments(tmp_path),
             runs=Runs(tmp_path),

@@ -61,6 +61,7 @@ class Invocation:
             self.password,
             self.watch,
             self.budget,
+            self.deadline,
         )
 
 

@@ -8,9 +8,10 @@ run_trial    →  Trial         the all-reduce, unless a finding blocks it
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from clusterprep.changes.playbook.steps import Step, fact_names, own_facts
+from clusterprep.checks import Check
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.history.samples import with_earlier
 from clusterprep.jobs.verify.hardware_model import FACTS as MODEL_FACTS
@@ -165,12 +166,19 @@ def _judge(invocation: Invocation, query_plan: QueryPlan, fleet: Fleet) -> tuple
     cached = apply_silences(stored, fleet.inventory, today)
     judged = judge(
         fleet,
-        query_plan.checks,
+        _one_by_one(invocation, query_plan.checks),
         today,
         planned,
         trial_checks,
     )
     return (*judged, *cached)
+
+
+def _one_by_one(invocation: Invocation, checks: Iterable[Check]) -> Iterator[Check]:
+    """Yield the checks. Between two of them the command may be ended."""
+    for check in checks:
+        invocation.deadline.check()
+        yield check
 
 
 # ---------------------------------------------------------------- the all-reduce

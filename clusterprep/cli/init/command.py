@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterprep.cli import options
+from clusterprep.cli.output import print_result, say
 from clusterprep.errors import Refused
 
 if TYPE_CHECKING:
     from clusterprep.cli.init.draft import Draft
     from clusterprep.cli.init.sources import LoginOptions, Source
     from clusterprep.model import Fleet, Node
+    from clusterprep.runtime.deadline import Deadline
 
 DEFAULT = "inventory.yaml"
 SOURCE_OPTIONS = ("--from-ansible", "--from-slurm", "--from-ssh-config")
@@ -81,9 +82,9 @@ def init(**params: Any) -> None:
     from clusterprep.runtime.deadline import Deadline
 
     _refuse_to_overwrite(params)
-    with Deadline(options.seconds(params["timeout"])):
+    with Deadline(options.seconds(params["timeout"])) as deadline:
         source = _source(params)
-        fleet = _look(params, source)
+        fleet = _look(params, source, deadline)
     raise SystemExit(_write(params, source, fleet))
 
 
@@ -124,7 +125,7 @@ def _login_options(params: dict[str, Any]) -> LoginOptions:
     return LoginOptions(**values)
 
 
-def _look(params: dict[str, Any], source: Source) -> Fleet:
+def _look(params: dict[str, Any], source: Source, deadline: Deadline) -> Fleet:
     """Return the facts of the hosts, and tell the user which of them could not be looked at."""
     from clusterprep.cli.init.look import UNKNOWN_KEY, Looker
     from clusterprep.cli.terminal import passphrases, password, progress
@@ -136,6 +137,7 @@ def _look(params: dict[str, Any], source: Source) -> Fleet:
         watch,
         passphrases(),
         _say,
+        deadline,
     )
     nodes = tuple(node for node in source.nodes if node.name not in source.passed_over)
     try:
@@ -154,9 +156,7 @@ def _look(params: dict[str, Any], source: Source) -> Fleet:
 
 
 def _say(text: str) -> None:
-    from clusterprep.reports.plain import clean
-
-    click.echo(f"clusterprep: {clean(text)}", err=True)
+    say(f"clusterprep: {text}")
 
 
 def _write(params: dict[str, Any], source: Source, fleet: Fleet) -> int:
@@ -166,14 +166,14 @@ def _write(params: dict[str, Any], source: Source, fleet: Fleet) -> int:
 
     code = _exit_code(source, fleet)
     if not fleet.reached:
-        click.echo("clusterprep: no host could be looked at, so nothing is written", err=True)
+        _say("no host could be looked at, so nothing is written")
         return code
     now = datetime.now(timezone.utc)
     count = len(fleet.reached)
     by = f"Written by `clusterprep init` on {now:%Y-%m-%d} from what it saw on {count} hosts."
     made = draft(source, fleet, params["cluster"] or _cluster_name(fleet), by)
-    _save(params, document(made.parts), made)
-    return code
+    told = _save(params, document(made.parts), made)
+    return print_result((told,), code)
 
 
 def _exit_code(source: Source, fleet: Fleet) -> int:
@@ -207,12 +207,14 @@ def _refuse_to_overwrite(params: dict[str, Any]) -> None:
     )
 
 
-def _save(params: dict[str, Any], text: str, made: Draft) -> None:
-    """Write the inventory; the file appears only after it was read as every command reads it."""
+def _save(params: dict[str, Any], text: str, made: Draft) -> str:
+    """Write the inventory and return what to print: a sentence, or for `-` the inventory.
+
+    The file appears only after it was read as every command reads it.
+    """
     target = params["output"]
     if target == "-":
-        sys.stdout.write(text)
-        return
+        return text
     fresh = Path(f"{target}.new-{os.getpid()}")
     try:
         fresh.write_text(text, encoding="utf-8")
@@ -232,9 +234,9 @@ def _save(params: dict[str, Any], text: str, made: Draft) -> None:
     finally:
         fresh.unlink(missing_ok=True)
     left_out = f", {len(made.left_out)} left out" if made.left_out else ""
-    click.echo(
+    return (
         f"{target}: {len(made.nodes)} nodes{left_out}. "
-        f"Look it through, then: clusterprep check {target}"
+        f"Look it through, then: clusterprep check {target}\n"
     )
 
 

@@ -1,0 +1,77 @@
+"""Write results to stdout and sentences to stderr, of which either may be full, closed or gone.
+
+The exit code is that of the command, whoever reads its words: a reader that has enough is no
+failure (`check … | head`), and a full disk is said, in words and as a code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Iterable
+
+from clusterprep.cli.exit_codes import OK, UNKNOWN
+from clusterprep.errors import InputError
+from clusterprep.runtime.deadline import conclude
+
+# Exit codes by format if a run succeeded and its result could not be written; else that of
+# InputError. Nagios takes every code but its own for an outage.
+UNWRITTEN = {"nagios": UNKNOWN}
+
+
+def print_result(pieces: Iterable[str], code: int, fmt: str = "") -> int:
+    """Write the result of a command to stdout and return the exit code.
+
+    That is `code`, unless the command succeeded and its result is lost.
+    """
+    conclude()
+    problem = write_stdout(pieces)
+    if not problem:
+        return code
+    say(f"clusterprep: stdout cannot be written: {problem}")
+    return unwritten_code(code, fmt)
+
+
+def write_stdout(pieces: Iterable[str]) -> str:
+    """Write to stdout; return why that failed, or nothing. A reader that has left is no failure."""
+    if sys.stdout is None:
+        return os.strerror(errno.EBADF)
+    try:
+        sys.stdout.writelines(pieces)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_stdout()
+    except OSError as error:
+        _discard_stdout()
+        return error.strerror or str(error)
+    return ""
+
+
+def unwritten_code(code: int, fmt: str) -> int:
+    """Return the exit code of a command whose result is lost; a failure keeps its own."""
+    return UNWRITTEN.get(fmt, InputError.code) if code == OK else code
+
+
+def say(text: str) -> None:
+    """Write lines to stderr without control characters, as they may quote nodes and files.
+
+    A stderr that is closed or full is no error: the exit code still tells.
+    """
+    from clusterprep.reports.plain import clean
+    from clusterprep.reports.progress import READER_GONE, encodable
+
+    if sys.stderr is None:
+        return
+    with contextlib.suppress(*READER_GONE):
+        for line in text.splitlines():
+            sys.stderr.write(f"{encodable(sys.stderr, clean(line))}\n")
+        sys.stderr.flush()
+
+
+def _discard_stdout() -> None:
+    """Have nothing written there any more: what is in its buffer could not be either."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
