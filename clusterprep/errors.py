@@ -82,9 +82,10 @@ class ClusterprepError(Exception):
         super().__init__(message)
         self.message = message
 
-    def extended(self: Error, addition: str) -> Error:
+    def extended(self: Error, addition: str, code: int | None = None) -> Error:
         """Return a copy of this error with `addition` at the end of its message.
 
+        With `code` the command ends with that one.
         `str(copy)` and `copy.message` agree, and all other attributes are those of this error.
         Subclasses have constructors of their own, so the copy is made without calling one.
         """
@@ -93,6 +94,8 @@ class ClusterprepError(Exception):
         copy.__dict__.update(self.__dict__)
         copy.message = self.message + addition
         copy.args = (copy.message,)
+        if code is not None:
+            copy.code = code
         return copy
 
 

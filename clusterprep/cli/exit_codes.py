@@ -80,6 +80,14 @@ def gaps_code(gaps: Mapping[str, Gap]) -> int:
     return UNKNOWN
 
 
+def undone_code(code: int) -> int:
+    """Return the code of a run that an error ended after it had written, and that was undone.
+
+    A time limit or a lost node then has made a change fail, which outranks what is unknown.
+    """
+    return FAILED if code == UNKNOWN else code
+
+
 def stored_code(rows: Iterable[ChangeRow]) -> int:
     """Return 1 if a node could not store its findings, as for every change that failed."""
     for row in rows:

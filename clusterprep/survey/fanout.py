@@ -21,7 +21,6 @@ paramiko reads a packet in pieces from a stream that may block between any two o
 from __future__ import annotations
 
 import contextlib
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,6 +34,7 @@ from clusterprep.remote.transports.link import Frame, Link, Password, open_link
 from clusterprep.runtime.budget import Budget
 from clusterprep.runtime.clock import running_seconds
 from clusterprep.runtime.deadline import Deadline
+from clusterprep.survey import open_files
 from clusterprep.survey.clock_sync import PINGS, ROUNDS, best_clock, is_coarse, refine_clocks
 from clusterprep.survey.queries import Queries, QueryPlan, Sheet
 from clusterprep.survey.reads import ask_reads, look_request
@@ -43,7 +43,6 @@ from clusterprep.survey.worker_pool import WorkerPool
 SILENT_LIMIT = 1.0  # seconds until a node that has sent nothing no longer occupies a slot
 LOOK_INTERVAL = 0.1  # seconds between two looks at whether the command is to end
 CLOSING_LIMIT = 1.0  # seconds for ending the agents of a command that was told to end
-SPARE_FILES = 256  # open files besides the connections to the nodes
 PULSE_INTERVAL = 5.0  # seconds between signs of life; an agent gives up after 30 s
 LEAST_WAIT = 0.05  # seconds that each answer is waited for, even when the time of all is over
 
@@ -96,7 +95,7 @@ class Fanout:
         # A check on this machine reports the limit of open files, so a local agent must not inherit
         # a raised one.
         if all(node.transport == "ssh" for node in self.inventory.nodes):
-            _raise_open_file_limit(len(self.inventory.nodes) + SPARE_FILES)
+            open_files.raise_limit(len(self.inventory.nodes))
         threading.Thread(target=self._send_pulses, daemon=True).start()
         return self
 
@@ -200,6 +199,8 @@ class Fanout:
             sheets[node.name] = sheet
         self._parts = _agent_parts(plan, sheets.values())
         drops_links = last and "pairs" not in plan.stages
+        nodes = self.inventory.nodes
+        open_files.refuse_too_few(nodes, self._forks if drops_links else len(nodes))
         snapshots: dict[str, NodeSnapshot] = {}
 
         def work(node: Node) -> None:
@@ -227,10 +228,13 @@ class Fanout:
         started = time.monotonic()
         try:
             facts = self._ask_facts(node, plan, queries, sheet)
-        except Unreached as error:
+        except (Unreached, OSError) as error:
             self._forget(node.name)
             seconds = time.monotonic() - started
-            return _lost_snapshot(node, error, seconds)
+            unreached = open_files.own_fault(error) or error
+            if not isinstance(unreached, Unreached):
+                raise
+            return _lost_snapshot(node, unreached, seconds)
         seconds = time.monotonic() - started
         login = self._login_seconds[node.name]
         return NodeSnapshot(
@@ -369,17 +373,6 @@ class Fanout:
             except LinkLost as lost:
                 answers[name] = lost
         return answers
-
-
-def _raise_open_file_limit(count: int) -> None:
-    """Raise the soft limit of open files to `count`, as far as the hard limit allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _agent_parts(plan: QueryPlan, sheets: Iterable[Sheet]) -> tuple[str, ...]:

@@ -68,6 +68,7 @@ WORLDLY = {
     "runtime.budget": "knows when its process was started",
     "runtime.deadline": "watches the clock for the time limit, and has a lock",
     "survey.fanout": "starts threads and watches the clock",
+    "survey.open_files": "counts the open files of this process",
     "survey.worker_pool": "runs work in threads",
     "survey.clock_sync": "reads the clock of this machine",
     "cli.commands.session": "notes when a command began",

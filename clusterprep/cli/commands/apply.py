@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 
 from clusterprep.changes.file_plan import change_rows, nodes_with_resource
-from clusterprep.changes.planner import ChangePlan, predict_changes
+from clusterprep.changes.planner import ChangePlan, predict_changes, users_without_root
 from clusterprep.changes.recovery import Recovery
 from clusterprep.changes.step_runner import StepRunner, roll_back_run
 from clusterprep.changes.transaction import Receipt, Transaction
@@ -184,7 +184,8 @@ def _prepare(
 ) -> Prepared:
     """Finish interrupted runs, then plan against the nodes as they are."""
     recovery = Recovery()
-    if not _is_blocked(invocation, surveyed):
+    lacks_root = users_without_root(surveyed.fleet)
+    if not lacks_root and not _is_blocked(invocation, surveyed):
         recovery = finish_earlier_runs(invocation, fanout, transaction, surveyed.fleet)
     if recovery.runs:
         surveyed = survey_again(invocation, fanout, query_plan, surveyed)
@@ -192,6 +193,7 @@ def _prepare(
     if _needs_environment(invocation):
         environment = render(surveyed.fleet)
     change_plan = predict_changes(surveyed.fleet, invocation.steps, environment)
+    change_plan = change_plan.with_gaps(lacks_root)
     return Prepared(surveyed, recovery, environment, change_plan)
 
 
@@ -300,7 +302,8 @@ def _rolled_back(
     troubles = roll_back_run(transaction, step_runner, invocation.deadline)
     if transaction.rolled_back:
         invocation.applied.forget(invocation.inventory.cluster, invocation.run)
-        error = error.extended("; what had been written was put back on all nodes")
+        code = exit_codes.undone_code(error.code)
+        error = error.extended("; what had been written was put back on all nodes", code)
     for trouble in troubles:
         error = error.extended(f"\n{trouble}")
     return error

@@ -21,6 +21,7 @@ def run(invocation: Invocation) -> Report:
         surveyed = survey(invocation, fanout, query_plan, last=True)
     environment = render(surveyed.fleet)
     change_plan = predict_changes(surveyed.fleet, steps, environment)
+    change_plan = change_plan.with_gaps(change_plan.without_root(surveyed.fleet))
     code = _code(invocation, surveyed, change_plan)
     rows = change_plan.rows()
     return survey_report(

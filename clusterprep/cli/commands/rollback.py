@@ -6,8 +6,9 @@ commit the old files, finalize.
 
 from __future__ import annotations
 
-from clusterprep.changes.file_plan import change_rows
+from clusterprep.changes.file_plan import change_rows, gap_rows
 from clusterprep.changes.file_rollback import last_run, plan_rollback
+from clusterprep.changes.planner import users_without_root
 from clusterprep.changes.recovery import Recovery
 from clusterprep.changes.step_rollback import RememberedRuns, StepRollback
 from clusterprep.changes.transaction import Receipt, Transaction
@@ -16,6 +17,7 @@ from clusterprep.cli.commands.report import survey_report
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import JOURNAL, Survey, plan_survey, survey, survey_again
 from clusterprep.cli.commands.write_stages import finalize, finish_earlier_runs
+from clusterprep.errors import ClusterprepError
 from clusterprep.model import ChangeRow, Report, StepOutcome
 from clusterprep.model.files import FileChange
 from clusterprep.model.nodeset import fold
@@ -69,6 +71,10 @@ def roll_back_changes(invocation: Invocation, fanout: Fanout, query_plan: QueryP
     surveyed = survey(invocation, fanout, query_plan)
     if blocked(surveyed.fleet, surveyed.findings, invocation.settings.partial):
         return _blocked_report(invocation, surveyed)
+    lacks_root = users_without_root(surveyed.fleet)
+    if lacks_root:
+        rows = gap_rows(lacks_root)
+        return survey_report(invocation, exit_codes.FAILED, surveyed, changes=rows)
     transaction = Transaction(fanout, surveyed.fleet, invocation.run)
     transaction.lock()
     recovery = finish_earlier_runs(
@@ -104,12 +110,15 @@ def _roll_back(
     steps.roll_back(force)
     # After a failure the files stay as they are, and the next rollback continues here.
     writes_files = force or not steps.failed
-    receipt = transaction.stage_and_commit(
-        target.files if writes_files else (),
-        invocation.deadline,
-        undoes=target.run,
-        also=steps.nodes if writes_files else (),
-    )
+    try:
+        receipt = transaction.stage_and_commit(
+            target.files if writes_files else (),
+            invocation.deadline,
+            undoes=target.run,
+            also=steps.nodes if writes_files else (),
+        )
+    except ClusterprepError as error:
+        raise _put_back(error, transaction) from error
     if receipt.done and writes_files:
         steps.finish_roll_back()
     return Outcome(
@@ -119,6 +128,17 @@ def _roll_back(
         writes_files,
         recovery,
     )
+
+
+def _put_back(error: ClusterprepError, transaction: Transaction) -> ClusterprepError:
+    """Return the error that ended a rollback, with what became of what it had written."""
+    if not transaction.rolled_back:
+        return error
+    sentence = "; what the rollback had written was put back"
+    lost = transaction.receipt.lost
+    if lost:
+        sentence += f", except on {fold(sorted(lost))}: run rollback again"
+    return error.extended(sentence, exit_codes.undone_code(error.code))
 
 
 def _choose_target(

@@ -92,6 +92,8 @@ def plan_survey(
     names = list(facts)
     if cached:
         names.append(STORED)
+    if settings.command in WRITING_COMMANDS:
+        names.append("ssh.rights")
     if steps:
         names.append("host.machine_id")
         names.extend(fact_names(steps))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import hashlib
 import hmac
 import os
@@ -79,7 +80,9 @@ class KnownHosts:
         try:
             with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:
                 return cls(file, path)
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # the file may well have the key
             return cls((), path)
 
     def lookup(self, name: str) -> tuple[KnownKey, ...]:
