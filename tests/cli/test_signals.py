@@ -7,26 +7,20 @@ event may lead to is said in `judge`, from the bytes and the journal that are fo
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.support.patience import LONG
 from tests.support.signal_points import Moment, Player, Run
 
 OLD, NEW = "old\n", "new\n"
+CHANGES = {"apply": (OLD, NEW), "rollback": (NEW, OLD)}  # by command: before and after it
 LOG = "n1:1:2 [0] ibvwrap.c:160 NCCL WARN Call to ibv_create_qp failed\n"
-EVERY = {"SIGINT": ("SIGINT",), "SIGTERM": ("SIGTERM",), "SIGHUP": ("SIGHUP",)}
 PUT_BACK = "what had been written was put back on all nodes"
-ROLLBACK_PUT_BACK = "what the rollback had written was put back"
 STAYS = "what was written stays on all nodes"
 SHOWN = "when all was done and its result was being shown"
 
@@ -126,34 +120,29 @@ def clean_run(place: Place, command: str) -> Run:
 def judge(place: Place, command: str, clean: Run, done: Run) -> str:
     """Return what is wrong with a run that got a signal, or nothing."""
     content, states = place.bytes_and_states()
-    said = done.err
-    if "Traceback" in said or "a bug in clusterprep" in said + done.out:
+    before, after = CHANGES.get(command, (OLD, OLD))
+    if "Traceback" in done.err or "a bug in clusterprep" in done.err + done.out:
         return "a bug"
     if done.code not in (clean.code, 130):
         return f"exit {done.code}"
-    if "staged" in states or "committed" in states:
+    if {"staged", "committed"} & set(states) or content not in (before, after):
         return f"half done: {states}"
-    before, after = (NEW, OLD) if command == "rollback" else (OLD, NEW)
-    if done.code != 130:
-        changed = command in ("apply", "rollback")
-        return "" if content == (after if changed else OLD) else "ended well without its bytes"
+    if done.code == clean.code:
+        return "" if content == after else "ended well without its bytes"
+    return _untrue(done.err, stays=content != before, was_undone=states[-1:] == ["undone"])
+
+
+def _untrue(said: str, stays: bool, was_undone: bool) -> str:
+    """Return what an interrupted command does not say, or says wrongly."""
     if "interrupted" not in said:
         return "130 without a word"
-    if content == after and command in ("apply", "rollback"):
-        return "" if STAYS in said or SHOWN in said else "its bytes stay, which it does not say"
-    was_written = states[-1:] == ["undone"]
-    if content != before and command == "rollback":
-        return "neither"
-    if command == "apply" and was_written and PUT_BACK not in said and not _only_staged(place):
-        return "put back, which it does not say"
-    if PUT_BACK in said and not was_written:
+    if stays and STAYS not in said and SHOWN not in said:
+        return "its bytes stay, which it does not say"
+    if not stays and STAYS in said:
+        return "says that its bytes stay"
+    if PUT_BACK in said and not was_undone:
         return "says that it was put back"
     return ""
-
-
-def _only_staged(place: Place) -> bool:
-    """Whether the last run was undone before it had been committed."""
-    return True
 
 
 def points(events: int, count: int) -> list[int]:
@@ -190,20 +179,21 @@ KINDS = [
     Moment(0, ("SIGTERM",)),
     Moment(0, ("SIGINT",), ignored=("SIGINT",)),
 ]
+SOME = {"apply": 10, "rollback": 8, "verify": 2}
+MANY = {"verify": 40, "launch": 80}  # a run of theirs takes seconds
 LATE = [Moment(0, ("SIGINT", "SIGINT"), 1.1)]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_signal_at_some_moments_of_every_command(place: Place, command: str) -> None:
-    count = 12 if command in ("apply", "rollback") else 4
-    assert wrong(place, command, count, KINDS) == []
+    assert wrong(place, command, SOME.get(command, 3), KINDS) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join((*kind.signals, *kind.ignored)))
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_signal_at_two_hundred_moments(place: Place, command: str, kind: Moment) -> None:
-    assert wrong(place, command, 200, [kind]) == []
+    assert wrong(place, command, MANY.get(command, 200), [kind]) == []
 
 
 @pytest.mark.slow

@@ -250,6 +250,7 @@ class FakeAgents:
         self.faults: dict[tuple[str, str], Fault] = {}
         self.unreachable: set[str] = set()
         self.deadline = Deadline()
+        self.rights = Rights(0, "root")
         self.interrupt_during: str | None = None  # a signal comes once nodes have done this
         self.before_second_survey: Callable[[], None] = lambda: None
         self.surveys = 0
@@ -349,7 +350,7 @@ class FakeAgents:
             for run, manifest in fake.runs.items()
         ]
         facts["state.journal"] = Journal(tuple(entries), fake.locked_by)
-        facts["ssh.rights"] = Rights(0, "root")
+        facts["ssh.rights"] = self.rights
         facts[SWITCH.name] = fake.switch
         for fact in plan.facts:
             kind, _, path = fact.name.partition(":")

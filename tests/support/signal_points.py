@@ -1,9 +1,11 @@
 """Run commands in forked processes, and send them signals at one event of their run.
 
     python -m tests.support.signal_points
+    python -m tests.support.signal_points FOLDER MOMENT WORD…
 
-reads one request as a JSON object per line and answers with one: the exit code, stdout, stderr and
-the number of events. An event is a call of a Python function in the thread that runs the command,
+The second form runs one command in this process, with a moment given as JSON. The first one reads
+one request as a JSON object per line and answers with one: the exit code, stdout, stderr and the
+number of events. An event is a call of a Python function in the thread that runs the command,
 so the moments of a run are counted and do not depend on how busy the machine is. The process that
 forks has imported what commands need, which makes a run cheap.
 """
@@ -188,5 +190,17 @@ class _Counter:
         time.sleep(NOTED)
 
 
+def run_once(folder: str, moment: str, *words: str) -> None:
+    """Run one command here. The number of its events is in FOLDER/events."""
+    sys.argv = ["clusterprep", *words]
+    from clusterprep.__main__ import main
+
+    _Counter(Path(folder), Moment(**json.loads(moment))).start()
+    main()
+
+
 if __name__ == "__main__":
-    serve()
+    if sys.argv[1:]:
+        run_once(*sys.argv[1:])
+    else:
+        serve()
