@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 import click
 
 from clusterprep.cli.exit_codes import INTERNAL_ERROR, OK, UNKNOWN
-from clusterprep.cli.output import print_result, say, unwritten_code, write_stdout
+from clusterprep.cli.output import print_last, say, unwritten_code, write_stdout
 from clusterprep.errors import ClusterprepError, InputError, Interrupted, Refused
+from clusterprep.runtime.deadline import conclude
 from clusterprep.runtime.signals import SignalPipe
 from clusterprep.runtime.supervisor import Supervisor
 
@@ -79,12 +80,14 @@ def ending(command: Callable[[], object], arguments: Sequence[str], name: str) -
     try:
         command()
     except click.exceptions.Exit as leaving:
-        return print_result((), leaving.exit_code)
+        return leaving.exit_code
     except click.ClickException as error:
+        conclude()
         return _print_error(InputError.of(error.format_message()), arguments, name, error)
     except click.Abort:  # a question to the user has no answer
         return _print_error(Interrupted("interrupted"), arguments, name)
     except ClusterprepError as error:
+        conclude()
         return _print_error(error, arguments, name)
     except SystemExit as leaving:
         # click ends with 1 when the reader of a help text has left, which is no failure.
@@ -149,7 +152,7 @@ def _print_report(error: ClusterprepError, name: str, fmt: str) -> int:
 
     report = error_report(error, name)
     code = exit_code(report, fmt)
-    return print_result((render(report, fmt),), code, fmt)
+    return print_last((render(report, fmt),), code, fmt)
 
 
 def _machine_format(arguments: Sequence[str]) -> str:
@@ -203,7 +206,7 @@ def _log_bug(error: Exception, arguments: Sequence[str]) -> int:
         say(f"clusterprep: a bug in clusterprep ({summary}); details are in {log}")
     if _machine_format(arguments) != "nagios":
         return INTERNAL_ERROR
-    return print_result(("CLUSTERPREP UNKNOWN - a bug in clusterprep\n",), UNKNOWN)
+    return print_last(("CLUSTERPREP UNKNOWN - a bug in clusterprep\n",), UNKNOWN)
 
 
 def _write_private(path: str, text: str) -> None:

@@ -456,10 +456,10 @@ def _limited(
     from clusterprep.inventory.limit import limit_to, limit_to_failed
 
     limited = inventory
-    if params.get("limit"):
+    if params.get("limit") is not None:  # an empty one is a mistake, and not all nodes
         limited = limit_to(inventory, params["limit"])
     run = params.get("retry_failed")
-    if run:
+    if run is not None:
         from clusterprep.history.recall import failed_in
 
         failed = failed_in(applied, runs, inventory.cluster, run)

@@ -27,6 +27,11 @@ def print_result(pieces: Iterable[str], code: int, fmt: str = "") -> int:
     That is `code`, unless the command succeeded and its result is lost.
     """
     conclude()
+    return print_last(pieces, code, fmt)
+
+
+def print_last(pieces: Iterable[str], code: int, fmt: str = "") -> int:
+    """Do the same for a command that has ended, or that the main thread has left."""
     problem = write_stdout(pieces)
     if not problem:
         return code
