@@ -21,7 +21,8 @@ SPARE = 256  # open files besides the connections, as far as the hard limit allo
 # known_hosts of the logins that are under way.
 LEAST_SPARE = 32
 FEW = 4  # free ones with which no login can be done
-OF_LOCAL = 3  # pipes of an agent on this machine
+# Open files of one node: an agent on this machine has three pipes, and one srun carries all nodes.
+OF_NODE = {"ssh": 1, "local": 3, "slurm": 0}
 
 
 def raise_limit(count: int) -> None:
@@ -39,7 +40,7 @@ def raise_limit(count: int) -> None:
 
 def refuse_too_few(nodes: Iterable[Node], most_at_once: int) -> None:
     """Raise InputError if so many connections at once would need more files than may be open."""
-    sizes = sorted((OF_LOCAL if node.transport == "local" else 1 for node in nodes), reverse=True)
+    sizes = sorted((OF_NODE[node.transport] for node in nodes), reverse=True)
     needed = sum(sizes[:most_at_once]) + LEAST_SPARE
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or needed <= soft:
