@@ -20,9 +20,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from clusterprep.errors import ClusterprepError, OutOfTime
-from clusterprep.runtime.budget import Budget
+
+if TYPE_CHECKING:  # `--help` imports this module and no budget
+    from clusterprep.runtime.budget import Budget
 
 # Seconds that all nodes together have for their answers once the user has asked a second time.
 HURRIED = 5.0

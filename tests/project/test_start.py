@@ -103,9 +103,12 @@ def test_help_imports_click_and_nothing_heavy(words: tuple[str, ...]) -> None:
             "cli.init.command",
             "cli.main",
             "cli.options",
+            "cli.output",
             "errors",
             "runtime",
+            "runtime.deadline",
             "runtime.signals",
+            "runtime.supervisor",
         }
     )
 
