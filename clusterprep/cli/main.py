@@ -264,6 +264,7 @@ def _run(command: str, params: dict[str, Any]) -> None:
     from clusterprep.runtime.deadline import Deadline
 
     _check_formats(params)
+    options.refuse_empty(params)
     budget = budget_of(options.seconds(params.get("budget"), "--budget"))
     timeout = options.seconds(params.get("timeout"))
     with Deadline.of(timeout, budget) as deadline:
@@ -456,10 +457,10 @@ def _limited(
     from clusterprep.inventory.limit import limit_to, limit_to_failed
 
     limited = inventory
-    if params.get("limit") is not None:  # an empty one is a mistake, and not all nodes
+    if params.get("limit"):
         limited = limit_to(inventory, params["limit"])
     run = params.get("retry_failed")
-    if run is not None:
+    if run:
         from clusterprep.history.recall import failed_in
 
         failed = failed_in(applied, runs, inventory.cluster, run)

@@ -207,6 +207,27 @@ def test_a_limit_to_no_node_is_an_error_of_usage(
     assert "clusterprep: " in err
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("rollback", "--run"),
+        ("apply", "--retry-failed"),
+        ("apply", "--tags"),
+        ("plan", "--tags"),
+        ("env", "--from-run"),
+        ("env", "--node"),
+        ("env", "--target"),
+    ],
+)
+def test_an_empty_text_does_not_mean_everything(
+    ports: Ports, state: Path, capsys: pytest.CaptureFixture[str], words: str, option: str
+) -> None:
+    path = inventory(state, ports.ports["closed"], 1)
+    code, out, err = asked(capsys, words, path, option, "")
+    assert (code, out) == (2, "")
+    assert err == f"clusterprep: {option}: it is empty; leave it out to mean everything\n"
+
+
 @pytest.mark.parametrize("words", ["check", "plan", "apply", "rollback", "verify", "env", "launch"])
 @pytest.mark.parametrize(
     "text", ["nodes: []\n", "{}\n", "", "nodes: [{name: n1}]\ngroups: {g: {nodes: ''}}\n"]

@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import termios
@@ -186,6 +187,35 @@ def test_a_signal_before_signals_are_taken_leaves_no_traceback() -> None:
     argv = [sys.executable, "-c", early, "check", "--local", str(int(signal.SIGINT))]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("command", ["check", "plan", "apply", "rollback", "verify", "env"])
+def test_nodes_that_are_silent_hold_up_no_interruption(tmp_path: Path, command: str) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1]
+        inventory = tmp_path / "silent.yaml"
+        inventory.write_text(
+            f"nodes: [{{name: n1, address: 127.0.0.1}}]\n"
+            f"ssh: {{port: {port}, connect_timeout: 60}}\n"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-m", "clusterprep", command, str(inventory)],
+            env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with killed_on_failure(process):
+            connection, _ = silent.accept()
+            process.send_signal(signal.SIGINT)
+            began = time.monotonic()
+            out, err = process.communicate(timeout=LONG)
+        connection.close()
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == "clusterprep: interrupted by SIGINT"
+    assert time.monotonic() - began < LONG / 4
 
 
 def test_a_password_that_is_asked_for_can_be_interrupted_and_the_terminal_shows_again(
