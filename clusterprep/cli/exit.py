@@ -82,12 +82,12 @@ def ending(command: Callable[[], object], arguments: Sequence[str], name: str) -
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except click.ClickException as error:
-        conclude()
+        conclude(failed=True)
         return _print_error(InputError.of(error.format_message()), arguments, name, error)
     except click.Abort:  # a question to the user has no answer
         return _print_error(Interrupted("interrupted"), arguments, name)
     except ClusterprepError as error:
-        conclude()
+        conclude(failed=True)
         return _print_error(error, arguments, name)
     except SystemExit as leaving:
         # click ends with 1 when the reader of a help text has left, which is no failure.

@@ -58,8 +58,8 @@ class Deadline:
         self._before = COMMAND.begin(self)
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        COMMAND.end(self._before)
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        COMMAND.end(self._before, failed=kind is not None and issubclass(kind, Exception))
 
     @classmethod
     def of(cls, seconds: float | None, budget: Budget | None) -> Deadline:
@@ -146,6 +146,7 @@ class Command:
         self.deadline: Deadline | None = None
         self.asking = False  # the user, so that the thread of the command cannot look
         self.concluding_since: float | None = None
+        self.failed = False  # an error has ended it, and its result is that error
         self.abandoned = False
         self.on_change: Callable[[], None] = lambda: None
 
@@ -157,10 +158,11 @@ class Command:
         self.on_change()
         return before
 
-    def end(self, before: Deadline | None) -> None:
+    def end(self, before: Deadline | None, failed: bool) -> None:
         """Note the end of the deadline that counts. After the last one the rest is for telling."""
         with self.going_on():
             self.deadline = before
+            self.failed = self.failed or failed
             if before is None:
                 self.concluding_since = time.monotonic()
         self.on_change()
@@ -185,9 +187,9 @@ class Command:
 COMMAND = Command()
 
 
-def conclude() -> None:
-    """Note that the command has done its work, and only shows or writes down the result."""
-    COMMAND.end(None)
+def conclude(failed: bool = False) -> None:
+    """Note that the command has ended, and only shows or writes down the result."""
+    COMMAND.end(None, failed)
 
 
 @contextmanager

@@ -32,6 +32,10 @@ UNSETTLED = (
     "next apply finishes that"
 )
 
+UNSHOWN = ", when all was done and its result was being shown"
+UNTOLD = ", while the command was telling which error had ended it"
+BROKEN = 70  # the exit code of a command whose thread ended without one, which is a bug of ours
+
 GiveUp = Callable[[ClusterprepError, bool], int]
 
 
@@ -61,7 +65,7 @@ class Supervisor:
             left_with = None if self._code is not None else self._leave()
             if left_with is not None:
                 return self._give_up(left_with, COMMAND.concluding_since is not None)
-        return 70 if self._code is None else self._code
+        return BROKEN if self._code is None else self._code
 
     def _run(self, command: Callable[[], int]) -> None:
         try:
@@ -111,7 +115,7 @@ class Supervisor:
             return None
         if time.monotonic() - max(since, self._interrupted_at) <= GRACE:
             return None
-        return self._interruption.extended(", when all was done and its result was being shown")
+        return self._interruption.extended(UNTOLD if COMMAND.failed else UNSHOWN)
 
     def _unfinished(self, deadline: Deadline) -> ClusterprepError | None:
         """Return the error if a command that is to end may be left where it is."""

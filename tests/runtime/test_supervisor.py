@@ -156,6 +156,18 @@ def test_a_result_that_is_not_taken_is_left() -> None:
     assert (code, said) == (130, [f"left: interrupted by SIGINT{shown}"])
 
 
+def test_an_error_that_is_not_taken_is_not_called_done() -> None:
+    lines = [
+        "try:",
+        "    with Deadline() as d: raise ClusterprepError('no')",
+        "except ClusterprepError: pass",
+        "say('up'); time.sleep(600)",
+    ]
+    code, said, _ = told(lines, signal.SIGINT)
+    untold = ", while the command was telling which error had ended it (shown)"
+    assert (code, said) == (130, [f"left: interrupted by SIGINT{untold}"])
+
+
 # ---------------------------------------------------------------- the command line
 
 # Sends a signal when `click` is looked for, which is early: before a line of the command has run.
