@@ -142,11 +142,6 @@ class OutOfTime(ClusterprepError):
     code = 3
 
 
-# Errors that end the whole command, at any point of its main thread. A handler of all exceptions
-# is there for one failure in one place, and must let these through.
-ENDINGS = (Interrupted, OutOfTime)
-
-
 class NotKnown(ClusterprepError):
     """What the command was to show could not be determined."""
 

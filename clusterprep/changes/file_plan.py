@@ -19,7 +19,15 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 # Reasons that are obstacles on the node, which people have to remove; all others mean that a state
 # could not be determined. "cannot" is the word for an obstacle that has none of its own.
 _OBSTACLES = frozenset(
-    {"not_a_file", "not_ours", "no_such_key", "fixed", "no_such_user", "broken_block", "cannot"}
+    {
+        "not_a_file",
+        "not_ours",
+        "no_such_key",
+        "fixed",
+        "no_such_user",
+        "broken_block",
+        "cannot",
+    }
 )
 
 
@@ -241,16 +249,19 @@ def change_rows(
 
 
 def gap_rows(gaps: Mapping[str, Gap]) -> tuple[ChangeRow, ...]:
-    """Return one row for each node that cannot be planned, with the reason."""
-    rows = []
+    """Return one row for all nodes that cannot be planned for the same reason."""
+    nodes_by_reason: dict[tuple[str, str], list[str]] = {}
     for node, gap in gaps.items():
+        nodes_by_reason.setdefault((gap.resource, str(gap)), []).append(node)
+    rows = []
+    for (resource, detail), nodes in nodes_by_reason.items():
         row = ChangeRow(
-            (node,),
-            gap.resource,
+            tuple(nodes),
+            resource,
             "",
             "none",
             "not-started",
-            detail=str(gap),
+            detail=detail,
         )
         rows.append(row)
     return tuple(rows)

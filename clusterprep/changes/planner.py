@@ -26,11 +26,17 @@ from clusterprep.changes.file_plan import (
 )
 from clusterprep.changes.playbook.steps import Owners, Step, resource_fact_names
 from clusterprep.changes.resources import PlanContext, StepResource
+from clusterprep.facts.account import Rights
 from clusterprep.model import Absent, ChangeRow, Fleet, Node, StepOutcome
 from clusterprep.model.files import FileChange, FileState
 from clusterprep.model.operations import StepAction, Write
 from clusterprep.nccl.environment import Environment
 from clusterprep.runtime.lazy_dataclass import dataclass
+
+_NEEDS_ROOT = (
+    "writing needs root on the node, and {user} is not: add -b (--become, sudo on the nodes), "
+    "or log in as root"
+)
 
 Key = tuple[int, str, str]  # the place of a step in the playbook, a node, a target
 Results = Mapping[Key, tuple[StepOutcome, str]]  # what became of a step action, and why
@@ -117,6 +123,31 @@ class ChangePlan:
         for name in self.nodes:
             outcomes[name] = "not-started"
         return self.rows(outcomes, details)
+
+    def with_gaps(self, gaps: Mapping[str, Gap]) -> ChangePlan:
+        """Return the same with further nodes on which it cannot be done."""
+        return replace(self, gaps={**gaps, **self.gaps}) if gaps else self
+
+    def without_root(self, fleet: Fleet) -> dict[str, Gap]:
+        """Return the nodes with pending changes whose login user may not write there, and why."""
+        pending = {change.node for change in self.files if change.action != "none"}
+        pending.update(self.nodes)
+        lacking = users_without_root(fleet)
+        return {name: lacking[name] for name in lacking if name in pending}
+
+
+def users_without_root(fleet: Fleet) -> dict[str, Gap]:
+    """Return the nodes on which nothing can be written, because the login user is not root.
+
+    With `root:` a tree of the user's own may be written to, which its agent finds out. A node that
+    does not tell who the user is is left to its agent as well.
+    """
+    gaps: dict[str, Gap] = {}
+    for node in fleet.reached:
+        rights = fleet.fact(node.name, "ssh.rights")
+        if node.root == "/" and isinstance(rights, Rights) and rights.uid != 0:
+            gaps[node.name] = Gap("state", Absent("cannot", _NEEDS_ROOT.format(user=rights.user)))
+    return gaps
 
 
 def predict_changes(fleet: Fleet, steps: Sequence[Step], environment: Environment) -> ChangePlan:

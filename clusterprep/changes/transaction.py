@@ -187,6 +187,7 @@ class Transaction:
                 self.roll_back()
                 self._mark(by_node, failed, "not-started")
                 return self.receipt
+            deadline.check()
             # Between the first commit and the last one no signal may end the command.
             with deadline.shield():
                 self._commit(by_node)

@@ -2,18 +2,74 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 
 from clusterprep.cli.exit_codes import INTERNAL_ERROR, OK, UNKNOWN
-from clusterprep.cli.output import say, write_stdout
+from clusterprep.cli.output import print_last, say, unwritten_code, write_stdout
 from clusterprep.errors import ClusterprepError, InputError, Interrupted, Refused
+from clusterprep.runtime.deadline import conclude
+from clusterprep.runtime.signals import SignalPipe
+from clusterprep.runtime.supervisor import Supervisor
 
 FORMAT = "--format"
+LEAVING_LIMIT = 1.0  # seconds for telling that a command was left; nobody may read what it says
+
+
+def run_supervised(pipe: SignalPipe, arguments: Sequence[str], command: Callable[[], int]) -> None:
+    """Run a command line in a thread and exit with its code."""
+    restore_terminal = _terminal_restorer()
+
+    def give_up(error: ClusterprepError, shown: bool) -> int:
+        # What is left may be printing: its lock is held, and a second report would follow half of
+        # the first one.
+        told = () if shown else arguments
+        codes = [error.code]
+        telling = threading.Thread(
+            target=lambda: codes.append(_print_error(error, told, command_of(arguments))),
+            daemon=True,
+        )
+        telling.start()
+        telling.join(LEAVING_LIMIT)
+        restore_terminal()
+        os._exit(codes[-1])
+
+    code = Supervisor(pipe, give_up).run(command)
+    restore_terminal()
+    leave(code)
+
+
+def command_of(arguments: Sequence[str]) -> str:
+    """Return the name of the command as far as it is known without a parser."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0]
+    return "clusterprep"
+
+
+def _terminal_restorer() -> Callable[[], None]:
+    """Return a function that has the terminal show again what is typed.
+
+    A command may be left while it asks for a password.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        return lambda: None
+    import termios
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def restore() -> None:
+        with contextlib.suppress(OSError, termios.error):
+            if termios.tcgetattr(descriptor) != before:
+                termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+    return restore
 
 
 def ending(command: Callable[[], object], arguments: Sequence[str], name: str) -> int:
@@ -21,23 +77,37 @@ def ending(command: Callable[[], object], arguments: Sequence[str], name: str) -
 
     `arguments` are those of the command line, `name` the command among them.
     """
+    stdout = sys.stdout
     try:
         command()
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except click.ClickException as error:
+        conclude(failed=True)
         return _print_error(InputError.of(error.format_message()), arguments, name, error)
-    except (click.Abort, KeyboardInterrupt):
+    except click.Abort:  # a question to the user has no answer
         return _print_error(Interrupted("interrupted"), arguments, name)
     except ClusterprepError as error:
+        conclude(failed=True)
         return _print_error(error, arguments, name)
     except SystemExit as leaving:
-        return int(leaving.code or OK)
-    except BrokenPipeError:
-        sys.stdout = None
+        # click ends with 1 when the reader of a help text has left, which is no failure.
+        return OK if sys.stdout is not stdout else int(leaving.code or OK)
     except Exception as error:  # noqa: BLE001 - the user gets one line, the log the rest
-        return _log_bug(error, arguments)
+        return _unexpected(error, arguments)
     return OK
+
+
+def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
+    """Tell of a stdout that cannot be written, or of a bug; return the exit code.
+
+    click writes help texts by itself, and what it could not write is still in the buffer.
+    """
+    problem = write_stdout(()) if isinstance(error, OSError) else ""
+    if not problem:
+        return _log_bug(error, arguments)
+    say(f"clusterprep: stdout cannot be written: {problem}")
+    return unwritten_code(OK, "")
 
 
 def leave(code: int) -> None:
@@ -83,8 +153,7 @@ def _print_report(error: ClusterprepError, name: str, fmt: str) -> int:
 
     report = error_report(error, name)
     code = exit_code(report, fmt)
-    write_stdout((render(report, fmt),))
-    return code
+    return print_last((render(report, fmt),), code, fmt)
 
 
 def _machine_format(arguments: Sequence[str]) -> str:
@@ -138,8 +207,7 @@ def _log_bug(error: Exception, arguments: Sequence[str]) -> int:
         say(f"clusterprep: a bug in clusterprep ({summary}); details are in {log}")
     if _machine_format(arguments) != "nagios":
         return INTERNAL_ERROR
-    write_stdout(("CLUSTERPREP UNKNOWN - a bug in clusterprep\n",))
-    return UNKNOWN
+    return print_last(("CLUSTERPREP UNKNOWN - a bug in clusterprep\n",), UNKNOWN)
 
 
 def _write_private(path: str, text: str) -> None:

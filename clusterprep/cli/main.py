@@ -16,11 +16,13 @@ import click
 
 from clusterprep import __version__
 from clusterprep.cli import options
-from clusterprep.cli.exit import ending, leave
+from clusterprep.cli.exit import ending, run_supervised
+from clusterprep.cli.exit_codes import OK
 from clusterprep.cli.history import compare, history, report
 from clusterprep.cli.init.command import init
-from clusterprep.cli.output import say, say_line, show_text, write_stdout
+from clusterprep.cli.output import print_result, say, say_line, shown_text
 from clusterprep.errors import ClusterprepError
+from clusterprep.runtime.signals import SignalPipe
 
 if TYPE_CHECKING:
     from clusterprep.cli.commands.session import Invocation
@@ -238,7 +240,7 @@ def explain(topic: str) -> None:
     """What a check, a variable or a cause means, why it matters, how to fix it."""
     from clusterprep.cli.commands.explain import page
 
-    write_stdout((page(topic), "\n"))
+    raise SystemExit(print_result((page(topic), "\n"), OK))
 
 
 @cli.command()
@@ -264,6 +266,7 @@ def _run(command: str, params: dict[str, Any]) -> None:
     from clusterprep.runtime.deadline import Deadline
 
     _check_formats(params)
+    options.refuse_empty(params)
     budget = budget_of(options.seconds(params.get("budget"), "--budget"))
     timeout = options.seconds(params.get("timeout"))
     with Deadline.of(timeout, budget) as deadline:
@@ -357,8 +360,8 @@ def _environment(invocation: Invocation, params: dict[str, Any]) -> Report:
     else:
         report, environment = env.run(invocation)
     if target:
-        show_text(pages.target_text(inventory, environment, target, node))
-        raise SystemExit(report.code)
+        text = shown_text(pages.target_text(inventory, environment, target, node))
+        raise SystemExit(print_result((text,), report.code))
     return pages.limited_to_node(report, node) if node else report
 
 
@@ -370,8 +373,7 @@ def _launch(invocation: Invocation, params: dict[str, Any]) -> Report:
     request = arguments.launch_request(params)
     if params["form"]:
         code, text = launch.print_launch(invocation, request, params["form"])
-        show_text(text)
-        raise SystemExit(code)
+        raise SystemExit(print_result((shown_text(text),), code))
     screen = arguments.launch_screen(params, invocation.run, say_line)
     return launch.run(invocation, request, screen)
 
@@ -495,14 +497,19 @@ def _finish(report: Report, params: dict[str, Any]) -> NoReturn:
 # ---------------------------------------------------------------- exiting
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with its code."""
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line in this thread and return its exit code."""
     gc.set_threshold(*CYCLES)
-    arguments = list(sys.argv[1:] if argv is None else argv)
     commands = [argument for argument in arguments if argument in cli.commands]
     command = commands[0] if commands else "clusterprep"
 
-    def run() -> None:
-        cli.main(args=arguments, prog_name="clusterprep", standalone_mode=False)
+    def invoke() -> None:
+        cli.main(args=list(arguments), prog_name="clusterprep", standalone_mode=False)
 
-    leave(ending(run, arguments, command))
+    return ending(invoke, arguments, command)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    run_supervised(SignalPipe(), arguments, lambda: run(arguments))

@@ -177,6 +177,25 @@ def refuse_mix(params: dict[str, Any]) -> None:
         raise click.UsageError("--deep asks what --budget has no time for; give one of them")
 
 
+# Options that narrow down what a command works on, by their parameters.
+_NARROWING = {
+    "limit": "--limit",
+    "tags": "--tags",
+    "retry_failed": "--retry-failed",
+    "undo": "--run",
+    "from_run": "--from-run",
+    "node": "--node",
+    "target": "--target",
+}
+
+
+def refuse_empty(params: dict[str, Any]) -> None:
+    """Raise InputError for an empty text that would mean everything, such as `--limit "$NODES"`."""
+    for parameter, key in _NARROWING.items():
+        if params.get(parameter) == "":
+            raise InputError.of("it is empty; leave it out to mean everything", key=key)
+
+
 def seconds(text: str | None, key: str = "--timeout") -> float | None:
     """Return a limit in seconds. Raises InputError, which names the option `key`."""
     if text is None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from clusterprep.cli.output import say, write_stdout
+from clusterprep.cli.output import print_result, say, unwritten_code
 from clusterprep.errors import InputError
+from clusterprep.runtime.deadline import asking, conclude
 
 if TYPE_CHECKING:
     from clusterprep.model import ChangeRow, Node
@@ -23,9 +24,6 @@ LONGEST = 1024  # bytes of a line with a secret
 # Bytes of a password: SUDO_CONV_REPL_MAX of sudo before 1.8.28. The rest of a longer one would
 # become input of the command.
 MOST_OF_SUDO = 255
-# Exit codes by format if a run succeeded and its files could not be written; else that of
-# InputError.
-UNWRITTEN = {"nagios": 3}
 
 
 # ---------------------------------------------------------------- secrets
@@ -41,7 +39,8 @@ def password(params: Mapping[str, Any]) -> Callable[[Node], SudoPassword | None]
 
     text = take_secret(PASSWORD)
     if params.get("ask_become_pass"):
-        text = click.prompt("sudo password", hide_input=True, err=True)
+        with asking():
+            text = click.prompt("sudo password", hide_input=True, err=True)
     size = len(text.encode("utf-8", "surrogateescape"))
     if size > MOST_OF_SUDO:
         raise InputError.of(
@@ -144,7 +143,8 @@ def confirm(rows: Sequence[ChangeRow]) -> bool:
         say(f"{row.action} {row.target} on {names}")
         # Line by line: the difference has lines of a node, which the user is about to approve.
         say(row.diff)
-    return click.confirm("Write this?", err=True)
+    with asking():
+        return click.confirm("Write this?", err=True)
 
 
 def progress(params: Mapping[str, Any]) -> Any:
@@ -166,10 +166,11 @@ def show(params: Mapping[str, Any], code: int, render: Callable[..., Iterable[st
     verbose = params["verbose"]
     if params.get("diff"):
         verbose = max(verbose, 1)
+    conclude()
     problems = _write_files(params["output"], render, verbose)
-    is_terminal = sys.stdout.isatty()
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else 80
-    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
     color = is_terminal and _wants_color(params)
     ascii_only = encoding != "utf8"
     pieces = render(
@@ -179,11 +180,11 @@ def show(params: Mapping[str, Any], code: int, render: Callable[..., Iterable[st
         width=width,
         ascii_only=ascii_only,
     )
-    write_stdout(pieces)
+    code = print_result(pieces, code, params["fmt"])
     for problem in problems:
         say(f"clusterprep: {problem}")
-    if code == 0 and problems:
-        code = UNWRITTEN.get(params["fmt"], InputError.code)
+    if problems:
+        code = unwritten_code(code, params["fmt"])
     raise SystemExit(code)
 
 

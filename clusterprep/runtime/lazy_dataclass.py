@@ -64,7 +64,7 @@ def _make(cls: Any, frozen: bool) -> None:
                 made = dataclasses.dataclass(frozen=frozen, init=False)(cls)
                 made.__init__ = _constructor(made)
             except BaseException:
-                # After a signal, a class that is built in part could not be used or built again.
+                # Without memory, say. A class built in part could not be used or built again.
                 _restore(cls, before)
                 raise
 

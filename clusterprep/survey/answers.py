@@ -11,7 +11,6 @@ import marshal
 from collections.abc import Sequence
 from typing import Any
 
-from clusterprep.errors import ENDINGS
 from clusterprep.facts import Denied, Fact
 from clusterprep.model import Absent, Json
 from clusterprep.remote.agent.readers import MAX_TEXT
@@ -36,8 +35,6 @@ def parse_fact(fact: Fact, raw_answers: Sequence[Json]) -> Any:
         value = fact.parse(*answers)
         if not fits_return_type(fact.parse, value):
             return Absent("garbled", "a value of another type than this fact has")
-    except ENDINGS:
-        raise
     except Denied as error:
         return Absent("denied", shortened(str(error)))
     # The answer comes from a node and may be anything: an exception of any type means a garbled
@@ -58,8 +55,6 @@ def narrowed(fact: Fact, raw: Json) -> Json:
     try:
         if raw[0] == "ok":
             return ["ok", fact.narrow(raw[1])]
-    except ENDINGS:
-        raise
     except Exception:  # noqa: BLE001 - as in parse_fact
         return None
     return None

@@ -20,8 +20,6 @@ paramiko reads a packet in pieces from a stream that may block between any two o
 
 from __future__ import annotations
 
-import contextlib
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +34,8 @@ from clusterprep.remote.transports.held_bytes import HeldBytes
 from clusterprep.remote.transports.link import Frame, Link, Password, open_link
 from clusterprep.runtime.budget import Budget
 from clusterprep.runtime.clock import running_seconds
+from clusterprep.runtime.deadline import Deadline
+from clusterprep.survey import open_files
 from clusterprep.survey.clock_sync import PINGS, ROUNDS, best_clock, is_coarse, refine_clocks
 from clusterprep.survey.queries import Queries, QueryPlan, Sheet
 from clusterprep.survey.reads import ask_reads, look_request
@@ -43,7 +43,8 @@ from clusterprep.survey.senders import HELD_UP, Senders
 from clusterprep.survey.worker_pool import WorkerPool
 
 SILENT_LIMIT = 1.0  # seconds until a node that has sent nothing no longer occupies a slot
-SPARE_FILES = 256  # open files besides the connections to the nodes
+LOOK_INTERVAL = 0.1  # seconds between two looks at whether the command is to end
+CLOSING_LIMIT = 1.0  # seconds for ending the agents of a command that was told to end
 PULSE_INTERVAL = 5.0  # seconds between signs of life; an agent gives up after 30 s
 LEAST_WAIT = 0.05  # seconds that each answer is waited for, even when the time of all is over
 SWEEP = 0.02  # seconds that one node's answer is waited for until those of the others are looked at
@@ -79,6 +80,7 @@ class Fanout:
         password: Password,
         watch: Watch,
         budget: Budget | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         self.inventory = inventory
         self.links: dict[str, Link] = {}
@@ -88,6 +90,8 @@ class Fanout:
         self._watch = watch
         self._budget = budget
         self._senders = Senders()
+        # What may end the command. It is looked at in the thread that waits for the nodes.
+        self._deadline = deadline or Deadline()
         # Parts of the agent that a new one is started with.
         self._parts: tuple[str, ...] = ("look",)
         self._closing = threading.Event()
@@ -98,7 +102,7 @@ class Fanout:
         # A check on this machine reports the limit of open files, so a local agent must not inherit
         # a raised one.
         if all(node.transport == "ssh" for node in self.inventory.nodes):
-            _raise_open_file_limit(len(self.inventory.nodes) + SPARE_FILES)
+            open_files.raise_limit(len(self.inventory.nodes))
         threading.Thread(target=self._keep_sending, daemon=True).start()
         return self
 
@@ -106,10 +110,25 @@ class Fanout:
         self._closing.set()
         links = list(self.links.values())
         self.links = {}
-        until = None if self._budget is None else self._budget.closing
-        self.each(links, Link.close, until)
+        self._close(links)
         for transport in self._transports.values():
             transport.close()
+
+    def _close(self, links: Iterable[Link]) -> None:
+        """End the agents. A command that was told to end does not wait long for the last ones.
+
+        They notice the end of their connections by themselves.
+        """
+        until = None if self._budget is None else self._budget.closing
+        pool = WorkerPool(links, Link.close)
+        pool.start_threads(self._forks)
+        stopped = time.monotonic() if self._deadline.error else None
+        while pool.unfinished:
+            remaining = self._remaining(until)
+            waited = 0.0 if stopped is None else time.monotonic() - stopped
+            if remaining == 0.0 or waited > CLOSING_LIMIT:
+                break
+            pool.wait(LOOK_INTERVAL if remaining is None else min(LOOK_INTERVAL, remaining))
 
     def _keep_sending(self) -> None:
         """Send signs of life, and see to it that nodes that take nothing hold up no others."""
@@ -122,6 +141,10 @@ class Fanout:
             for link in list(self.links.values()):
                 link.pulse()
                 self._senders.put(link)
+
+    def check(self) -> None:
+        """Raise what ends the command, if anything does."""
+        self._deadline.check()
 
     # ------------------------------------------------------------ many nodes at once
 
@@ -137,10 +160,11 @@ class Fanout:
         pool = WorkerPool(items, work)
         pool.start_threads(self._forks)
         while pool.unfinished:
+            self._deadline.check()
             remaining = self._remaining(until)
             if remaining == 0.0:
                 break
-            pool.wait(remaining)
+            pool.wait(LOOK_INTERVAL if remaining is None else min(LOOK_INTERVAL, remaining))
 
     def _each_node(self, work: Callable[[Node], None]) -> None:
         """Run `work` for every node. A connection that stays silent does not occupy a slot."""
@@ -149,11 +173,12 @@ class Fanout:
         silent_before: set[str] = set()
         checked = time.monotonic()
         while pool.unfinished:
+            self._deadline.check()
             # Asked once in a turn: a second answer could be that the time is over.
             remaining = self._remaining()
             if remaining == 0.0:
                 break
-            pool.wait(SILENT_LIMIT if remaining is None else min(SILENT_LIMIT, remaining))
+            pool.wait(LOOK_INTERVAL if remaining is None else min(LOOK_INTERVAL, remaining))
             if not pool.has_pending or time.monotonic() - checked < SILENT_LIMIT:
                 continue
             checked = time.monotonic()
@@ -188,6 +213,8 @@ class Fanout:
             sheets[node.name] = sheet
         self._parts = _agent_parts(plan, sheets.values())
         drops_links = last and "pairs" not in plan.stages
+        nodes = self.inventory.nodes
+        open_files.refuse_too_few(nodes, self._forks if drops_links else len(nodes))
         snapshots: dict[str, NodeSnapshot] = {}
 
         def work(node: Node) -> None:
@@ -218,10 +245,13 @@ class Fanout:
         started = time.monotonic()
         try:
             facts = self._ask_facts(node, plan, queries, sheet)
-        except Unreached as error:
+        except (Unreached, OSError) as error:
             self._forget(node.name)
             seconds = time.monotonic() - started
-            return _lost_snapshot(node, error, seconds)
+            unreached = open_files.own_fault(error) or error
+            if not isinstance(unreached, Unreached):
+                raise
+            return _lost_snapshot(node, unreached, seconds)
         seconds = time.monotonic() - started
         login = self._login_seconds[node.name]
         return NodeSnapshot(
@@ -351,7 +381,7 @@ class Fanout:
                 continue
             awaited[name] = (link, link.post(op, **body))
             self._senders.put(link)
-        _take_answers(awaited, answers, timeout)
+        _take_answers(awaited, answers, timeout, self._deadline.patience)
         return {name: answers[name] for name in bodies}
 
 
@@ -359,19 +389,24 @@ Awaited = tuple[Link, int]  # a link, and the number of the request that it is t
 
 
 def _take_answers(
-    awaited: dict[str, Awaited], answers: dict[str, Frame | LinkLost], timeout: float
+    awaited: dict[str, Awaited],
+    answers: dict[str, Frame | LinkLost],
+    timeout: float,
+    patience: Callable[[], float],
 ) -> None:
     """Move nodes from `awaited` to `answers` as they answer, or when `timeout` seconds are over.
 
     All are read in turn, so that a node that sends slowly or without end holds up no other one.
+    `patience` may raise, and returns for how many seconds answers are still awaited.
     """
     end = running_seconds() + timeout
     # What has come by then is still read, if no node sends without end.
-    very_end = end + LEAST_WAIT * len(awaited)
+    grace = LEAST_WAIT * len(awaited)
     while awaited:
         now = running_seconds()
+        end = min(end, now + patience())
         heard = _sweep(awaited, answers, 0.0)
-        if now >= (very_end if heard else end):
+        if now >= (end + grace if heard else end):
             break
         if awaited and not heard:
             _sweep(awaited, answers, min(SWEEP, max(end - now, 0.0)))
@@ -397,17 +432,6 @@ def _sweep(awaited: dict[str, Awaited], answers: dict[str, Frame | LinkLost], wa
             answers[name] = answer
             del awaited[name]
     return heard
-
-
-def _raise_open_file_limit(count: int) -> None:
-    """Raise the soft limit of open files to `count`, as far as the hard limit allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _agent_parts(plan: QueryPlan, sheets: Iterable[Sheet]) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from datetime import date
 from operator import attrgetter
 
 from clusterprep.checks import Check, CheckContext, Outcome
-from clusterprep.errors import ENDINGS
 from clusterprep.facts.account import Rights
 from clusterprep.model import NOT_ASKED, Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 from clusterprep.model.memoize import once_per_fleet
@@ -49,7 +48,7 @@ BECOME = shell_line(
 
 def judge(
     fleet: Fleet,
-    checks: Sequence[Check],
+    checks: Iterable[Check],
     today: date,
     catalogue: Iterable[str] = (),
     trial: Collection[str] = (),
@@ -119,8 +118,6 @@ def _judge_nodes(fleet: Fleet, check: Check, nodes: tuple[Node, ...]) -> list[Ou
     """
     try:
         return list(check.judge(CheckContext(fleet, nodes, check.name)))
-    except ENDINGS:
-        raise
     # A bug in one check must not suppress the findings of the others.
     except Exception as error:  # noqa: BLE001
         causes = _nodes_that_break(fleet, check, nodes)
@@ -143,8 +140,6 @@ def _nodes_that_break(fleet: Fleet, check: Check, nodes: Sequence[Node]) -> list
         alone = replace(fleet, snapshots=snapshots)
         try:
             list(check.judge(CheckContext(alone, (node,), check.name)))
-        except ENDINGS:
-            raise
         except Exception:  # noqa: BLE001 - as in _judge_nodes
             causes.append(node)
     return causes

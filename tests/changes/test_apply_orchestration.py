@@ -22,6 +22,7 @@ from clusterprep.errors import (
     OutOfTime,
     Refused,
 )
+from clusterprep.facts.account import Rights
 from clusterprep.model import ChangeRow, EnvValue, Report
 from clusterprep.model.operations import wire
 from clusterprep.nccl.environment import Environment
@@ -561,6 +562,48 @@ def test_a_signal_during_verify_rolls_all_back(command: Make) -> None:
     assert caught[0].message == f"interrupted by SIGTERM{PUT_BACK}"
     assert motd(done.agents) == dict.fromkeys(NAMES)
     assert states(done.agents) == everywhere("undone")
+
+
+# ---------------------------------------------------------------- without root
+
+NO_ROOT = (
+    "cannot: writing needs root on the node, and bob is not: add -b (--become, sudo on the "
+    "nodes), or log in as root"
+)
+
+
+@pytest.mark.parametrize("what", ["plan", "apply", "rollback"])
+def test_without_root_one_sentence_says_so_before_anything_is_asked(
+    command: Make, what: str
+) -> None:
+    done = command()
+    done.agents.rights = Rights(1000, "bob")
+    report = getattr(done, what)()
+    assert report.code == 1
+    said = [(row.nodes, row.detail) for row in report.changes or () if row.detail]
+    assert said == [(NAMES, NO_ROOT)]
+    assert {row.outcome for row in report.changes or ()} <= {"planned", "not-started"}
+    assert len([row for row in report.changes or () if row.diff]) == (what != "rollback")
+    assert all(done.agents.ops(name) == [] for name in NAMES)
+
+
+def test_a_tree_of_the_users_own_needs_no_root(command: Make) -> None:
+    done = command()
+    done.agents.rights = Rights(1000, "bob")
+    nodes = tuple(replace(node, root="/home/bob") for node in done.agents.inventory.nodes)
+    done.agents._base = replace(
+        done.agents._base, inventory=replace(done.agents.inventory, nodes=nodes)
+    )
+    done = replace(done, invocation=replace(done.invocation, inventory=done.agents.inventory))
+    assert ends(done.apply().changes) == everywhere("done")
+
+
+def test_where_nothing_is_to_be_written_no_root_is_needed_to_plan(command: Make) -> None:
+    done = command()
+    for node in done.agents.nodes.values():
+        node.files[MOTD] = b"new\n"
+    done.agents.rights = Rights(1000, "bob")
+    assert done.plan().code == 0
 
 
 # ---------------------------------------------------------------- what an earlier run left

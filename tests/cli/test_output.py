@@ -1,81 +1,114 @@
-"""What nodes say reaches a terminal without what acts on it, and a pipe as it is."""
+"""A stdout or stderr that is full, closed or without a reader changes no verdict and is no bug."""
 
 from __future__ import annotations
 
-import io
 import os
-import pty
-import select
+import shlex
+import subprocess
 import sys
-from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from clusterprep.cli import output, terminal
-from clusterprep.model import ChangeRow
-
-# Sets the clipboard, the title, clears the screen, in 7 and 8 bits; goes back; turns directions.
-HOSTILE = "old\x1b]52;c;Y3VybCBldmls\x07\x1b]0;title\x07\x1bc\x9b2J\r\x08\u202e\udc9b\u2028end"
-A_MOMENT = 0.3  # seconds in which the kernel passes on what was written
-ACTING = "\x1b\x07\x9b\r\x08\u202e\u2028\x00\x7f"
+CLI = f"{shlex.quote(sys.executable)} -m clusterprep"
+LOST = "clusterprep: stdout cannot be written: "
+FULL = f"{LOST}No space left on device\n"
+CLOSED = f"{LOST}Bad file descriptor\n"
 
 
-def shown_on_terminal(write: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return what a terminal gets of what is written to stdout and stderr."""
-    master, slave = pty.openpty()
-    with os.fdopen(slave, "w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
-        monkeypatch.setattr(sys, "stdout", stream)
-        monkeypatch.setattr(sys, "stderr", stream)
-        write()
-        stream.flush()
-        shown = b""
-        while select.select([master], [], [], A_MOMENT)[0]:
-            shown += os.read(master, 1 << 16)
-    os.close(master)
-    # The terminal driver makes \r\n of the ends of lines.
-    return shown.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with an inventory of a node that refuses connections, a good file and a bad one."""
+    (tmp_path / "closed.yaml").write_text(
+        "cluster: c\ngpus: 0\nnodes: [{name: n1, address: 127.0.0.1}]\nssh: {port: 1}\n"
+    )
+    (tmp_path / "good.conf").write_text("NCCL_DEBUG=WARN\n")
+    (tmp_path / "bad.conf").write_text("NCCL_DEBUG=WARN\nNCCL_IB_DISABLE=true\n")
+    return tmp_path
 
 
-def has_control(text: str) -> bool:
-    return any(letter in ACTING or 0xDC80 <= ord(letter) <= 0xDCFF for letter in text)
+def shell(place: Path, line: str) -> tuple[int, str]:
+    """Run a line of bash. Returns the exit code of its first command, and its stderr."""
+    script = f"{line}; exit ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "XDG_STATE_HOME": str(place / "state"), "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        pytest.param(lambda: output.say(f"one\n{HOSTILE}\nthree"), id="say"),
-        pytest.param(lambda: output.say_line(f"one\n{HOSTILE}\nthree"), id="say_line"),
-        pytest.param(lambda: output.show_text(f"one\n\t{HOSTILE}\nthree\n"), id="show_text"),
-    ],
-)
-def test_a_terminal_gets_text_alone(
-    write: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+# Commands that end well, with 1, with 3 and with 2; the last ones print text that is no report.
+ENDS = [
+    ("lint good.conf", 0),
+    ("lint bad.conf", 1),
+    ("validate closed.yaml", 0),
+    ("check closed.yaml --only ssh.", 3),
+    ("check closed.yaml --only ssh. --format json", 3),
+    ("check nosuch.yaml", 2),
+    ("check nosuch.yaml --format json", 2),
+    ("explain eth.mtu", 0),
+    ("history", 0),
+    ("--help", 0),
+    ("check --help", 0),
+    ("--version", 0),
+]
+RESULTS = [end for end in ENDS if "--" not in end[0] or "--format" in end[0]]
+
+
+@pytest.mark.parametrize(("words", "code"), ENDS)
+def test_a_reader_that_has_left_changes_no_exit_code(place: Path, words: str, code: int) -> None:
+    ended, said = shell(place, f"{CLI} {words} | true")
+    assert ended == code
+    assert "stdout" not in said
+    assert "bug" not in said
+
+
+@pytest.mark.parametrize(("words", "code"), ENDS)
+def test_a_full_disk_behind_stdout_is_said_and_loses_no_failure(
+    place: Path, words: str, code: int
 ) -> None:
-    shown = shown_on_terminal(write, monkeypatch)
-    assert not has_control(shown), repr(shown)
-    assert "one" in shown
-    assert "three" in shown
-    assert "end" in shown
+    ended, said = shell(place, f"{CLI} {words} > /dev/full")
+    assert ended == (code or 2)
+    prints_nothing = words == "check nosuch.yaml"
+    assert said.endswith(FULL) or (FULL in said and code) or prints_nothing
+    assert "bug" not in said
 
 
-def test_a_node_adds_no_line_to_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    output.say_line("n1: a\nclusterprep: all is well\u2028\x85x")
-    assert len(capsys.readouterr().err.splitlines()) == 1
-    output.say("a\nb\x0bc\u2028d")
-    assert len(capsys.readouterr().err.splitlines()) == 2
+@pytest.mark.parametrize(("words", "code"), RESULTS)
+def test_a_closed_stdout_is_the_same(place: Path, words: str, code: int) -> None:
+    ended, said = shell(place, f"{CLI} {words} >&-")
+    assert ended == (code or 2)
+    assert CLOSED in said or words == "check nosuch.yaml"
+    assert "bug" not in said
 
 
-def test_a_pipe_gets_every_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipe = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", pipe)
-    output.show_text("export A='\t\x1b'\n")
-    assert pipe.getvalue() == "export A='\t\x1b'\n"
+@pytest.mark.parametrize("broken", ["2> /dev/full", "2>&-"])
+@pytest.mark.parametrize(("words", "code"), ENDS)
+def test_a_broken_stderr_changes_no_exit_code(
+    place: Path, words: str, code: int, broken: str
+) -> None:
+    assert shell(place, f"{CLI} {words} > /dev/null {broken}") == (code, "")
 
 
-def test_the_difference_that_is_approved_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    diff = f"-{HOSTILE}\n+new\n"
-    row = ChangeRow(("n1",), "file", "/etc/x.conf\x1bc", "edit", "done", diff)
-    monkeypatch.setattr("click.confirm", lambda question, err: True)
-    shown = shown_on_terminal(lambda: terminal.confirm([row]), monkeypatch)
-    assert not has_control(shown), repr(shown)
-    assert [line[0] for line in shown.split("\n") if line] == ["e", "-", "+"]
+def test_nagios_gets_a_code_of_its_own(place: Path) -> None:
+    assert shell(place, f"{CLI} validate closed.yaml --format nagios > /dev/full") == (3, FULL)
+
+
+def test_a_bug_is_told_without_control_characters(place: Path) -> None:
+    """What a package whose judge raises with a node's words would print."""
+    (place / "sitecustomize.py").write_text(
+        "import clusterprep.cli.commands.check as r\n"
+        "def run(invocation): raise RuntimeError('a\\x1b]0;b\\x07\\nsecond line')\n"
+        "r.run = run\n"
+    )
+    ended, said = shell(place, f"PYTHONPATH={place}:{Path.cwd()} {CLI} check closed.yaml")
+    assert ended == 70
+    assert "\x1b" not in said
+    assert "\x07" not in said
+    assert len(said.splitlines()) == 1
+    assert "second line" in said

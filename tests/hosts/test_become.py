@@ -234,3 +234,26 @@ def test_a_login_shell_that_runs_nothing_is_said_and_neither_sudo_nor_python_is_
     assert f"the login shell of {USER} does not run our command" in found["message"]
     assert "n1 says: This account is currently not available" in found["message"]
     assert found["remedy"].startswith(f"getent passwd {USER} ")
+
+
+def test_writing_without_root_is_one_sentence_before_anything_is_asked(lab: Lab) -> None:
+    """The user has sudo, and the command was not told to use it."""
+    path = lab.inventory(
+        lab.folder / "plain.yaml", ssh={**lab.inventory_content()["ssh"], "user": USER}
+    )
+    book = lab.folder / "rootless.yaml"
+    book.write_text('- file: {path: /etc/lab-rootless, content: "x\\n"}\n')
+    for command, *more in (
+        ("plan", "--playbook", str(book)),
+        ("apply", "--playbook", str(book), "--no-verify"),
+        ("rollback",),
+    ):
+        found = clusterprep(lab, command, *more, inventory=path)
+        assert found.code == 1
+        refused = [row for row in found.report["changes"] if row["resource"] == "state"]
+        assert [(row["nodes"], row["outcome"]) for row in refused] == [(NAMES, "not-started")]
+        diffs = [row["diff"] for row in found.report["changes"] if row["diff"]]
+        assert len(diffs) == (command != "rollback")
+    for host in lab.hosts:
+        assert not host.run(["ls", "/etc/lab-rootless"], check=False).stdout
+        assert not host.run(["ls", "-d", "/var/lib/clusterprep"], check=False).stdout

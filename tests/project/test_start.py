@@ -106,7 +106,9 @@ def test_help_imports_click_and_nothing_heavy(words: tuple[str, ...]) -> None:
             "cli.output",
             "errors",
             "runtime",
+            "runtime.deadline",
             "runtime.signals",
+            "runtime.supervisor",
         }
     )
 

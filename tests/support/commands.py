@@ -8,13 +8,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from clusterprep.cli.commands import apply, rollback
+from clusterprep.cli.commands import apply, plan, rollback
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import Trial, plan_survey
 from clusterprep.history.applied import AppliedEnvironments
 from clusterprep.history.runs import Runs
 from clusterprep.model import Report, VerifyResult
-from clusterprep.runtime.deadline import Deadline
 from clusterprep.survey.selection import Selection
 from clusterprep.survey.settings import RunSettings
 
@@ -45,17 +44,25 @@ class Command:
     trials: list[tuple[str, ...]]
 
     def apply(self, trial: Callable[..., Trial] | None = None) -> Report:
-        plan = apply.survey_plan(self.invocation)
+        query_plan = apply.survey_plan(self.invocation)
         fanout = cast("Fanout", self.agents)
+        verify = trial or self._passing_trial
         with self.invocation.deadline:
-            return apply.apply_changes(self.invocation, fanout, plan, trial or self._passing_trial)
+            return apply.apply_changes(self.invocation, fanout, query_plan, verify)
+
+    def plan(self) -> Report:
+        settings = replace(self.invocation.settings, command="plan")
+        invocation = replace(self.invocation, settings=settings)
+        with invocation.deadline:
+            return plan.planned_changes(invocation, cast("Fanout", self.agents))
 
     def rollback(self) -> Report:
         settings = replace(self.invocation.settings, command="rollback")
         invocation = replace(self.invocation, settings=settings)
-        plan = plan_survey(invocation, only=rollback.CHECKS)
+        query_plan = plan_survey(invocation, only=rollback.CHECKS)
+        fanout = cast("Fanout", self.agents)
         with invocation.deadline:
-            return rollback.roll_back_changes(invocation, cast("Fanout", self.agents), plan)
+            return rollback.roll_back_changes(invocation, fanout, query_plan)
 
     def _passing_trial(self, *values: Any) -> Trial:
         fleet = values[2]
@@ -79,7 +86,7 @@ def new_command(
         transports={},
         password=lambda node: None,
         watch=Quiet(),
-        deadline=Deadline(None),
+        deadline=agents.deadline,
         confirm=lambda rows: True,
         applied=AppliedEnvironments(folder),
         runs=Runs(folder),

@@ -7,19 +7,19 @@ in `sent`, and faults are given by the name of an operation and of a node.
 from __future__ import annotations
 
 import base64
-import signal
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from clusterprep.changes.resources import PlanContext, StepResource
-from clusterprep.errors import LinkLost
+from clusterprep.errors import Interrupted, LinkLost
 from clusterprep.facts import Fact
 from clusterprep.facts.account import Rights
 from clusterprep.facts.journal import DamagedRun, Journal, JournalEntry, parse_nodes
 from clusterprep.model import Absent, Fleet, Inventory, Node, NodeSnapshot, Read
 from clusterprep.model.files import FileState
 from clusterprep.model.operations import Reboot, RunCommand, StepAction
+from clusterprep.runtime.deadline import Deadline
 from clusterprep.survey.queries import QueryPlan
 from tests.support.fleet import healthy
 
@@ -280,6 +280,8 @@ class FakeAgents:
         self.sent: list[tuple[str, str, dict[str, Any]]] = []
         self.faults: dict[tuple[str, str], Fault] = {}
         self.unreachable: set[str] = set()
+        self.deadline = Deadline()
+        self.rights = Rights(0, "root")
         self.interrupt_during: str | None = None  # a signal comes once nodes have done this
         self.before_second_survey: Callable[[], None] = lambda: None
         self.surveys = 0
@@ -365,7 +367,8 @@ class FakeAgents:
     def _signal(self, moment: str) -> None:
         if self.interrupt_during == moment:
             self.interrupt_during = None
-            signal.raise_signal(signal.SIGTERM)
+            self.deadline.stop(Interrupted("interrupted by SIGTERM"))
+        self.deadline.check()
 
     def _snapshot(self, node: Node, plan: QueryPlan) -> NodeSnapshot:
         if node.name in self.unreachable or node.name not in self.links:
@@ -374,7 +377,7 @@ class FakeAgents:
         facts = dict(self._base.snapshots[node.name].facts)
         fake = self.nodes[node.name]
         facts["state.journal"] = fake.journal()
-        facts["ssh.rights"] = Rights(0, "root")
+        facts["ssh.rights"] = self.rights
         facts[SWITCH.name] = fake.switch
         for fact in plan.facts:
             kind, _, path = fact.name.partition(":")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 
 from clusterprep.cli.main import main
@@ -41,7 +42,7 @@ def watch(how: str, wanted: str) -> None:
             os.kill(os.getpid(), signum)
 
     codes = {Link.post.__code__, Fanout.ask.__code__}
-    sys.setprofile(returned)
+    threading.setprofile(returned)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from clusterprep.errors import ENDINGS, ClusterprepError
 from clusterprep.facts import Fact, file
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.survey.queries import QueryPlan
@@ -73,18 +72,6 @@ def test_an_answer_that_cannot_be_understood_is_garbled_with_the_trouble(
     assert found.reason == "garbled"
     assert error.__name__ in found.detail
     assert "trouble" in found.detail
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_a_signal_while_an_answer_is_parsed_is_no_fault_of_the_answer(
-    ending: type[ClusterprepError],
-) -> None:
-    def parse(text: str) -> str:
-        raise ending("--timeout of 2 s reached")
-
-    for fact in (Fact("a.fact", file("/a"), parse), Fact("a.fact", file("/a"), str, narrow=parse)):
-        with pytest.raises(ending):
-            understood({READ: ["ok", "x"]}, fact)
 
 
 def test_only_a_lenient_fact_sees_what_is_missing() -> None:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from clusterprep.checks import Check, CheckContext, Outcome
 from clusterprep.cli.exit_codes import findings_code as exit_code
-from clusterprep.errors import ENDINGS, ClusterprepError, OutOfTime
 from clusterprep.facts.account import Rights
 from clusterprep.facts.clock import Daemon, Offset
 from clusterprep.facts.gpu import DeviceNodes, Nvml
@@ -280,27 +279,6 @@ def test_an_answer_over_which_a_check_breaks_is_its_nodes_own_trouble() -> None:
     found = judged(replace(check_of(divides), facts=("lim.memlock",)), seen)
     expected = dict.fromkeys(("n1", "n3", "n4"), "pass") | {"n2": "unknown warning garbled"}
     assert by_node(found) == expected
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_a_signal_in_the_middle_of_a_check_is_no_bug_of_it(ending: type[ClusterprepError]) -> None:
-    def interrupted(context: CheckContext) -> Iterable[Outcome]:
-        raise ending("--timeout of 2 s reached")
-
-    with pytest.raises(ending):
-        judged(check_of(interrupted), healthy())
-
-
-def test_a_signal_while_it_is_looked_for_the_node_that_breaks_a_check_is_let_through() -> None:
-    seen: list[int] = []
-
-    def interrupted(context: CheckContext) -> Iterable[Outcome]:
-        seen.append(len(context.nodes))
-        raise OutOfTime("--timeout of 2 s reached") if len(seen) > 1 else RuntimeError("boom")
-
-    with pytest.raises(OutOfTime):
-        judged(check_of(interrupted), healthy())
-    assert seen == [4, 1]
 
 
 def test_an_answer_over_which_a_check_breaks_is_not_there_for_the_others() -> None:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 
 from clusterprep.changes.file_plan import change_rows, nodes_with_resource
-from clusterprep.changes.planner import ChangePlan, predict_changes
+from clusterprep.changes.planner import ChangePlan, predict_changes, users_without_root
 from clusterprep.changes.recovery import Recovery
 from clusterprep.changes.step_runner import NotRolledBack, StepRunner, roll_back_run
 from clusterprep.changes.transaction import Receipt, Transaction
@@ -198,7 +198,8 @@ def _prepare(
 ) -> Prepared:
     """Finish interrupted runs, then plan against the nodes as they are."""
     recovery = Recovery()
-    if not _is_blocked(invocation, surveyed):
+    lacks_root = users_without_root(surveyed.fleet)
+    if not lacks_root and not _is_blocked(invocation, surveyed):
         recovery = finish_earlier_runs(invocation, fanout, transaction, surveyed.fleet)
     _refuse_differing(recovery)
     if recovery.runs:
@@ -207,6 +208,7 @@ def _prepare(
     if _needs_environment(invocation):
         environment = render(surveyed.fleet)
     change_plan = predict_changes(surveyed.fleet, invocation.steps, environment)
+    change_plan = change_plan.with_gaps(lacks_root)
     return Prepared(surveyed, recovery, environment, change_plan)
 
 

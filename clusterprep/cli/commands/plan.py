@@ -13,17 +13,24 @@ from clusterprep.model import Report
 from clusterprep.nccl.environment import FACTS as ENV_FACTS
 from clusterprep.nccl.environment import Environment, render
 from clusterprep.nccl.launch_paths import FACT as PATHS
+from clusterprep.survey.fanout import Fanout
 
 
 def run(invocation: Invocation) -> Report:
     """Return the report of what apply would change. Nothing is written."""
+    with invocation.fanout() as fanout:
+        return planned_changes(invocation, fanout)
+
+
+def planned_changes(invocation: Invocation, fanout: Fanout) -> Report:
+    """Survey the nodes and return what apply would change there."""
     steps = invocation.steps
     query_plan = plan_survey(invocation, facts=(*ENV_FACTS, PATHS), steps=steps)
-    with invocation.fanout() as fanout:
-        surveyed = survey(invocation, fanout, query_plan, last=True)
+    surveyed = survey(invocation, fanout, query_plan, last=True)
     environment = render(surveyed.fleet)
     change_plan = predict_changes(surveyed.fleet, steps, environment)
     _note_clashes(invocation, environment, change_plan)
+    change_plan = change_plan.with_gaps(change_plan.without_root(surveyed.fleet))
     code = _code(invocation, surveyed, change_plan)
     rows = change_plan.rows()
     return survey_report(

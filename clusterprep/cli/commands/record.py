@@ -12,7 +12,7 @@ from dataclasses import replace
 from clusterprep import __version__
 from clusterprep.cli.commands.report import failure_report
 from clusterprep.cli.commands.session import Invocation
-from clusterprep.errors import ENDINGS, ClusterprepError
+from clusterprep.errors import ClusterprepError
 from clusterprep.history import compare as compared
 from clusterprep.history.database import Unusable
 from clusterprep.history.runs import Runs, packed
@@ -66,8 +66,6 @@ def _record(invocation: Invocation, report: Report) -> str:
         _write(invocation, report)
     except Unusable as error:
         return f"this run is not in the history: {error}"
-    except ENDINGS:
-        raise
     except Exception as error:  # noqa: BLE001 - a finished run reports what it did in any case
         bug = f"{type(error).__name__}: {error}"
         return f"this run is not in the history because of a bug in clusterprep: {bug}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clusterprep.changes.damaged_runs import SetAside, set_aside
-from clusterprep.changes.file_plan import change_rows
+from clusterprep.changes.file_plan import change_rows, gap_rows
 from clusterprep.changes.file_rollback import (
     OtherNodes,
     RememberedRuns,
@@ -17,6 +17,7 @@ from clusterprep.changes.file_rollback import (
     other_nodes,
     plan_rollback,
 )
+from clusterprep.changes.planner import users_without_root
 from clusterprep.changes.recovery import Recovery
 from clusterprep.changes.step_rollback import StepRollback
 from clusterprep.changes.step_runner import NotRolledBack, roll_back_files
@@ -92,6 +93,10 @@ def _roll_back_changes(invocation: Invocation, fanout: Fanout, query_plan: Query
     surveyed = survey(invocation, fanout, query_plan)
     if blocked(surveyed.fleet, surveyed.findings, invocation.settings.partial):
         return _blocked_report(invocation, surveyed)
+    lacks_root = users_without_root(surveyed.fleet)
+    if lacks_root:
+        rows = gap_rows(lacks_root)
+        return survey_report(invocation, exit_codes.FAILED, surveyed, changes=rows)
     transaction = Transaction(fanout, surveyed.fleet, invocation.run)
     transaction.lock()
     if invocation.settings.force:

@@ -66,6 +66,7 @@ class Invocation:
             self.password,
             self.watch,
             self.budget,
+            self.deadline,
         )
 
 

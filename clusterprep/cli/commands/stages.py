@@ -8,7 +8,7 @@ run_trial    →  Trial         the all-reduce, unless a finding blocks it
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from clusterprep.changes.playbook.steps import Step, fact_names, own_facts
 from clusterprep.checks import Check
@@ -95,6 +95,8 @@ def plan_survey(
     names = list(facts)
     if cached:
         names.append(STORED)
+    if settings.command in WRITING_COMMANDS:
+        names.append("ssh.rights")
     if steps:
         names.append("host.machine_id")
         names.extend(fact_names(steps))
@@ -190,13 +192,20 @@ def _judge(invocation: Invocation, query_plan: QueryPlan, fleet: Fleet) -> tuple
     cached = apply_silences(stored, fleet.inventory, today)
     judged = judge(
         fleet,
-        query_plan.checks,
+        _one_by_one(invocation, query_plan.checks),
         today,
         planned,
         trial_checks,
         _asked_without_check(invocation),
     )
     return (*judged, *cached)
+
+
+def _one_by_one(invocation: Invocation, checks: Iterable[Check]) -> Iterator[Check]:
+    """Yield the checks. Between two of them the command may be ended."""
+    for check in checks:
+        invocation.deadline.check()
+        yield check
 
 
 # ---------------------------------------------------------------- the all-reduce

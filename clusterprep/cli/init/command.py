@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterprep.cli import options
-from clusterprep.cli.output import say_line, show_text
+from clusterprep.cli.output import print_result, say_line, shown_text
 from clusterprep.errors import Refused
 from clusterprep.model.units import pluralize
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from clusterprep.cli.init.draft import Draft
     from clusterprep.cli.init.sources import LoginOptions, Source
     from clusterprep.model import Fleet, Node
+    from clusterprep.runtime.deadline import Deadline
 
 DEFAULT = "inventory.yaml"
 SOURCE_OPTIONS = ("--from-ansible", "--from-slurm", "--from-ssh-config")
@@ -82,9 +83,9 @@ def init(**params: Any) -> None:
     from clusterprep.runtime.deadline import Deadline
 
     _refuse_to_overwrite(params)
-    with Deadline(options.seconds(params["timeout"])):
+    with Deadline(options.seconds(params["timeout"])) as deadline:
         source = _source(params)
-        fleet = _look(params, source)
+        fleet = _look(params, source, deadline)
     raise SystemExit(_write(params, source, fleet))
 
 
@@ -125,7 +126,7 @@ def _login_options(params: dict[str, Any]) -> LoginOptions:
     return LoginOptions(**values)
 
 
-def _look(params: dict[str, Any], source: Source) -> Fleet:
+def _look(params: dict[str, Any], source: Source, deadline: Deadline) -> Fleet:
     """Return the facts of the hosts, and tell the user which of them could not be looked at."""
     from clusterprep.cli.init.look import UNKNOWN_KEY, Looker
     from clusterprep.cli.terminal import passphrases, password, progress
@@ -137,6 +138,7 @@ def _look(params: dict[str, Any], source: Source) -> Fleet:
         watch,
         passphrases(),
         _say,
+        deadline,
     )
     nodes = tuple(node for node in source.nodes if node.name not in source.passed_over)
     try:
@@ -171,8 +173,8 @@ def _write(params: dict[str, Any], source: Source, fleet: Fleet) -> int:
     hosts = pluralize(len(fleet.reached), "host")
     by = f"Written by `clusterprep init` on {now:%Y-%m-%d} from what it saw on {hosts}."
     made = draft(source, fleet, params["cluster"] or _cluster_name(fleet), by)
-    _save(params, document(made.parts), made)
-    return code
+    told = _save(params, document(made.parts), made)
+    return print_result((told,), code)
 
 
 def _exit_code(source: Source, fleet: Fleet) -> int:
@@ -206,12 +208,14 @@ def _refuse_to_overwrite(params: dict[str, Any]) -> None:
     )
 
 
-def _save(params: dict[str, Any], text: str, made: Draft) -> None:
-    """Write the inventory; the file appears only after it was read as every command reads it."""
+def _save(params: dict[str, Any], text: str, made: Draft) -> str:
+    """Write the inventory and return what to print: a sentence, or for `-` the inventory.
+
+    The file appears only after it was read as every command reads it.
+    """
     target = params["output"]
     if target == "-":
-        show_text(text)
-        return
+        return shown_text(text)
     from clusterprep.runtime import files
 
     fresh = files.draft_beside(Path(target))
@@ -234,7 +238,7 @@ def _save(params: dict[str, Any], text: str, made: Draft) -> None:
         fresh.unlink(missing_ok=True)
     left_out = f", {len(made.left_out)} left out" if made.left_out else ""
     done = f"{target}: {pluralize(len(made.nodes), 'node')}{left_out}. "
-    show_text(f"{done}Look it through, then: clusterprep check {target}\n")
+    return shown_text(f"{done}Look it through, then: clusterprep check {target}\n")
 
 
 def _check_inventory(path: Path, made: Draft) -> None:

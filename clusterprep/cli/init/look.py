@@ -9,6 +9,7 @@ from clusterprep.cli.init.draft import FACTS
 from clusterprep.model import Fleet, Inventory, Node, NodeSnapshot
 from clusterprep.remote.transports import transports_for
 from clusterprep.remote.transports.link import Password
+from clusterprep.runtime.deadline import Deadline
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey import registry
 from clusterprep.survey.fanout import Fanout, Watch
@@ -19,13 +20,17 @@ UNKNOWN_KEY = "host_key_unknown"
 
 @dataclass(frozen=True)
 class Looker:
-    """Looks at hosts. `passphrase` asks for that of a key, `say` shows a line to the user."""
+    """Looks at hosts. `passphrase` asks for that of a key, `say` shows a line to the user.
+
+    `deadline` may end the look.
+    """
 
     forks: int
     password: Password
     watch: Watch
     passphrase: Callable[[str], str]
     say: Callable[[str], None]
+    deadline: Deadline
 
     def look(self, nodes: tuple[Node, ...], accept_new: bool) -> Fleet:
         """Return the facts of all nodes.
@@ -62,6 +67,7 @@ class Looker:
             self.forks,
             self.password,
             self.watch,
+            deadline=self.deadline,
         ) as fanout:
             return fanout.survey(plan)
 

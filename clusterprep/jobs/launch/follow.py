@@ -55,26 +55,37 @@ class Hear(Protocol):
 
 
 def run_launch(
-    links: Mapping[str, Link], plan: LaunchPlan, hear: Hear, tick: Callable[[], None]
+    links: Mapping[str, Link],
+    plan: LaunchPlan,
+    hear: Hear,
+    tick: Callable[[], None],
+    check: Callable[[], None],
 ) -> LaunchRecord:
     """Start all processes and follow them until all are done, one has failed or time is up.
 
     When it returns, none of them runs any more. `hear` gets all lines, `tick` is called a few times
-    a second. An interruption ends all processes and is raised again.
+    a second, and so is `check` until the end begins. An interruption that it raises ends all
+    processes and is raised again.
     """
-    return _Launch(links, plan, hear, tick).run()
+    return _Launch(links, plan, hear, tick, check).run()
 
 
 class _Launch:
     """The state of one launch. The main thread decides; the threads of nodes only pass on."""
 
     def __init__(
-        self, links: Mapping[str, Link], plan: LaunchPlan, hear: Hear, tick: Callable[[], None]
+        self,
+        links: Mapping[str, Link],
+        plan: LaunchPlan,
+        hear: Hear,
+        tick: Callable[[], None],
+        check: Callable[[], None],
     ) -> None:
         self._links = links
         self._plan = plan
         self._hear = hear
         self._tick = tick
+        self._check = check
         self._began = time.monotonic()
         self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._events: list[Event] = []
@@ -141,6 +152,7 @@ class _Launch:
 
     def _follow(self) -> Ending:
         while self._bug is None:
+            self._check()
             self._take_events()
             if self._failed_at is None:
                 if not any(self._running.values()):

@@ -115,7 +115,7 @@ def follow(
     fanout.load("job")
     links = {share.node.name: fanout.links[share.node.name] for share in plan.shares}
     try:
-        record = run_launch(links, plan, output.hear, output.tick)
+        record = run_launch(links, plan, output.hear, output.tick, fanout.check)
     finally:
         output.tick(last=True)
         paths = logs.close()

@@ -6,7 +6,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from clusterprep.errors import LinkLost
@@ -45,6 +45,7 @@ def run_verify(
     links: Sequence[NodeLink],
     plan: TrialPlan,
     standing: StandingRanks | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Timeline:
     """Start the ranks of `plan`, follow them until they finish or enough is known, and stop them.
 
@@ -53,9 +54,9 @@ def run_verify(
     is raised again.
 
     With `standing` the ranks of an earlier trial are used where they fit, and ranks that finished
-    stay; `stop_standing_ranks` ends them.
+    stay; `stop_standing_ranks` ends them. `check` is called a few times a second and may raise.
     """
-    return _Trial(links, plan, standing).run()
+    return _Trial(links, plan, standing, check).run()
 
 
 def stop_standing_ranks(links: Iterable[NodeLink], standing: StandingRanks) -> None:
@@ -108,11 +109,16 @@ class _Trial:
     """One trial. The main thread decides; one thread per node passes requests and events."""
 
     def __init__(
-        self, links: Sequence[NodeLink], plan: TrialPlan, standing: StandingRanks | None
+        self,
+        links: Sequence[NodeLink],
+        plan: TrialPlan,
+        standing: StandingRanks | None,
+        check: Callable[[], None],
     ) -> None:
         self._links = links
         self._plan = plan
         self._standing = standing
+        self._check = check
         self._began = time.monotonic()
         self._began_running = running_seconds()
         self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -165,6 +171,7 @@ class _Trial:
         while decision in (Decision.WAIT, Decision.GO):
             if self._bug is not None:
                 raise self._bug
+            self._check()
             for event in self._arriving_events():
                 self._note(event)
             decision = self._pace.decide(self._running(), self._longest_silence())

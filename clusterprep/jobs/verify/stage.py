@@ -53,7 +53,7 @@ def run_trial(
     # stop.
     fanout.bear_silence(SILENCE_LIMIT)
     links = [fanout.links[node.name] for node in plan.nodes]
-    timeline = collect.run_verify(links, plan)
+    timeline = collect.run_verify(links, plan, check=fanout.check)
     trial = blame.judge(timeline)
     measured = None
     if len(fleet.reached) > 1:

@@ -58,7 +58,7 @@ def _run(fanout: Fanout, plan: TrialPlan) -> Judged:
     from clusterprep.jobs.verify import blame, collect
 
     links = [fanout.links[node.name] for node in plan.nodes]
-    timeline = collect.run_verify(links, plan)
+    timeline = collect.run_verify(links, plan, check=fanout.check)
     return blame.judge(timeline)
 
 

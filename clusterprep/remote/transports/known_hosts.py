@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import hashlib
 import hmac
 import os
@@ -86,6 +87,8 @@ class KnownHosts:
         except (FileNotFoundError, NotADirectoryError):
             return cls((), path)
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # the file may well have the key
             return cls((), path, error.strerror or str(error))
 
     def lookup(self, name: str) -> tuple[KnownKey, ...]:

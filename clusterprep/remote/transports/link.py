@@ -34,6 +34,7 @@ __all__ = ["Frame", "FrameReader", "Link", "Password", "open_link"]
 
 HELLO_LIMIT = 10.0  # seconds from the started command to the agent's first frame
 PARTING_LIMIT = 1.0  # seconds for output of an ended command that is still on its way
+LOOK_LIMIT = 0.1  # seconds of one read by a thread that has to look at other things as well
 READ_LIMIT = 1.0  # seconds of one read, after which silence is noticed
 SILENCE_LIMIT = 5.0  # seconds; the agent beats every second, five missed beats are a lost node
 # Seconds of silence from the first staged byte until the run is finalized or rolled back. To lose a
@@ -146,16 +147,24 @@ class Link:
             finally:
                 self._sending.release()
 
-    def receive(self, number: int, timeout: float) -> Frame:
+    def receive(
+        self, number: int, timeout: float, patience: Callable[[], float] | None = None
+    ) -> Frame:
         """Return the answer to request `number`.
 
         Other answers are kept for their own `receive`, and events for `poll`. Raises LinkLost if
-        the agent ends, falls silent or has not answered after `timeout` seconds.
+        the agent ends, falls silent or has not answered after `timeout` seconds. `patience` is
+        called ten times a second: it may raise, and returns for how many seconds the answer is
+        still awaited.
         """
         end = running_seconds() + timeout
         answer = self._take_answer(number)
         while answer is None:
-            self._read(end)
+            if patience is None:
+                self._read(end)
+            else:
+                end = min(end, running_seconds() + patience())
+                self._read(end, longest=LOOK_LIMIT)
             answer = self._take_answer(number)
         return answer
 
@@ -250,7 +259,7 @@ class Link:
             finally:
                 self.under_way = 0
 
-    def _read(self, end: float, patient: bool = False) -> None:
+    def _read(self, end: float, patient: bool = False, longest: float = READ_LIMIT) -> None:
         """Read once, and sort the frames into answers and events.
 
         Raises LinkLost; past `end` too, unless `patient`.
@@ -258,7 +267,7 @@ class Link:
         now = running_seconds()
         if now >= end and not patient:
             raise self._loss("timed_out", "the agent did not answer in time")
-        limit = min(end - now, READ_LIMIT)
+        limit = min(end - now, longest)
         data = self._receive_bytes(max(0.0, limit))
         if data is None:
             return
