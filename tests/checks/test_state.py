@@ -51,7 +51,8 @@ def test_a_damaged_record_is_told_with_its_file_and_the_one_command_that_mends_i
         found = Journal(others, None, (empty,))
         (bad,) = findings(fleet(**same("state.journal", found)), "state.journal")
         assert (bad.verdict, bad.severity, bad.seen) == ("fail", "error", empty.why)
-        assert "--force   # moves the record aside" in bad.remedy
+        assert bad.remedy.endswith(" --force")
+        assert bad.remedy.note.startswith("moves the record aside")
         assert "apply" not in bad.remedy
 
 

@@ -136,7 +136,7 @@ def test_a_history_that_cannot_be_read_is_an_error_here(
     (state / HISTORY).write_text("no database")
     code, _, err = asked(capsys, "history")
     assert code == 2
-    assert f"mv {state / HISTORY} " in err
+    assert f"mv -n {state / HISTORY} " in err
 
 
 def test_no_history_is_none(

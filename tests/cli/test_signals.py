@@ -21,7 +21,7 @@ OLD, NEW = "old\n", "new\n"
 CHANGES = {"apply": (OLD, NEW), "rollback": (NEW, OLD)}  # by command: before and after it
 LOG = "n1:1:2 [0] ibvwrap.c:160 NCCL WARN Call to ibv_create_qp failed\n"
 PUT_BACK = "what had been written was put back on all nodes"
-STAYS = "what was written stays on all nodes"
+STAYS = "what was written stays on "
 SHOWN = "when all was done and its result was being shown"
 
 

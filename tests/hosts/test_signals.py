@@ -25,7 +25,7 @@ FILE = "/etc/lab-signals.conf"
 RUNS = "/var/lib/clusterprep"
 OLD, NEW = "old\n", "new\n"
 POINTS = 60
-STAYS = ("what was written stays on all nodes", "when all was done and its result was being shown")
+STAYS = ("what was written stays on ", "when all was done and its result was being shown")
 KINDS = [
     Moment(0, ("SIGINT",)),
     Moment(0, ("SIGTERM", "SIGHUP"), 0.001),

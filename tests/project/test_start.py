@@ -104,6 +104,7 @@ def test_help_imports_click_and_nothing_heavy(words: tuple[str, ...]) -> None:
             "cli.main",
             "cli.options",
             "cli.output",
+            "remedies",
             "errors",
             "runtime",
             "runtime.deadline",

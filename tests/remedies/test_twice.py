@@ -55,7 +55,7 @@ ALLOWED = {
     "mountpoint -q /dev/shm || mount -t": "only where nothing is mounted there",
     "-ge {kibibytes} || mount -o remount": "only grows",
     "-ge 8388608 || mount -o remount": "only grows",
-    "mount -o remount,size=100% /dev/shm": "only grows",
+    "mount -o remount,size=0 /dev/shm": "0 is no limit, so it only grows",
     "mount -o remount,{mode} {path}": "as the inventory declares it for this path",
     "sed -i --follow-symlinks -E {script} {file}": "finds the line by all of its text: see below",
     r"sed -i --follow-symlinks '1s/^\xEF\xBB\xBF//' FILE": "a second time there is nothing to find",

@@ -212,6 +212,8 @@ def test_a_circle_of_links_ends(tmp_path: Path) -> None:
 ELSEWHERE = ("remote.agent", "guard", "runtime.files")
 EXCUSED = {
     ("history.database", "sqlite3.connect"): "after files.open_regular",
+    ("cli.output", "os.open"): "/dev/null in the place of a stdout that is gone",
+    ("survey.open_files", "os.open"): "/dev/null, to see whether a file can be opened",
 }
 WRITES = frozenset(
     "os.open os.mkfifo os.mknod os.truncate shutil.copy shutil.copy2 shutil.copyfile shutil.move "

@@ -91,7 +91,9 @@ def main() -> None:
         logs.write(source, lines)
 
     before = peak()
-    record = run_launch({"n1": Link(node, Flooding(), NONCE)}, plan, hear, lambda: None)
+    record = run_launch(
+        {"n1": Link(node, Flooding(), NONCE)}, plan, hear, lambda: None, lambda: None
+    )
     paths = logs.close()
     answer = {
         "before": before,

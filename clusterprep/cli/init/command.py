@@ -15,7 +15,6 @@ import click
 from clusterprep.cli import options
 from clusterprep.cli.output import print_result, say_line, shown_text
 from clusterprep.errors import Refused
-from clusterprep.model.units import pluralize
 
 if TYPE_CHECKING:
     from clusterprep.cli.init.draft import Draft
@@ -164,6 +163,7 @@ def _write(params: dict[str, Any], source: Source, fleet: Fleet) -> int:
     """Write the inventory of the reached hosts and return the exit code."""
     from clusterprep.cli.init.draft import draft
     from clusterprep.cli.init.yaml_text import document
+    from clusterprep.model.units import pluralize
 
     code = _exit_code(source, fleet)
     if not fleet.reached:
@@ -216,6 +216,7 @@ def _save(params: dict[str, Any], text: str, made: Draft) -> str:
     target = params["output"]
     if target == "-":
         return shown_text(text)
+    from clusterprep.model.units import pluralize
     from clusterprep.runtime import files
 
     fresh = files.draft_beside(Path(target))

@@ -45,7 +45,7 @@ def framed(payload: bytes) -> bytes:
 
 
 def link(held_bytes: HeldBytes, *pieces: bytes, name: str = "n1") -> Link:
-    return Link(Node(name, "10.0.0.1", 0), Played(pieces), NONCE, held_bytes)
+    return Link(Node(name, "10.0.0.1", 0), Played(pieces), NONCE, held_bytes=held_bytes)
 
 
 def test_the_link_that_holds_most_is_dropped() -> None:
