@@ -20,5 +20,5 @@ def test_output_without_end_takes_bounded_memory_and_disk(tmp_path: Path) -> Non
     assert seen["ending"] == "done"
     assert seen["peak"] - seen["before"] < MOST
     assert seen["logs"] < QUOTA + KEPT_CHARACTERS + 1000
-    assert "at the limit of 16 MiB: rank-0.log" in seen["trouble"]
-    assert "lines are missing here: they came faster than they were taken" in seen["missing"][0]
+    assert "at the limit of 4 MiB: rank-0.log" in seen["trouble"]
+    assert "did not arrive here: they came faster than they were taken" in seen["missing"][0]
