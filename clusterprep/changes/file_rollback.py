@@ -164,8 +164,8 @@ def last_run(remembered: RememberedRuns, cluster: str, wanted: str | None) -> st
     """Return the run to roll back: `wanted`, else the cluster's last that changed something.
 
     None if there is no such run. A run that could not commit everywhere rolled itself back and
-    changed nothing. Raises InputError if no node remembers `wanted`, and if without it nodes have
-    different last runs.
+    changed nothing. Raises InputError if no node remembers `wanted`, and Refused if without it
+    nodes have different last runs.
     """
     if wanted is not None:
         _require_remembered(remembered, cluster, wanted)
@@ -192,8 +192,7 @@ def last_run(remembered: RememberedRuns, cluster: str, wanted: str | None) -> st
             last.setdefault(name, []).append(node)
     if len(last) > 1:
         seen = ", ".join(f"{name} on {fold(nodes)}" for name, nodes in last.items())
-        message = f"nodes have different last runs: {seen}; say which is to be undone"
-        raise InputError.of(message, key="--run")
+        raise Refused(f"nodes have different last runs: {seen}; --run says which is to be undone")
     return next(iter(last), None)
 
 

@@ -112,7 +112,7 @@ def test_the_last_run_that_changed_something(
 
 def test_nodes_with_different_last_runs_need_the_name_of_one() -> None:
     memories = {"n1": [run(R1, FILE), run(R2, FILE)], "n2": [run(R3, FILE)]}
-    with pytest.raises(InputError, match=f"{R2} on n1, {R3} on n2"):
+    with pytest.raises(Refused, match=f"{R2} on n1, {R3} on n2"):
         last_run(memories, "demo", None)
     assert last_run(memories, "demo", R2) == R2
 

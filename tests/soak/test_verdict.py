@@ -40,6 +40,70 @@ def every(versions: Versions, **more: Any) -> dict[str, Seen]:
     return dict.fromkeys(NODES, Seen(versions, **more))
 
 
+def ended(error: str, code: int = 130) -> Told:
+    """A command that ended with an error."""
+    return told(code=code, error=error)
+
+
+PUT_BACK = "interrupted by SIGTERM; what had been written was put back on"
+
+
+@pytest.mark.parametrize(
+    ("answer", "after", "words"),
+    [
+        pytest.param(ended(f"{PUT_BACK} all nodes"), every(OLD), "", id="put-back"),
+        pytest.param(
+            ended(f"{PUT_BACK} all nodes", 1),
+            {"n2": Seen(NEW, (PENDING,))},
+            "n2 is said to be put back",
+            id="not-put-back",
+        ),
+        pytest.param(
+            ended(f"{PUT_BACK} n[1,3] only; of n2 it is not known (gone)", 1),
+            {"n2": Seen(NEW, (PENDING,))},
+            "",
+            id="put-back-but-for-one",
+        ),
+        pytest.param(
+            ended(f"{PUT_BACK} n[1,3] only; of n2 it is not known (gone)", 1),
+            {"n3": Seen(NEW, (PENDING,))},
+            "n3 is said to be put back",
+            id="another-one-was-not",
+        ),
+        pytest.param(
+            ended("interrupted by SIGTERM; what was written stays on n[1-3]"),
+            every(NEW),
+            "",
+            id="stays",
+        ),
+        pytest.param(
+            ended("interrupted by SIGTERM; what was written stays on n[1-3]"),
+            {**every(NEW), "n1": Seen(OLD)},
+            "n1 is said to be written",
+            id="does-not-stay",
+        ),
+        pytest.param(
+            ended("n1: another run holds the lock (run r1); nothing was written", 4),
+            {"n1": Seen(NEW)},
+            "n1 is said to be not written",
+            id="something-was-written",
+        ),
+        pytest.param(
+            told(code=4, notice="run r2 was cut off; it was undone on n[1-2]"),
+            {"n2": Seen(OLD, (PENDING,))},
+            "n2 is said to be settled",
+            id="a-run-that-is-not-settled",
+        ),
+    ],
+)
+def test_sentences_are_held_against_bytes(
+    answer: Told, after: Mapping[str, Seen], words: str
+) -> None:
+    found = [each for each in violations(case("apply", answer, **after)) if "untrue" in each]
+    assert len(found) == (1 if words else 0), found
+    assert words in "".join(found)
+
+
 REACHED = finding("ssh.reach", "pass", *NODES)
 OFF, DOWN = Harm("clock", "n3"), Harm("cable-out", "n3")
 BUT_N3 = finding("ssh.reach", "pass", "n1", "n2")
@@ -167,7 +231,7 @@ LOST = told(REACHED, code=1, outcome="failed")
             id="lies",
         ),
         pytest.param(
-            "apply", told(outcome="done"), every(NEW, runs=("r",) * 22), "keeps 22 runs", id="state"
+            "apply", told(outcome="done"), every(NEW, runs=("r",) * 42), "keeps 42 runs", id="state"
         ),
         pytest.param("check", told(REACHED), every(NEW), "none of", id="check-wrote"),
         pytest.param(

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from clusterprep.model.nodeset import expand
 from tests.soak.observer import BROKEN, Seen, Size, Versions
 from tests.soak.schedule import BY_NAME, REACH, Round
 
-KEPT = 20  # runs whose old bytes a node keeps
+KEPT = 40  # runs whose old bytes a node keeps: 20 that can be rolled back, and 20 others
 JOURNAL = "state.journal"
 JUDGED = (
     REACH,
@@ -82,7 +83,7 @@ class Case:
 
 def violations(case: Case) -> list[str]:
     """All that is wrong with a round, but for what it left behind."""
-    return [*_ending(case), *_wrong_verdicts(case), *_files(case)]
+    return [*_ending(case), *_wrong_verdicts(case), *_files(case), *_untrue_sentences(case)]
 
 
 def _ending(case: Case) -> Iterator[str]:
@@ -146,6 +147,54 @@ def unreached(case: Case) -> list[str]:
     return [node for node in case.healthy if "unknown" in case.told.verdicts(REACH, node)]
 
 
+# ---------------------------------------------------------------- sentences
+
+# A set of nodes as a sentence has it: n[1-3,5], or several of them.
+_NODES = r"(n[\d\[\],n-]*[\d\]])"
+
+
+def _untrue_sentences(case: Case) -> Iterator[str]:
+    """What a command said about nodes, held against their bytes and journals."""
+    report = case.told.report or {}
+    said = "\n".join([str(report.get("error") or ""), *report.get("notices", ())])
+    asked = case.round.nodes or case.nodes
+    unwritten = [node for node in case.nodes if _has_old(case, node)]
+    if "put back on all nodes" in said:
+        yield from _claims("put back", asked, unwritten)
+    if re.search(r"(nothing was written|wrote nothing)", said):
+        yield from _claims("not written", case.nodes, unwritten)
+    yield from _claims("put back", _named(said, "was put back on {} only"), unwritten)
+    stays = [node for node in case.nodes if case.round.value in case.after[node].versions]
+    yield from _claims("written", _named(said, "what was written stays on {}"), stays)
+    for run in re.findall(r"run (\S+) was cut off", said):
+        settled = [node for node in case.nodes if not _is_pending(case.after[node], run)]
+        for words in ("it was undone on {}", "it is done now on {}"):
+            yield from _claims("settled", _named(said, f"{run} was cut off; {words}"), settled)
+
+
+def _claims(what: str, nodes: Collection[str], true_of: Collection[str]) -> Iterator[str]:
+    wrong = sorted(set(nodes) - set(true_of))
+    if wrong:
+        yield f"untrue sentence: {', '.join(wrong)} is said to be {what}"
+
+
+def _named(said: str, sentence: str) -> set[str]:
+    """Return the nodes that stand in a sentence, in which `{}` is their place."""
+    names: set[str] = set()
+    before, after = (re.escape(part) for part in sentence.split("{}"))
+    for text in re.findall(f"{before}{_NODES}{after}", said):
+        names.update(expand(text))
+    return names
+
+
+def _has_old(case: Case, node: str) -> bool:
+    return case.after[node].versions in bases(case.before[node])
+
+
+def _is_pending(seen: Seen, run: str) -> bool:
+    return any(pending.run == run for pending in seen.pending)
+
+
 # ---------------------------------------------------------------- files
 
 
@@ -186,7 +235,7 @@ def _allowed(case: Case, node: str, before: Seen, after: Seen) -> set[Versions]:
         return undone
     nobody_knows = (
         case.told.report is None
-        or "failed" in outcomes
+        or outcomes & {"failed", "unanswered"}
         or (after.pending and node in case.round.harmed())
     )
     if nobody_knows or stays:
