@@ -15,7 +15,6 @@ from clusterprep.changes.file_plan import diff_text
 from clusterprep.errors import InputError, Refused
 from clusterprep.facts.journal import LARGEST_NUMBER, parse_nodes
 from clusterprep.model.files import Access, FileChange
-from clusterprep.model.nodeset import fold
 from clusterprep.remote.untrusted import require_integer, require_text
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -164,36 +163,23 @@ def last_run(remembered: RememberedRuns, cluster: str, wanted: str | None) -> st
     """Return the run to roll back: `wanted`, else the cluster's last that changed something.
 
     None if there is no such run. A run that could not commit everywhere rolled itself back and
-    changed nothing. Raises InputError if no node remembers `wanted`, and Refused if without it
-    nodes have different last runs.
+    changed nothing. Raises InputError if no node remembers `wanted`.
     """
     if wanted is not None:
         _require_remembered(remembered, cluster, wanted)
         return wanted
     rolled_back = _rolled_back(remembered, cluster)
-    last_by_node: dict[str, str] = {}
-    earlier = set()
-    for node, runs in remembered.items():
-        # A run that was rolled back counts as well: rolling it back again changes nothing, and
-        # the one before it must not be rolled back by mistake.
-        candidates = []
+    last: OldRun | None = None
+    for runs in remembered.values():
         for run in runs:
+            # A run that was rolled back counts as well: rolling it back again changes nothing, and
+            # the one before it must not be rolled back by mistake.
             is_undone = run.undoes is None and run.run in rolled_back
-            if run.cluster == cluster and (run.is_done or is_undone):
-                candidates.append(run)
-        names = [run.run for run in sorted(candidates, key=lambda run: run.order)]
-        if names:
-            last_by_node[node] = names[-1]
-            earlier.update(names[:-1])
-    # A run that is followed by another one on any of its nodes is not the last.
-    last: dict[str, list[str]] = {}
-    for node, name in last_by_node.items():
-        if name not in earlier:
-            last.setdefault(name, []).append(node)
-    if len(last) > 1:
-        seen = ", ".join(f"{name} on {fold(nodes)}" for name, nodes in last.items())
-        raise Refused(f"nodes have different last runs: {seen}; --run says which is to be undone")
-    return next(iter(last), None)
+            if run.cluster != cluster or not (run.is_done or is_undone):
+                continue
+            if last is None or run.order > last.order:
+                last = run
+    return None if last is None else last.run
 
 
 def _require_remembered(remembered: RememberedRuns, cluster: str, wanted: str) -> None:

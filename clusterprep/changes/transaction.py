@@ -18,6 +18,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from clusterprep.changes.agents import LONGEST, Agents, Answers, refusals
@@ -61,10 +62,10 @@ class Transaction:
     """The file changes of one run on all nodes.
 
     `stage_and_commit` writes them. After it either `finalize` makes them permanent, or `roll_back`
-    puts the old bytes back.
+    puts the old bytes back. `started` is when the run began, by the clock of the controller.
     """
 
-    def __init__(self, agents: Agents, fleet: Fleet, run: str) -> None:
+    def __init__(self, agents: Agents, fleet: Fleet, run: str, started: datetime) -> None:
         self._agents = agents
         self._fleet = fleet
         self._run = run
@@ -78,9 +79,9 @@ class Transaction:
             self._bodies[node.name] = body
         self._staged: set[str] = set()
         self._locked = False
-        # Of this run, among those of all nodes that it locked: the clock of a controller may be
-        # wrong, so what is later is decided by the nodes.
-        self._number = 1
+        # Higher than those of all runs on the nodes that it locks, whatever this clock says. Beside
+        # runs that share no node with it, the milliseconds tell what is later.
+        self._number = int(started.timestamp() * 1000)
         self.receipt = Receipt()
         self.committed = False  # and neither finalized nor rolled back
         self.rolled_back = False  # after it had been committed

@@ -24,7 +24,7 @@ LONGEST_NODES = 1 << 20  # characters of the names of a run's nodes, folded: 100
 class JournalEntry:
     """One run on one node.
 
-    `number` orders the runs of a node, from 1; runs of old releases have 0. `nodes` are the names
+    `number` orders the runs of a node; runs of old releases have 0. `nodes` are the names
     of all nodes of the run, and `node` is the name that this one had among them; they are empty for
     runs of old releases.
     """

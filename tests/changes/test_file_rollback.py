@@ -110,11 +110,9 @@ def test_the_last_run_that_changed_something(
     assert last_run(memories, "demo", None) == expected
 
 
-def test_nodes_with_different_last_runs_need_the_name_of_one() -> None:
-    memories = {"n1": [run(R1, FILE), run(R2, FILE)], "n2": [run(R3, FILE)]}
-    with pytest.raises(Refused, match=f"{R2} on n1, {R3} on n2"):
-        last_run(memories, "demo", None)
-    assert last_run(memories, "demo", R2) == R2
+def test_of_runs_that_share_no_node_the_one_with_the_higher_number_is_the_last() -> None:
+    earlier, later = replace(run(R3, FILE), number=5), replace(run(R1, FILE), number=6)
+    assert last_run({"n1": [earlier], "n2": [later]}, "demo", None) == R1
 
 
 def test_the_other_nodes_of_a_run_are_known_by_the_names_that_they_had() -> None:

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,8 @@ class World:
             left_out=left_out,
             run=move.run or None,
         )
+        started = command.invocation.started - timedelta(days=depth)
+        command = replace(command, invocation=replace(command.invocation, started=started))
         ending = Ending(state)
         try:
             ending.report = command.apply() if move.command == "apply" else command.rollback()

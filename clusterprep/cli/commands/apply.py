@@ -93,7 +93,7 @@ def _apply_changes(
     invocation: Invocation, fanout: Fanout, query_plan: QueryPlan, verify: TrialStage
 ) -> Report:
     surveyed = survey(invocation, fanout, query_plan)
-    transaction = Transaction(fanout, surveyed.fleet, invocation.run)
+    transaction = Transaction(fanout, surveyed.fleet, invocation.run, invocation.started)
     prepared = _prepare(
         invocation,
         fanout,

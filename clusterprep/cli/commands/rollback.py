@@ -97,7 +97,7 @@ def _roll_back_changes(invocation: Invocation, fanout: Fanout, query_plan: Query
     if lacks_root:
         rows = gap_rows(lacks_root)
         return survey_report(invocation, exit_codes.FAILED, surveyed, changes=rows)
-    transaction = Transaction(fanout, surveyed.fleet, invocation.run)
+    transaction = Transaction(fanout, surveyed.fleet, invocation.run, invocation.started)
     transaction.lock()
     if invocation.settings.force:
         aside = set_aside(fanout, transaction)
@@ -231,7 +231,7 @@ def _summary(invocation: Invocation, outcome: Outcome) -> str:
     if target.run is None:
         return NOTHING_MORE if target.was_interrupted else NOTHING
     if not target.files and not outcome.steps.nodes:
-        text = f"run {target.run} was undone before; --run undoes an earlier one"
+        text = f"{NOTHING}: run {target.run} was undone before; --run undoes an earlier one"
         return text + _kept_text(invocation, target.others)
     if outcome.succeeded:
         text = f"run {target.run} is undone"
