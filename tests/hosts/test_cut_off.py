@@ -258,7 +258,7 @@ def test_an_agent_that_is_killed_before_the_commit_takes_all_back(lab: Lab) -> N
     assert outcomes == {
         "n1": "rolled-back",
         "n2": "rolled-back",
-        "n3": "failed",
+        "n3": "unanswered",
         "n4": "rolled-back",
     }
     assert pairs(lab) == [OLD] * 4

@@ -241,7 +241,7 @@ def test_a_node_that_does_not_come_back_stops_the_roll_out(lab: Lab) -> None:
     assert found.code == 1, found.report
     assert [row for row in outcomes(found) if row[0] == "reboot"] == [
         ("reboot", "done", ["n1"]),
-        ("reboot", "failed", ["n2"]),
+        ("reboot", "unanswered", ["n2"]),
         ("reboot", "not-started", ["n3", "n4"]),
     ]
     assert "its boot id is the same, 4 s after" in str(found.report["changes"])

@@ -124,7 +124,7 @@ def test_a_node_that_is_lost_stops_the_run_and_undoes_its_part_later(
     assert [outcome for outcome, node in ends if node == "n2"] == [
         "done",
         "done",
-        "failed",
+        "unanswered",
         "not-started",
     ]
     assert [outcome for outcome, node in ends if node == "n4"] == [

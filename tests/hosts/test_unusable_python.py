@@ -50,7 +50,8 @@ def among(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
         done = lab.controller.run([sys.executable, "-c", MEASURED, *argv], timeout=SECONDS)
         of = {way: host.name for host, way in zip(lab.hosts[HEALTHY:], WAYS, strict=True)}
         few = f"--limit={','.join([*names, of[WRITING]])}"
-        writing = clusterprep(lab, "apply", ONLY, few, "--no-verify")
+        # Of the others it is not known what they have; --partial goes on all the same.
+        writing = clusterprep(lab, "apply", ONLY, few, "--no-verify", "--partial")
         left = [
             host.name
             for host in lab.hosts
