@@ -55,6 +55,7 @@ class Move:
     down: str = ""
     force: bool = False
     run: str = ""  # --run
+    interrupted: bool = False  # by a signal, once all was written
 
     def __str__(self) -> str:
         words = [self.command]
@@ -66,6 +67,8 @@ class Move:
             words.append("--force")
         if self.run:
             words.append(f"--run {self.run}")
+        if self.interrupted:
+            words.append("interrupted")
         if self.fault:
             words.append(f"({self.fault.kind} at {self.fault.op} of {self.fault.node})")
         return " ".join(words)
@@ -135,6 +138,8 @@ class World:
         )
         if move.down:
             agents.unreachable.add(move.down)
+        if move.interrupted:
+            agents.interrupt_during = "second survey"
         content = f"{move.command} {depth}\n"
         step = Step("motd", file.RESOURCE, {"path": PLACE, "content": content}, line=1)
         left_out = tuple(node.name for node in agents.inventory.left_out)
@@ -236,7 +241,11 @@ def violations(before: State, move: Move, ending: Ending, liar: str) -> Iterator
     yield from _untrue_about_files(before, ending, liar)
     yield from _untrue_about_undone(before, ending, liar)
     if not move.force:
-        yield from _settled_by_a_part(before, ending)
+        yield from _settled_by_a_part(before, ending, liar)
+    if move.command == "rollback" and not move.run:
+        yield from _undid_another_run(before, move, ending)
+    if move.command == "apply" and ending.code == 0:
+        yield from _forgot_at_once(before, ending)
     if leftovers(ending.state, liar):
         yield f"files are left beside others: {leftovers(ending.state, liar)}"
     is_limited = move.names or move.down
@@ -280,10 +289,35 @@ def _untrue_about_undone(before: State, ending: Ending, liar: str) -> Iterator[s
             yield f"run {run} stays on {name}, which is not named"
 
 
-def _settled_by_a_part(before: State, ending: Ending) -> Iterator[str]:
+def _undid_another_run(before: State, move: Move, ending: Ending) -> Iterator[str]:
+    """Look for a rollback of a run that is not the last. Clocks run backwards here."""
+    said = re.search(r"^run (\S+) is undone", ending.said, re.MULTILINE)
+    if said is None:
+        return
+    done = set()
+    for name, runs in manifests(before).items():
+        if name == move.down or (move.names and name not in move.names):
+            continue
+        for run, manifest in runs.items():
+            if manifest["state"] in ("done", "committed") and not manifest["undoes"]:
+                done.add(run)
+    if done and said.group(1) != min(done):
+        yield f"run {said.group(1)} is undone, and {min(done)} was the last"
+
+
+def _forgot_at_once(before: State, ending: Ending) -> Iterator[str]:
+    """Look for nodes that were written to and do not remember by which run."""
+    assert ending.report is not None
+    was = contents(before)
+    for name, data in contents(ending.state).items():
+        if data != was[name] and ending.report.run not in manifests(ending.state)[name]:
+            yield f"{name} was written to, and does not remember the run"
+
+
+def _settled_by_a_part(before: State, ending: Ending, liar: str) -> Iterator[str]:
     """Look for runs that were cut off and are now done on one node and undone on another."""
-    for run, states in _states_by_run(before).items():
-        later = _states_by_run(ending.state).get(run, set())
+    for run, states in _states_by_run(before, liar).items():
+        later = _states_by_run(ending.state, liar).get(run, set())
         was_open = bool(states & {"staged", "committed"})
         differed = "done" in states and bool(states & {"staged", "undone"})
         if not was_open or differed or f"run {run} is undone" in ending.said:
@@ -292,10 +326,12 @@ def _settled_by_a_part(before: State, ending: Ending) -> Iterator[str]:
             yield f"run {run} was cut off, and is now done on some nodes and undone on others"
 
 
-def _states_by_run(state: State) -> dict[str, set[str]]:
+def _states_by_run(state: State, liar: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for runs in manifests(state).values():
+    for name, runs in manifests(state).items():
         for run, manifest in runs.items():
+            if name == liar:
+                continue
             found.setdefault(run, set()).add(str(manifest["state"]))
     return found
 
@@ -396,6 +432,8 @@ def moves(commands: Sequence[str], views: Sequence[Move], faults: bool) -> Itera
         yield replace(view, command=command)
         for fault in FAULTS[command] if faults else ():
             yield replace(view, command=command, fault=fault)
+            if command == "apply" and fault.op == "undo":
+                yield replace(view, command=command, fault=fault, interrupted=True)
 
 
 def canonical(state: State) -> str:

@@ -73,7 +73,11 @@ class Player:
         request = {"words": list(words), "moment": asdict(moment)}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        return Run(**json.loads(self._process.stdout.readline()))
+        answer = self._process.stdout.readline()
+        if not answer:
+            self.close()
+            raise RuntimeError("the process that forks has ended; its stderr says why")
+        return Run(**json.loads(answer))
 
     def close(self) -> None:
         assert self._process.stdin
@@ -100,7 +104,8 @@ def _import_all() -> None:
     import clusterprep
 
     for entry in pkgutil.walk_packages(clusterprep.__path__, "clusterprep."):
-        if ".remote.agent." not in entry.name and not entry.name.endswith("__main__"):
+        is_elsewhere = ".remote.agent." in entry.name or entry.name == "clusterprep.guard"
+        if not is_elsewhere and not entry.name.endswith("__main__"):
             importlib.import_module(entry.name)
 
 
