@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof
@@ -153,26 +153,29 @@ def ports(context: CheckContext) -> Iterable[Outcome]:
         blamed.update(cause.nodes)
         blamed.update(dial.dialer for dial in cause.failed)
         yield _unreachable(cause, wanted)
-    if port_is_taken:
-        # It cannot be told whether the other nodes would get through to the rendezvous port.
+    if not port_is_taken:
+        # Otherwise it cannot be told whether the other nodes would get through to that port.
+        yield from _reachable(context, dials, blamed, wanted)
+
+
+def _reachable(
+    context: CheckContext, dials: Sequence[Dial], blamed: set[str], wanted: str
+) -> Iterable[Outcome]:
+    """Return the outcomes of nodes that nothing is known against."""
+    others = [node.name for node in context.nodes if node.name not in blamed]
+    if len(context.inventory.nodes) == 1:
+        if others:
+            message = "the rendezvous port can be opened, and there is no other node"
+            yield Outcome("pass", tuple(others), message, "open", wanted)
         return
     tried_nodes = {dial.dialer for dial in dials} | {dial.listener for dial in dials}
-    is_alone = len(context.inventory.nodes) == 1
-    good: list[str] = []
-    untried: list[str] = []
-    for node in context.nodes:
-        if node.name in blamed:
-            continue
-        names = good if is_alone or node.name in tried_nodes else untried
-        names.append(node.name)
+    good = [name for name in others if name in tried_nodes]
+    untried = [name for name in others if name not in tried_nodes]
     if untried:
         message = "it could dial no other node, and none dialled it"
         reason = "no other node was tried"
         yield Outcome("unknown", tuple(untried), message, wanted=wanted, reason=reason)
-    if is_alone and good:
-        message = "the rendezvous port can be opened, and there is no other node"
-        yield Outcome("pass", tuple(good), message, "open", wanted)
-    elif good:
+    if good:
         pairs = {(dial.dialer, dial.listener) for dial in dials}
         tried = coverage(len(pairs), len(context.inventory.nodes))
         message = "the rendezvous port and the others' ephemeral ports can be reached"

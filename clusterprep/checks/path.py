@@ -27,14 +27,7 @@ def path_mtu(context: CheckContext) -> Iterable[Outcome]:
     """Judge whether both directions of every pair carry packets as large as the sender makes."""
     dials = _connected_dials(context)
     mtus = {name: pick.mtu for name, pick in choose(context.fleet).picks.items()}
-    dialers: set[str] = set()
-    unmeasured: set[str] = set()
-    pairs: set[Pair] = set()
-    for dial in dials:
-        dialers.add(dial.dialer)
-        pairs.add((dial.dialer, dial.listener))
-        if not dial.packet:
-            unmeasured.add(dial.dialer)
+    unmeasured = {dial.dialer for dial in dials if not dial.packet}
     # Most fleets are measured everywhere, and have many dials.
     sized = [dial for dial in dials if dial.packet] if unmeasured else dials
     causes = find_causes(sized, lambda dial: _is_too_small(dial, mtus))
@@ -46,15 +39,21 @@ def path_mtu(context: CheckContext) -> Iterable[Outcome]:
     for name in sorted(unmeasured - blamed):
         message = "a connection ended before it was known whether a full-size packet gets through"
         yield Outcome("unknown", (name,), message, reason="no full-size packet was measured")
-    good = []
-    isolated = []
-    for node in context.nodes:
-        if node.name in blamed or node.name in unmeasured:
-            continue
-        if node.name in dialers:
-            good.append(node.name)
-        else:
-            isolated.append(node.name)
+    yield from _carried(context, dials, mtus, blamed | unmeasured)
+
+
+def _carried(
+    context: CheckContext, dials: Sequence[Dial], mtus: Mapping[str, int], others: set[str]
+) -> Iterable[Outcome]:
+    """Return the outcomes of the nodes that are not among `others`, which are judged already."""
+    dialers = set()
+    pairs: set[Pair] = set()
+    for dial in dials:
+        dialers.add(dial.dialer)
+        pairs.add((dial.dialer, dial.listener))
+    names = [node.name for node in context.nodes if node.name not in others]
+    good = [name for name in names if name in dialers]
+    isolated = [name for name in names if name not in dialers]
     if isolated:
         yield _without_peer(context, tuple(isolated))
     if good:
