@@ -13,6 +13,8 @@ What becomes of a run is decided by what its nodes know of it, and its journal n
 * All that were asked are committed, and others were not asked or remember nothing of it: one of
   these may be done, and then a rollback would make the nodes differ. Nothing is changed, except
   with `force`.
+* Some of its nodes were not asked: a single journal that lies would decide for the others. Nothing
+  is changed, except with `partial`, with which those that were asked decide as above.
 * One is done, and another staged or undone: no run comes that far, so a journal was changed, or
   a node was rolled back by itself. What is not done is rolled back, and the nodes that are done
   are named: a rollback of this run puts them back as well.
@@ -23,7 +25,7 @@ stopped in the middle of a step action rolls back that action, as after a step t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -42,14 +44,15 @@ FORCE = "`clusterprep rollback --force` puts the old bytes back all the same"
 class InterruptedRun:
     """What the nodes that were reached know of a run that is not finished on one of them.
 
-    `states` has the state on each node that knows it, and `missing` the names of its other nodes:
-    they were not reached or asked, or remember nothing of it.
+    `states` has the state on each node that knows it. Of its other nodes `unasked` were not reached
+    or are left out, and `forgetful` remember nothing of it.
     """
 
     run: str
     number: int
     states: Mapping[str, str]
-    missing: tuple[str, ...]
+    unasked: tuple[str, ...]
+    forgetful: tuple[str, ...]
 
     @property
     def order(self) -> tuple[int, str]:
@@ -77,15 +80,15 @@ class InterruptedRun:
 class FinishedRun:
     """A run that was interrupted, and the nodes on which it is now finalized or rolled back.
 
-    `done` are the nodes that knew it as done before, and `missing` those that were not asked or
-    remember nothing of it.
+    `done` are the nodes that knew it as done before, and `unknown` those of which it is not known
+    how it ended there.
     """
 
     run: str
     nodes: tuple[str, ...]
     finalized: bool
     done: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     @property
     def differs(self) -> bool:
@@ -94,13 +97,15 @@ class FinishedRun:
 
     def __str__(self) -> str:
         nodes = fold(self.nodes)
+        text = f"run {self.run} was cut off; "
         if self.finalized:
-            return f"run {self.run} was cut off; it is done now on {nodes}, as on {fold(self.done)}"
-        text = f"run {self.run} was cut off; it was undone on {nodes}"
-        if self.done:
-            text += f", and is done on {fold(self.done)}"
-        if self.missing:
-            text += f"; of {fold(self.missing)}, where it wrote as well, nothing is known"
+            text += f"it is done now on {nodes}, as on {fold(self.done)}"
+        else:
+            text += f"it was undone on {nodes}"
+            if self.done:
+                text += f", and is done on {fold(self.done)}"
+        if self.unknown:
+            text += f"; of {fold(self.unknown)}, where it was to write as well, nothing is known"
         return text
 
 
@@ -126,18 +131,20 @@ def finish_interrupted_runs(
     fleet: Fleet,
     force: bool = False,
     by: str | None = None,
+    partial: bool = False,
 ) -> Recovery:
     """Finish what earlier runs left unfinished, newest first, and return what was done.
 
     `by` is the name of the rollback that wants it rolled back. Unless `force`, raises Refused if a
-    file was edited meanwhile, or if it depends on nodes that were not asked.
+    file was edited meanwhile, or if it depends on nodes that were not asked; with `partial` those
+    that were asked decide where they can.
     """
     interrupted = interrupted_runs(fleet)
     if not interrupted:
         return Recovery()
     if not force:
         for run in interrupted:
-            _refuse_partial_view(run, fleet)
+            _refuse_partial_view(run, partial)
     failed = transaction.lock()
     if failed:
         return Recovery(stuck=failed)
@@ -164,15 +171,18 @@ def interrupted_runs(fleet: Fleet) -> list[InterruptedRun]:
             continue
         for entry in journal.entries:
             entries_by_run.setdefault(entry.run, {})[node.name] = entry
+    reached = {node.name for node in fleet.reached}
     found = []
     for run, entries in entries_by_run.items():
-        interrupted = _interrupted_run(run, entries)
+        interrupted = _interrupted_run(run, entries, reached)
         if interrupted.unfinished:
             found.append(interrupted)
     return sorted(found, key=lambda each: each.order, reverse=True)
 
 
-def _interrupted_run(run: str, entries: Mapping[str, JournalEntry]) -> InterruptedRun:
+def _interrupted_run(
+    run: str, entries: Mapping[str, JournalEntry], reached: Collection[str]
+) -> InterruptedRun:
     """Return a run by what its nodes remember, each under its name of now."""
     states = {}
     numbers = []
@@ -183,28 +193,38 @@ def _interrupted_run(run: str, entries: Mapping[str, JournalEntry]) -> Interrupt
         numbers.append(entry.number)
         wanted.update(dict.fromkeys(entry.nodes))
         seen.add(entry.node or name)
-    missing = tuple(name for name in wanted if name not in seen)
-    return InterruptedRun(run, max(numbers), states, missing)
+    missing = [name for name in wanted if name not in seen]
+    return InterruptedRun(
+        run,
+        max(numbers),
+        states,
+        tuple(name for name in missing if name not in reached),
+        tuple(name for name in missing if name in reached),
+    )
 
 
-def _refuse_partial_view(run: InterruptedRun, fleet: Fleet) -> None:
+def _refuse_partial_view(run: InterruptedRun, partial: bool) -> None:
     """Raise Refused if it depends on nodes that were not asked whether a run stands."""
-    if not run.missing or run.done or run.not_committed:
+    is_decided = bool(run.done or run.not_committed)
+    # Where one is staged or undone, a node that remembers nothing had not begun.
+    if not run.unasked and (is_decided or not run.forgetful):
         return
-    reached = {node.name for node in fleet.reached}
-    forgetful = [name for name in run.missing if name in reached]
-    others = [name for name in run.missing if name not in reached]
+    if is_decided and partial:
+        return
     parts = []
-    if others:
-        parts.append(f"{fold(others)} was not asked")
-    if forgetful:
-        parts.append(f"{fold(forgetful)} remembers nothing of it")
+    if run.unasked:
+        parts.append(f"{fold(run.unasked)} was not asked")
+    if run.forgetful:
+        parts.append(f"{fold(run.forgetful)} remembers nothing of it")
     why = " and ".join(parts)
     message = (
-        f"run {run.run} was cut off on {fold(run.unfinished)}, and {why}: if it is done there, to "
-        "undo it here would make the nodes differ; nothing was written"
+        f"run {run.run} was cut off on {fold(run.unfinished)}, and {why}: to settle it here alone "
+        "could make the nodes differ; nothing was written"
     )
-    raise Refused(f"{message}. Ask all of its nodes; or {FORCE}, on these alone")
+    way_out = f"{FORCE}, on these alone"
+    if is_decided:
+        way_out = "--partial decides by those that were asked"
+    raise Refused(f"{message}. Ask all of its nodes; or {way_out}")
 
 
 class _Finisher:
@@ -226,13 +246,15 @@ class _Finisher:
         if not finished:
             return None
         names = tuple(name for name in run.states if name in finished)
-        missing = () if finalized else run.missing
+        unknown = run.unasked
+        if not run.not_committed:
+            unknown = (*run.unasked, *run.forgetful)
         return FinishedRun(
             run.run,
             names,
             finalized,
             run.done,
-            missing,
+            unknown,
         )
 
     def _finalize(self, run: InterruptedRun) -> set[str]:

@@ -881,7 +881,7 @@ def test_a_part_of_the_nodes_of_a_run_settles_nothing(command: Make, others: str
     report = command(agents=agents, force=True).rollback()
     asked = "n[1-3]" if others == "left-out" else "n[1-2]"
     missing = "n4" if others == "left-out" else "n3"
-    said = f"run {OLD} was cut off; it was undone on {asked}; of {missing}, where it wrote as well"
+    said = f"run {OLD} was cut off; it was undone on {asked}; of {missing}, where it was to write"
     assert any(said in notice for notice in report.notices), report.notices
 
 

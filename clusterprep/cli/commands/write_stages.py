@@ -32,14 +32,15 @@ def finish_earlier_runs(
     `by` is the name of the rollback that wants them rolled back.
     """
     refuse_damaged(fleet)
-    force = invocation.settings.force
+    settings = invocation.settings
     with invocation.deadline.shield():
         recovery = finish_interrupted_runs(
             fanout,
             transaction,
             fleet,
-            force,
+            settings.force,
             by,
+            settings.partial,
         )
     sentences = [str(finished) for finished in recovery.runs]
     invocation.notices.extend(sentences)
