@@ -527,12 +527,14 @@ def test_what_nodes_have_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_every_command_after_a_journal_that_lies(tmp_path: Path) -> None:
     explored = explore(World(tmp_path), depth=2, faults_at=(1,), lies=True)
     assert not explored.wrong, str(explored)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_two_commands_that_go_wrong_one_after_the_other(tmp_path: Path) -> None:
     explored = explore(World(tmp_path), depth=2, faults_at=(1, 2))
     assert not explored.wrong, str(explored)
