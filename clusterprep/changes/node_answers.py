@@ -34,11 +34,6 @@ class NodeAnswers:
         """Whether every node that was asked did it."""
         return not self.refused and not self.lost
 
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """All nodes that were asked."""
-        return (*self.done, *self.refused, *self.lost)
-
     def joined(self, later: NodeAnswers) -> NodeAnswers:
         """Return these answers with those to a later request; of one node the worse one holds."""
         lost = {**self.lost, **later.lost}

@@ -209,20 +209,14 @@ def judge_silence(
 ) -> Outcome:
     """Judge a log without complaints: a pass if it goes back far enough, else unknown."""
     window = format_duration(log.window)
+    message = ""
     if log.cut:
         message = f"{sum(log.cut.values())} lines were left out: too many kinds of them"
         cure = shell_line("journalctl -k -b")
-        return unknown(
-            node,
-            message,
-            "truncated",
-            seen,
-            wanted,
-            cure,
-        )
-    if log.window < WINDOW and not log.whole:
+    elif log.window < WINDOW and not log.whole:
         message = f"the log goes back {window} only: what was before has been overwritten"
         cure = shell_line("journalctl -k -b   # and log_buf_len=4M on the kernel's command line")
+    if message:
         return unknown(
             node,
             message,

@@ -74,7 +74,7 @@ def put_back_on_error(
         yield
     except Exception as error:
         steps = roll_back()
-        if transaction.put_back.complete:
+        if transaction.rolled_back and transaction.put_back.complete:
             invocation.applied.forget(invocation.inventory.cluster, invocation.run)
         if not transaction.rolled_back:
             raise
