@@ -80,6 +80,12 @@ def node_answers(answers: Answers) -> NodeAnswers:
     return NodeAnswers(tuple(done), refused, lost)
 
 
+NOT_PUT_BACK = (
+    "what had been written could not be put back, and of no node is it known what it has; "
+    "`clusterprep rollback` does that"
+)
+
+
 def put_back_text(answers: NodeAnswers) -> str:
     """Return what became of files that a command tried to put back."""
     if answers.complete:

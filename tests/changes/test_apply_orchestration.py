@@ -799,6 +799,23 @@ def test_a_bug_after_the_commit_rolls_back_and_says_so(command: Make) -> None:
     assert states(done.agents) == everywhere("undone")
 
 
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [(LinkLost("hung", "no link"), ChangeFailed), (KeyError("a bug"), RuntimeError)],
+)
+def test_a_rollback_that_ends_in_an_error_itself_is_said(
+    command: Make, fault: Exception, kind: type[Exception]
+) -> None:
+    done = command(FILE, SWITCH)
+    done.agents.interrupt_during = "second survey"
+    done.agents.faults["take_back", "n1"] = fault
+    with pytest.raises(kind, match="could not be put back") as raised:
+        done.apply()
+    assert "interrupted by SIGTERM" in str(raised.value)
+    assert "`clusterprep rollback`" in str(raised.value)
+    assert states(done.agents) == everywhere("committed")
+
+
 def test_what_stays_is_said_of_the_nodes_that_confirmed_it(command: Make) -> None:
     done = command()
     done.agents.interrupt_during = "settle"

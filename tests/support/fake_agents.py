@@ -33,7 +33,8 @@ PART_OF = {
 LOST_BEFORE, LOST_AFTER = "lost-before", "lost-after"
 
 Answer = dict[str, Any] | LinkLost
-Fault = str | Mapping[str, Any]  # one of the two above, or the answer of a node that refuses
+# One of the two above, the answer of a node that refuses, or what the request raises.
+Fault = str | Mapping[str, Any] | Exception
 
 
 # ---------------------------------------------------------------- a step that can be seen
@@ -349,6 +350,8 @@ class FakeAgents:
     def _answer(self, op: str, name: str, body: Mapping[str, Any]) -> Answer:
         node = self.nodes[name]
         fault = self.faults.get((op, name))
+        if isinstance(fault, Exception):
+            raise fault
         if isinstance(fault, Mapping):
             return dict(fault)
         if fault != LOST_BEFORE:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from clusterprep.changes.damaged_runs import refuse_damaged
-from clusterprep.changes.node_answers import put_back_text, stays_text
+from clusterprep.changes.node_answers import NOT_PUT_BACK, put_back_text, stays_text
 from clusterprep.changes.recovery import Recovery, finish_interrupted_runs
 from clusterprep.changes.step_runner import NotRolledBack
 from clusterprep.changes.transaction import Transaction, with_lost
@@ -73,9 +73,14 @@ def put_back_on_error(
     try:
         yield
     except Exception as error:
-        steps = roll_back()
+        try:
+            steps = roll_back()
+        except Exception as bug:
+            raise RuntimeError(f"{bug}, after: {error}; {NOT_PUT_BACK}") from bug
         if transaction.rolled_back and transaction.put_back.complete:
             invocation.applied.forget(invocation.inventory.cluster, invocation.run)
+        if transaction.committed:
+            raise ChangeFailed(f"{error}; {NOT_PUT_BACK}") from error
         if not transaction.rolled_back:
             raise
         raise _failed_write(transaction, error, steps) from error
