@@ -66,6 +66,7 @@ def run_trial(
         applied,
     )
     findings = blame.findings(trial, yardsticks)
+    link_findings: tuple[Finding, ...] = ()
     if _shows_normal_speed(trial, findings):
         _remember_speed(
             fleet,
@@ -78,11 +79,14 @@ def run_trial(
     result = _limited_by_findings(result, findings)
     if measured is not None:
         result = link_verdicts.with_links(result, measured)
-        findings = (*findings, *link_verdicts.findings(measured))
+        link_findings = tuple(link_verdicts.findings(measured))
     shares_gpus = plan.most_sharing > 1
     if not shares_gpus and group_verdicts.is_worthwhile(result, findings, len(plan.nodes)):
         screened = screen_groups(fanout, fleet, plan)
         result = group_verdicts.with_groups(result, screened)
+        if group_verdicts.finds_all_alike(screened):
+            # A moment's load makes links look slow, and collectives with these nodes were not.
+            findings = blame.findings(trial, replace(yardsticks, peers={}))
     if workarounds:
         result = with_workarounds(
             fanout,
@@ -91,7 +95,7 @@ def run_trial(
             trial,
             result,
         )
-    return result, findings
+    return result, (*findings, *link_findings)
 
 
 def _yardsticks(

@@ -20,7 +20,12 @@ from clusterprep.jobs.verify.group_probes import (
     probe_speed,
     rdma_devices,
 )
-from clusterprep.jobs.verify.group_verdicts import Screened, is_worthwhile, with_groups
+from clusterprep.jobs.verify.group_verdicts import (
+    Screened,
+    finds_all_alike,
+    is_worthwhile,
+    with_groups,
+)
 from clusterprep.jobs.verify.probes import Probe
 from clusterprep.jobs.verify.schedule import ScheduledTest, TrialPlan, plan_subset
 from clusterprep.jobs.verify.screening import Screening
@@ -247,6 +252,13 @@ def test_no_node_is_blamed_where_all_are_alike_and_only_all_pairs_make_a_pass() 
     assert (whole.stages[0].verdict, part.stages[0].verdict) == ("pass", "unknown")
     assert whole.message.endswith("6 of 6 pairs exercised, and no node is slower than others")
     assert whole.verdict == "fail"
+
+
+def test_only_tests_that_came_to_their_end_without_a_blame_find_all_alike() -> None:
+    assert finds_all_alike(screened())
+    assert not finds_all_alike(screened(exercised=5))
+    assert not finds_all_alike(screened(LocatedFault("node", ("n2",))))
+    assert not finds_all_alike(Screened(None, SAMPLES, 300.0, 300.0, "they take longer than 300 s"))
 
 
 def test_what_was_given_up_is_not_known() -> None:

@@ -271,8 +271,11 @@ def test_healthy_links_blame_no_node(lab: Lab) -> None:
         (row,) = found.findings("net.tcp_bw", "pass")
         assert row["nodes"] == names(lab)
         assert "12 of 12 directed pairs" in row["message"]
-        last = found.report["verify"]["stages"][-1]
-        assert (last["name"], last["verdict"]) == ("links", "pass")
+        stages = {one["name"]: one["verdict"] for one in found.report["verify"]["stages"]}
+        assert stages["links"] == "pass"
+        # Links that a busy machine makes look slow are tried by groups of nodes, which acquit them.
+        if stages.get("groups", "pass") == "pass":
+            assert found.findings("nccl.busbw_multi", "fail") == []
 
 
 @pytest.mark.hosts
