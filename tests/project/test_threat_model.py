@@ -34,6 +34,13 @@ def test_every_answer_names_a_test() -> None:
     assert [row for row in rows if not NAMED.search(row.split("|")[3])] == []
 
 
+def test_each_thing_is_told_once() -> None:
+    for section in TEXT.split("\n## "):
+        rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| ")]
+        told = [first for first in rows if first.strip() != "it might"]
+        assert sorted(set(told)) == sorted(told)
+
+
 def test_readme_and_policy_link_to_the_threat_model() -> None:
     readme, policy = (ROOT / "README.md").read_text(), (ROOT / "SECURITY.md").read_text()
     assert "](SECURITY.md)" in readme
