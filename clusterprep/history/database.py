@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from clusterprep.remedies import shell_line
 from clusterprep.runtime import files
 
 NAME = "history.sqlite"
-PATIENCE = 10.0  # seconds to wait for another run that is writing
+PATIENCE = 10.0  # seconds to wait for others that write, and of a server that has no locks
+PAUSE = 0.005  # seconds between two attempts to be the one that writes
 OURS = 0x636C7072  # the file's application id; the oldest files have 0
 # The tables that the oldest files may have.
 FIRST = frozenset({"given", "outcome", "environment", "speed"})
@@ -95,7 +97,7 @@ class Database:
             os.close(files.open_regular(self.path))
             with self._open() as database:
                 # Waits for another writer here, before anything is half done.
-                database.execute("begin immediate")
+                _begin(database, self._patience)
                 try:
                     _bring_up_to_date(database)
                     for query, values in statements:
@@ -143,6 +145,26 @@ class Database:
             raise Unusable(f"{problem}: {error}; begin a new one with: {remedy}") from None
         except (OSError, sqlite3.Error) as error:
             raise Unusable(f"{problem}: {error}") from None
+
+
+def _begin(database: sqlite3.Connection, patience: float) -> None:
+    """Begin a write. Raises sqlite3.OperationalError if others write for `patience` seconds.
+
+    SQLite's own waiting asks ever less often, up to every 100 ms. Who waits longest would lose
+    against those who have just come, for as long as they keep coming.
+    """
+    deadline = time.monotonic() + patience
+    database.execute("pragma busy_timeout = 0")
+    while True:
+        try:
+            database.execute("begin immediate")
+            break
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= deadline:
+                raise
+            time.sleep(PAUSE)
+    # The commit waits for readers.
+    database.execute(f"pragma busy_timeout = {round(patience * 1000)}")
 
 
 def _version(database: sqlite3.Connection) -> int:

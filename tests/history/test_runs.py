@@ -208,7 +208,8 @@ import sys
 from pathlib import Path
 from tests.history.test_runs import Runs, line, packed, report
 
-store = Runs(Path(sys.argv[1]))
+# They write without a pause. On a busy machine ten seconds can pass before one has its turn.
+store = Runs(Path(sys.argv[1]), patience=60)
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(int(sys.argv[3])):
