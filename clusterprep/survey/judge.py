@@ -414,7 +414,21 @@ def _merged(findings: Sequence[Finding], position: Mapping[str, int]) -> Finding
             ages.append(finding.age)
     oldest = max(ages, default=None)
     nodes = _in_order(names, position)
-    return replace(findings[0], nodes=nodes, age=oldest)
+    message = _message_of_all(findings)
+    return replace(findings[0], nodes=nodes, age=oldest, message=message)
+
+
+def _message_of_all(findings: Sequence[Finding]) -> str:
+    """Return what the findings say; where it is not the same, each message with its nodes."""
+    if len({finding.message for finding in findings}) == 1:
+        return findings[0].message
+    nodes_by_message: dict[str, list[str]] = {}
+    for finding in findings:
+        nodes_by_message.setdefault(finding.message, []).extend(finding.nodes)
+    sentences: list[str] = []
+    for message, nodes in nodes_by_message.items():
+        sentences.append(f"{message} ({fold(nodes)})")
+    return shortened("; ".join(sentences), LONGEST)
 
 
 def _merge_key(finding: Finding) -> Key:

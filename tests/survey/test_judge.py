@@ -410,12 +410,17 @@ def test_the_same_on_several_nodes_is_one_finding_in_inventory_order() -> None:
     assert found == (replace(FAIL, nodes=("n1", "n3", "n4")),)
 
 
-def test_of_different_words_for_the_same_the_first_are_kept() -> None:
+def test_the_words_of_one_node_do_not_stand_for_another() -> None:
     (found,) = merge(
-        [FAIL, replace(FAIL, nodes=("n2",), message="other words", remedy=sentence("else"))],
+        [
+            FAIL,
+            replace(FAIL, nodes=("n2",), message="other words", remedy=sentence("else")),
+            replace(FAIL, nodes=("n3",)),
+        ],
         INVENTORY,
     )
-    assert (found.message, found.remedy, found.nodes) == ("message", "remedy", ("n1", "n2"))
+    assert found.message == "message (n[1,3]); other words (n2)"
+    assert (found.remedy, found.nodes) == ("remedy", ("n1", "n2", "n3"))
 
 
 @pytest.mark.parametrize(
