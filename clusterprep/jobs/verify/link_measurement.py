@@ -1,7 +1,9 @@
 """The links stage of verify: pairs of nodes exchange small messages and a few megabytes.
 
-They do so in rounds of disjoint pairs. The stage is always run, as an all-reduce that passes has
-not used every link, and one that fails says little about the reason.
+They do so in rounds of disjoint pairs. It is done twice. The first time, before the collectives,
+tells how fast links are, so that no collective is tried for minutes over links that are far slower;
+a node has FIRST_ROUNDS partners then. The second time is always run too, as an all-reduce that
+passes has not used every link, and one that fails says little about the reason.
 
 What tells a lossy network from a busy machine is that the kernel had to send small messages again;
 long round trips alone prove nothing. How long data was under way is taken from the sender's kernel,
@@ -12,11 +14,13 @@ all its partners. Four nodes took 55 ms.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +35,7 @@ from clusterprep.jobs.verify.link_verdicts import (
     pairs_to_dial,
     usual_speed,
     with_dialled_pairs,
+    with_earlier_speeds,
     with_further_look,
 )
 from clusterprep.model import Fleet
@@ -46,6 +51,8 @@ BYTES = 4 << 20  # each way
 # Small messages and bytes of a further look.
 FURTHER_PINGS = 400
 FURTHER_BYTES = 16 << 20
+FIRST_ROUNDS = 8  # before the collectives
+PARTNERS = 3  # with which a node is measured again that is slower than its peers
 LOOKS = 2  # more at what looks bad: on a busy machine one pair of ten is slow for a moment
 ENOUGH = 3  # failed pairs, and none that works, after which a node is set aside
 DIAL_LIMIT = 3.0  # seconds; a dropped SYN is repeated after one and three
@@ -57,17 +64,81 @@ Endpoint = tuple[str, int, str]  # address, port, token
 Endpoints = Mapping[str, Endpoint]  # of the nodes that listen
 
 
-def measure_links(fanout: Fanout, fleet: Fleet) -> MeasuredLinks:
+def measure_first(fanout: Fanout, fleet: Fleet) -> MeasuredLinks:
+    """Measure the links before the collectives, in FIRST_ROUNDS rounds at most.
+
+    One further look at bad pairs is enough, as they are measured once more after the collectives.
+    """
+    return measure_links(fanout, fleet, most_rounds=FIRST_ROUNDS, looks=1)
+
+
+def measure_links(
+    fanout: Fanout,
+    fleet: Fleet,
+    before: MeasuredLinks | None = None,
+    most_rounds: int | None = None,
+    looks: int = LOOKS,
+) -> MeasuredLinks:
     """Measure every pair of the schedule, between the addresses that the job uses.
 
-    A node that is lost ends no round.
+    A node that is lost ends no round. A pair that was found bad `before` is bad if it is so once
+    more, and is not looked at further.
     """
-    began = time.monotonic()
     picks = _picks(fanout, fleet)
+    rated = _rated_speed(fleet, picks)
+    with _listening(fanout, picks) as endpoints:
+        schedule = rounds(list(endpoints), fleet.inventory.cluster)
+        return _measure_all(
+            fanout,
+            fleet,
+            endpoints,
+            itertools.islice(schedule, most_rounds),
+            rated,
+            before,
+            looks,
+        )
+
+
+def measure_again(fanout: Fanout, fleet: Fleet, names: Sequence[str]) -> tuple[MeasuredPair, ...]:
+    """Measure links of these nodes once more, each with the others that are next to it."""
+    picks = _picks(fanout, fleet)
+    with _listening(fanout, picks) as endpoints:
+        others = [name for name in endpoints if name not in names]
+        pairs: list[Pair] = []
+        for place, name in enumerate(names):
+            if name not in endpoints:
+                continue
+            turned = itertools.islice(itertools.cycle(others), place, place + len(others))
+            pairs.extend((name, other) for other in itertools.islice(turned, PARTNERS))
+        return _measure(
+            fanout,
+            endpoints,
+            disjoint(pairs),
+            FURTHER_PINGS,
+            FURTHER_BYTES,
+        )
+
+
+@contextlib.contextmanager
+def _listening(fanout: Fanout, picks: Mapping[str, Pick]) -> Iterator[Endpoints]:
+    """Let the agents listen for a while; yield where each one does."""
     fanout.load("stream")
     endpoints = _listen(fanout, picks)
-    rated = _rated_speed(fleet, picks)
-    schedule = rounds(list(endpoints), fleet.inventory.cluster)
+    yield endpoints
+    bodies: dict[str, dict[str, Any]] = {name: {} for name in endpoints}
+    fanout.ask("unserve", bodies, UNSERVE_LIMIT)
+
+
+def _measure_all(
+    fanout: Fanout,
+    fleet: Fleet,
+    endpoints: Endpoints,
+    schedule: Iterable[Sequence[Pair]],
+    rated: float,
+    before: MeasuredLinks | None,
+    looks: int,
+) -> MeasuredLinks:
+    began = time.monotonic()
     pairs = _measure(
         fanout,
         endpoints,
@@ -78,15 +149,20 @@ def measure_links(fanout: Fanout, fleet: Fleet) -> MeasuredLinks:
     nodes = tuple(node.name for node in fleet.reached)
     seconds = time.monotonic() - began
     links = MeasuredLinks(nodes, pairs, seconds, rated)
+    known: frozenset[Pair] = frozenset()
+    if before is not None:
+        known = frozenset(bad_pairs(before.pairs, usual_speed(before.pairs, rated)))
+        links = with_earlier_speeds(links, before, known)
     unclear = pairs_to_dial(links)
     if unclear:
         again = _dial_again(fanout, endpoints, links, unclear)
         seconds = time.monotonic() - began
         links = with_dialled_pairs(links, again, seconds)
     blocked = [measured for measured in links.pairs if is_blocked(measured)]
-    for _ in range(LOOKS):
+    for _ in range(looks):
         usual = usual_speed(links.pairs, rated)
         doubtful = _without_blocked(bad_pairs(links.pairs, usual), blocked)
+        doubtful = [pair for pair in doubtful if pair not in known]
         if not doubtful:
             continue
         schedule = disjoint(doubtful)
@@ -99,8 +175,6 @@ def measure_links(fanout: Fanout, fleet: Fleet) -> MeasuredLinks:
         )
         seconds = time.monotonic() - began
         links = with_further_look(links, again, seconds)
-    bodies: dict[str, dict[str, Any]] = {name: {} for name in endpoints}
-    fanout.ask("unserve", bodies, UNSERVE_LIMIT)
     return links
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from clusterprep.jobs.verify.schedule import ScheduledTest
+from clusterprep.jobs.verify.schedule import SLOWER_THAN_LINKS, ScheduledTest
 from clusterprep.jobs.verify.timeline import Event, Timeline
 from clusterprep.model import CollectiveResult, RankGpu, RankRow
 from clusterprep.model.units import format_size
@@ -17,6 +17,15 @@ BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
     "all_to_all": lambda n: (n - 1) / n,
     "broadcast": lambda n: 1.0,
     "barrier": lambda n: 0.0,
+}
+# Why ranks make a step smaller, by the word that they report.
+WHY_SMALLER = {
+    "memory": "which fits the memory that is free",
+    "time": "which fits the time limit at this speed",
+    "links": (
+        f"as at the speed of the size before it would take over {SLOWER_THAN_LINKS} times what "
+        "most links need"
+    ),
 }
 SWEEP = ("all_reduce", "float32")  # of the collectives whose speed is judged
 
@@ -52,7 +61,7 @@ def step_name(step: ScheduledTest) -> str:
 def step_name_as_run(step: ScheduledTest, entered: Mapping[int, Event]) -> str:
     """Return the name with the size that ran: ranks may have made it smaller, all of them alike."""
     size = step.bytes
-    if step.fit:
+    if step.fit or step.longest:
         first = next(iter(entered.values()))
         size = first.data["bytes"]
     return collective_name(step.op, size, step.dtype)
@@ -63,16 +72,28 @@ def scaled_down_steps(timeline: Timeline) -> tuple[str, ...]:
     sentences: list[str] = []
     for number, step in enumerate(timeline.plan.steps):
         entered = nth_events(timeline, "entered", number)
-        if not step.fit or not entered:
+        may_shrink = step.fit or step.longest is not None
+        if not may_shrink or not entered:
             continue
         data = next(iter(entered.values())).data
-        why = data.get("scaled")
-        if not why:
+        why = WHY_SMALLER.get(str(data.get("scaled")))
+        if why is None:
             continue
-        limit = "memory that is free" if why == "memory" else "time limit at this speed"
         size = format_size(data["bytes"])
-        sentences.append(f"{step_name(step)} was scaled down to {size}, which fits the {limit}")
+        sentences.append(f"{step_name(step)} was scaled down to {size}, {why}")
     return tuple(sentences)
+
+
+def cut_short_steps(timeline: Timeline) -> tuple[ScheduledTest, ...]:
+    """Return the steps that were cut short, as they are far slower than the links."""
+    steps: list[ScheduledTest] = []
+    for number, step in enumerate(timeline.plan.steps):
+        if step.longest is None:
+            continue
+        entered = nth_events(timeline, "entered", number)
+        if any(event.data.get("scaled") == "links" for event in entered.values()):
+            steps.append(step)
+    return tuple(steps)
 
 
 def collective_name(op: str, size: int, dtype: str) -> str:

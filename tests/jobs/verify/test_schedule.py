@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from clusterprep.jobs.verify.hardware_model import VALID_FROM
 from clusterprep.jobs.verify.schedule import (
     NCCL_LOGGING,
     ScheduledTest,
@@ -14,6 +15,7 @@ from clusterprep.jobs.verify.schedule import (
     plan_subset,
     plan_trial,
     with_incident_sizes,
+    with_link_speed,
     without_launcher_variables,
 )
 from clusterprep.model import EnvSetting, Node, VerifySettings
@@ -120,6 +122,7 @@ def test_the_tasks_say_who_each_rank_is_and_where_all_meet() -> None:
             "repetitions": None,
             "fit": False,
             "among": 1,
+            "longest": None,
         }
         for n in (8, 1024)
     ]
@@ -223,6 +226,37 @@ def test_ranks_with_a_gpu_each_may_use_all_of_it() -> None:
     assert not any(
         "NCCL_MAX_CTAS" in rank.env for rank in plan(gpus={"b": 1, "a": 1, "c": 1}).ranks
     )
+
+
+def sweep(made: TrialPlan) -> list[tuple[int, bool]]:
+    return [(step.bytes, step.fit) for step in made.steps if step.repetitions is None]
+
+
+SMALLER = [(8, False), (1 << 10, False), (1 << 20, False), (64 << 20, False)]
+
+
+def test_over_nccl_the_sizes_reach_what_the_hardware_model_needs() -> None:
+    three = {"b": 1, "a": 1, "c": 1}
+    assert sweep(plan(gpus=three)) == [*SMALLER, (VALID_FROM, True)]
+    assert sweep(plan()) == SMALLER
+    assert sweep(plan(gpus=three, sizes=(8, 1 << 20))) == [(8, False), (1 << 20, False)]
+    assert sweep(one_gpu("a", "b")) == SMALLER
+
+
+def test_a_size_may_take_twenty_times_what_the_links_need_and_five_seconds_at_least() -> None:
+    made = plan(sizes=(8, 64 << 20, 10 << 30))
+    assert {step.longest for step in made.steps} == {None}
+    limited = with_link_speed(made, 1.25e9)
+    carried = (10 << 30) * 2 * 2 / 3
+    assert [step.longest for step in limited.steps] == [5.0, 5.0, 20 * carried / 1.25e9]
+    assert with_link_speed(made, 0.0) == made
+
+
+def test_other_collectives_are_not_cut_short() -> None:
+    further = plan_trial(
+        NODES, {}, ("h", 1), VerifySettings(), {}, [ScheduledTest("all_reduce", 8, repetitions=1)]
+    )
+    assert with_link_speed(further, 1e9).steps[-1].longest is None
 
 
 def test_incident_sizes_leave_memory_to_those_who_share_it() -> None:
