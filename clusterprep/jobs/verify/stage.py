@@ -52,8 +52,10 @@ def run_trial(
     Returns the result, and the findings (nccl.hang, nccl.correct and so on) that follow from it.
     """
     from clusterprep.jobs.verify import blame, collect, group_verdicts, link_verdicts, schedule
+    from clusterprep.jobs.verify.gpudirect_check import gpudirect_findings
     from clusterprep.jobs.verify.group_measurement import screen_groups
     from clusterprep.jobs.verify.link_measurement import measure_first, measure_links
+    from clusterprep.jobs.verify.nvls_check import nvls_findings
 
     plan = _plan(fleet, environment, options.incident_sizes)
     # All files are written by now: a node that falls silent is a finding here, and no reason to
@@ -89,7 +91,12 @@ def run_trial(
     if not shares_gpus and group_verdicts.is_worthwhile(result, findings, len(plan.nodes)):
         screened = screen_groups(fanout, fleet, plan)
         result = group_verdicts.with_groups(result, screened)
-    findings = blame.findings(trial, group_verdicts.with_confirmed(yardsticks, result, screened))
+    yardsticks = group_verdicts.with_confirmed(yardsticks, result, screened)
+    findings = (
+        *blame.findings(trial, yardsticks),
+        *nvls_findings(timeline, fleet),
+        *gpudirect_findings(timeline, fleet),
+    )
     result = _limited_by_findings(result, findings)
     result = speeds.remember(result, findings)
     if options.workarounds:
