@@ -218,8 +218,9 @@ _PAGES = (
             "over TCP, in rounds in which no node is twice: all pairs up to 64 nodes, 64 partners "
             "for each beyond that; and before it each with eight others at most. Bad is a "
             "direction at less than a fifth of what most nodes reach, two segments of the small "
-            "messages that the kernel had to send again, a second to connect, or no connection; whatever looks bad is measured up to twice "
-            "more, and what is blocked is dialled from both ends. A node is named where at least "
+            "messages that the kernel had to send again, a second to connect, or no connection; "
+            "whatever looks bad is measured up to twice more, and what is blocked is dialled from "
+            "both ends. A node is named where at least "
             "two of its pairs are bad, and half; other pairs are links. It is the network of "
             "sockets: RDMA is not measured by it."
         ),

@@ -195,7 +195,9 @@ def _sockets(timeline: Timeline, env: Mapping[str, str], wiring: Wiring) -> Flaw
         return None
     between = hops_between_nodes(timeline, wiring)
     over_sockets = [hop for hop in between if hop.network == SOCKET]
-    if not over_sockets and (between or wiring.network != SOCKET):
+    # NCCL names a network also where NVLink joins all nodes and the network carries nothing.
+    uses_nvlink = any(hop.way == MULTI_NODE_NVLINK for hop in _known_hops(timeline, wiring))
+    if not over_sockets and (between or uses_nvlink or wiring.network != SOCKET):
         return None
     where = ""
     if over_sockets:
