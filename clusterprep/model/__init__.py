@@ -306,7 +306,7 @@ class CollectiveResult:
 @dataclass(frozen=True)
 class RankGpu:
     uuid: str
-    index: int
+    index: int | None  # as nvidia-smi counts; None if not known
     pci: str
     numa: int | None
 

@@ -22,6 +22,11 @@ NCCL_LOGGING = {
     "NCCL_DEBUG_FILE": "",
 }
 
+# With device_id torch 2.7.0 lets NCCL connect without blocking, in which NCCL 2.26 may hang
+# (pytorch issues 152623 and 153960). Nothing is lost by it with other releases. What is declared
+# goes before.
+NCCL_SETTINGS = {"TORCH_NCCL_USE_COMM_NONBLOCKING": "0"}
+
 # Ranks that share a GPU take turns on it, and their kernels have to fit. What is declared goes
 # before.
 SHARED_GPU_SETTINGS = {"NCCL_MAX_CTAS": "1"}
@@ -29,6 +34,11 @@ SHARED_GPU_SETTINGS = {"NCCL_MAX_CTAS": "1"}
 # Bytes of the all-reduces where the inventory declares none. Over NCCL there is one more, of the
 # size from which on the hardware model holds.
 SIZES = (8, 1024, 1 << 20, 64 << 20)
+# Seconds in which NCCL connects ranks: it took close to a minute on eight B200 (NVIDIA/nccl issue
+# 1646), and loads its kernels from a shared file system first. Of a subset, whose tests are many,
+# less is waited for.
+NCCL_MEETING = 180.0
+SUBSET_MEETING = 60.0
 # A size is cut short if one run of it would take so many times longer than over the usual link,
 # judged by the size before it. No size is cut whose run takes less than SHORT seconds: little time
 # is to be gained, and busy processors make small messages slow.
@@ -87,6 +97,10 @@ class TrialPlan:
     min_busbw: float | None = None  # GB/s
     same_files: tuple[str, ...] = ()
     most_sharing: int = 1  # nodes that share one GPU
+    meeting: float = 0.0  # seconds until ranks are connected; at least `timeout`
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "meeting", max(self.meeting, self.timeout))
 
     @property
     def world_size(self) -> int:
@@ -150,6 +164,7 @@ class TrialPlan:
             task["address"] = self.address
             task["port"] = self.port
             task["timeout"] = self.timeout
+            task["meeting"] = self.meeting
             task["steps"] = steps
             tasks.append(task)
         return tasks
@@ -174,18 +189,23 @@ def plan_trial(
     if backend == "auto":
         backend = _backend(nodes, shares, gpus)
     logging: Mapping[str, str] = {}
+    defaults: Mapping[str, str] = {}
+    meeting = settings.timeout
     most_sharing = 1
     if backend == "nccl":
         logging = NCCL_LOGGING
+        defaults = NCCL_SETTINGS
+        meeting = max(meeting, NCCL_MEETING)
         most_sharing = largest_group(nodes, gpus, env)
-    gpu_settings = SHARED_GPU_SETTINGS if most_sharing > 1 else {}
+    if most_sharing > 1:
+        defaults = {**defaults, **SHARED_GPU_SETTINGS}
     world = sum(shares)
     ranks: list[PlannedRank] = []
     for position, node in enumerate(nodes):
         share = shares[position]
         declared = env.get(node.name, {})
         given = {
-            **gpu_settings,
+            **defaults,
             **declared,
             **logging,
         }
@@ -216,6 +236,7 @@ def plan_trial(
         min_busbw=settings.min_busbw,
         same_files=settings.same_files,
         most_sharing=most_sharing,
+        meeting=meeting,
     )
 
 
@@ -357,6 +378,7 @@ def plan_subset(
         port=port,
         steps=tuple(steps),
         timeout=timeout,
+        meeting=min(plan.meeting, max(timeout, SUBSET_MEETING)),
     )
 
 

@@ -202,7 +202,7 @@ def _gpu(ready: Event | None) -> RankGpu | None:
     if not gpu:
         return None
     uuid = str(gpu["uuid"])
-    index = int(gpu["index"])
+    index = gpu["index"]
     pci = str(gpu["pci"])
     return RankGpu(uuid, index, pci, gpu["numa"])
 
@@ -222,7 +222,7 @@ def last_events(timeline: Timeline) -> dict[int, str]:
 def event_words(event: Event) -> str:
     """Return how far a rank came with this event; empty if the event says nothing of that."""
     data = event.data
-    if event.what in ("nccl", "holds"):
+    if event.what in ("nccl", "holds", "working"):
         return ""
     if event.what in ("entered", "warmed", "left"):
         verb = "in" if event.what == "warmed" else event.what

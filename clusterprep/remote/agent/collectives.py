@@ -101,6 +101,7 @@ class Collective(object):
     """
 
     added = False  # whether ranks are added up
+    blocks = False  # whether torch makes the host wait for it on GPUs
 
     def __init__(self, context, dtype):
         self.context = context
@@ -152,7 +153,9 @@ class Collective(object):
         self.give(turn)
         filling = time.monotonic() - began
         self.context.spread(0.0, limit)
-        seconds = self.context.device.timed(lambda async_op: self.run(turn, async_op), limit)
+        seconds = self.context.device.timed(
+            lambda async_op: self.run(turn, async_op), limit, self.blocks
+        )
         began = time.monotonic()
         self.check(turn)
         checking = time.monotonic() - began
@@ -336,6 +339,8 @@ class AllToAll(Collective):
 
 class Barrier(Collective):
     """Carries no data. The device is named: torch's guess may be another rank's GPU."""
+
+    blocks = True
 
     def prepare(self, size):
         return 0
