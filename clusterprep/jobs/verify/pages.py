@@ -91,6 +91,28 @@ _PAGES = (
         ),
     ),
     TrialCheckPage(
+        name="nccl.busbw_node",
+        severity="warning",
+        title="The speed within each node",
+        why=(
+            "A GPU, NVLink or PCIe slot that is slow slows the whole job, and among many nodes the "
+            "network hides which one it is."
+        ),
+        how=(
+            "Over NCCL, once the trial over all nodes has finished: an all-reduce of 1 GiB, or "
+            "what fits into half of the free memory, between the ranks of each node alone, on all "
+            "nodes at once. It fails under four fifths of the first of these: the run that "
+            "`verify --baseline` recorded, the hardware model (NVLink in a ring or added up in the "
+            "switch: 235 GB/s on eight A100, 473 on H100, 835 on B200), or nodes of the same kind, "
+            "four at least. `require: {nccl.busbw_node: 400}` declares GB/s. Without any of them "
+            "it is unknown. Over gloo only nodes that require it are measured."
+        ),
+        remedy=shell_line(
+            "clusterprep check INVENTORY --only gpu.,nvl.,pcie.   # clocks, links and slots of the "
+            "nodes named"
+        ),
+    ),
+    TrialCheckPage(
         name="nccl.correct",
         severity="error",
         title="Sums that are exact",

@@ -119,7 +119,7 @@ def slow_peers(peers: Mapping[str, float]) -> tuple[str, ...]:
     return slower(peers, SLOW)
 
 
-def _measures_bandwidth(row: CollectiveResult, least: int) -> bool:
+def measures_bandwidth(row: CollectiveResult, least: int) -> bool:
     """Return whether latency is a small part of the time, as in large messages and in long runs."""
     return row.bytes >= least or row.seconds >= LONG_RUN
 
@@ -197,7 +197,7 @@ def _normal_by_model(
         why_not.append("the hardware was not looked at")
     elif model.gbs is None:
         why_not.append(model.why)
-    elif not _measures_bandwidth(row, VALID_FROM):
+    elif not measures_bandwidth(row, VALID_FROM):
         size = format_size(VALID_FROM)
         why_not.append(f"the hardware model holds from {size} on: verify.sizes end before it")
         if yard.is_scaled_down:
@@ -212,7 +212,7 @@ def _normal_by_earlier_runs(
 ) -> Normal | None:
     """Return what earlier runs reached, or add to `why_not` why they do not tell."""
     runs = yard.earlier
-    if not _measures_bandwidth(row, SIZE):
+    if not measures_bandwidth(row, SIZE):
         why_not.append(f"less than {format_size(SIZE)} measures latency")
         return None
     if len(runs) < RUNS:

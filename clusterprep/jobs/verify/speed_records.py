@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clusterprep.jobs.verify.blame import Judged
     from clusterprep.jobs.verify.hardware_model import Expected
     from clusterprep.jobs.verify.link_verdicts import MeasuredLinks
+    from clusterprep.jobs.verify.node_speed import NodeSpeeds
     from clusterprep.jobs.verify.schedule import TrialPlan
     from clusterprep.jobs.verify.speed import Yardsticks
 
@@ -62,6 +63,33 @@ class SpeedRecords:
             says_nothing=says_nothing(self.plan),
             records=self._why_not_recorded() == "" and self.baseline,
         )
+
+    def node_speeds(self, measured: NodeSpeeds) -> NodeSpeeds:
+        """Return what was measured of single nodes with their baselines, which it may become."""
+        from clusterprep.jobs.verify.speed import Baseline
+
+        baselines: dict[str, Baseline] = {}
+        for name, row in measured.rows.items():
+            recorded = None
+            if row is not None:
+                key = self._node_key(name, row)
+                recorded = self.applied.baseline(self._cluster, key)
+            if recorded is not None:
+                run, gbs = recorded
+                baselines[name] = Baseline(gbs, run)
+        if self.baseline:
+            self._record_nodes(measured)
+        return replace(measured, baselines=baselines, records=self.baseline)
+
+    def _record_nodes(self, measured: NodeSpeeds) -> None:
+        for name, row in measured.rows.items():
+            if row is not None:
+                key = self._node_key(name, row)
+                self.applied.record_baseline(self._cluster, key, self.run, row.busbw_gbs)
+
+    def _node_key(self, name: str, row: CollectiveResult) -> str:
+        ranks = len(self.plan.ranks_by_node[name])
+        return f"{name} alone {ranks} ranks {self.plan.backend} {row.op} {row.bytes}"
 
     def remember(self, result: VerifyResult, findings: Iterable[Finding]) -> VerifyResult:
         """Store the speed if it may count as normal; return the result with what was recorded."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from clusterprep.history.applied import AppliedEnvironments
 from clusterprep.jobs.verify.group_verdicts import culprit_nodes
 from clusterprep.jobs.verify.speed_records import SpeedRecords
+from clusterprep.jobs.verify.tally import all_finished
 from clusterprep.jobs.verify.workaround_trials import with_workarounds
 from clusterprep.model import Absent, Culprit, Finding, Fleet, Node, Verdict, VerifyResult
 from clusterprep.nccl.environment import Environment
@@ -19,6 +20,7 @@ from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import NO_IPV6, needs_ipv6
 
 if TYPE_CHECKING:
+    from clusterprep.jobs.verify.blame import Judged
     from clusterprep.jobs.verify.link_verdicts import MeasuredLinks
     from clusterprep.jobs.verify.schedule import TrialPlan
     from clusterprep.jobs.verify.speed import Yardsticks
@@ -96,6 +98,7 @@ def run_trial(
         *blame.findings(trial, yardsticks),
         *nvls_findings(timeline, fleet),
         *gpudirect_findings(timeline, fleet),
+        *_node_findings(fanout, fleet, plan, trial, speeds),
     )
     result = _limited_by_findings(result, findings)
     result = speeds.remember(result, findings)
@@ -108,6 +111,27 @@ def run_trial(
             result,
         )
     return result, (*findings, *link_findings)
+
+
+def _node_findings(
+    fanout: Fanout, fleet: Fleet, plan: TrialPlan, trial: Judged, speeds: SpeedRecords
+) -> Sequence[Finding]:
+    """Measure the nodes by themselves where that is wanted, and judge them.
+
+    A trial that failed has said enough. One node alone was measured by the trial itself.
+    """
+    from clusterprep.jobs.verify.node_measurement import measure_nodes
+    from clusterprep.jobs.verify.node_speed import NodeSpeeds, node_speed_findings, nodes_to_measure
+    from clusterprep.jobs.verify.speed import largest
+
+    names = nodes_to_measure(plan)
+    if not names or trial.timeline is None or not all_finished(trial.timeline):
+        return ()
+    if len(plan.nodes) == 1:
+        measured = NodeSpeeds({names[0]: largest(trial.collectives)})
+    else:
+        measured = measure_nodes(fanout, fleet, plan, names)
+    return tuple(node_speed_findings(trial.timeline, fleet, speeds.node_speeds(measured)))
 
 
 def _with_peers(
