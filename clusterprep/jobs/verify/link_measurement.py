@@ -67,36 +67,45 @@ Endpoints = Mapping[str, Endpoint]  # of the nodes that listen
 def measure_first(fanout: Fanout, fleet: Fleet) -> MeasuredLinks:
     """Measure the links before the collectives, in FIRST_ROUNDS rounds at most.
 
-    One further look at bad pairs is enough, as they are measured once more after the collectives.
+    One further look at bad pairs is enough, as all are measured once more after the collectives.
+    For the same reason a pair that is blocked is not dialled again.
     """
-    return measure_links(fanout, fleet, most_rounds=FIRST_ROUNDS, looks=1)
+    began = time.monotonic()
+    picks = _picks(fanout, fleet)
+    rated = _rated_speed(fleet, picks)
+    with _listening(fanout, picks) as endpoints:
+        schedule = rounds(list(endpoints), fleet.inventory.cluster)
+        first = itertools.islice(schedule, FIRST_ROUNDS)
+        links = _measure_schedule(fanout, fleet, endpoints, first, rated, began)
+        return _look_again(fanout, endpoints, links, _measured_bad_pairs(links), began)
 
 
-def measure_links(
-    fanout: Fanout,
-    fleet: Fleet,
-    before: MeasuredLinks | None = None,
-    most_rounds: int | None = None,
-    looks: int = LOOKS,
-) -> MeasuredLinks:
+def measure_links(fanout: Fanout, fleet: Fleet, before: MeasuredLinks | None) -> MeasuredLinks:
     """Measure every pair of the schedule, between the addresses that the job uses.
 
     A node that is lost ends no round. A pair that was found bad `before` is bad if it is so once
     more, and is not looked at further.
     """
+    began = time.monotonic()
     picks = _picks(fanout, fleet)
     rated = _rated_speed(fleet, picks)
     with _listening(fanout, picks) as endpoints:
         schedule = rounds(list(endpoints), fleet.inventory.cluster)
-        return _measure_all(
-            fanout,
-            fleet,
-            endpoints,
-            itertools.islice(schedule, most_rounds),
-            rated,
-            before,
-            looks,
-        )
+        links = _measure_schedule(fanout, fleet, endpoints, schedule, rated, began)
+        known: frozenset[Pair] = frozenset()
+        if before is not None:
+            known = frozenset(_measured_bad_pairs(before))
+            links = with_earlier_speeds(links, before, known)
+        unclear = pairs_to_dial(links)
+        if unclear:
+            again = _dial_again(fanout, endpoints, links, unclear)
+            links = with_dialled_pairs(links, again, time.monotonic() - began)
+        blocked = [measured for measured in links.pairs if is_blocked(measured)]
+        for _ in range(LOOKS):
+            doubtful = _without_blocked(_measured_bad_pairs(links), blocked)
+            doubtful = [pair for pair in doubtful if pair not in known]
+            links = _look_again(fanout, endpoints, links, doubtful, began)
+    return links
 
 
 def measure_again(fanout: Fanout, fleet: Fleet, names: Sequence[str]) -> tuple[MeasuredPair, ...]:
@@ -129,16 +138,15 @@ def _listening(fanout: Fanout, picks: Mapping[str, Pick]) -> Iterator[Endpoints]
     fanout.ask("unserve", bodies, UNSERVE_LIMIT)
 
 
-def _measure_all(
+def _measure_schedule(
     fanout: Fanout,
     fleet: Fleet,
     endpoints: Endpoints,
     schedule: Iterable[Sequence[Pair]],
     rated: float,
-    before: MeasuredLinks | None,
-    looks: int,
+    began: float,
 ) -> MeasuredLinks:
-    began = time.monotonic()
+    """Measure the pairs of all rounds once."""
     pairs = _measure(
         fanout,
         endpoints,
@@ -147,35 +155,34 @@ def _measure_all(
         BYTES,
     )
     nodes = tuple(node.name for node in fleet.reached)
-    seconds = time.monotonic() - began
-    links = MeasuredLinks(nodes, pairs, seconds, rated)
-    known: frozenset[Pair] = frozenset()
-    if before is not None:
-        known = frozenset(bad_pairs(before.pairs, usual_speed(before.pairs, rated)))
-        links = with_earlier_speeds(links, before, known)
-    unclear = pairs_to_dial(links)
-    if unclear:
-        again = _dial_again(fanout, endpoints, links, unclear)
-        seconds = time.monotonic() - began
-        links = with_dialled_pairs(links, again, seconds)
-    blocked = [measured for measured in links.pairs if is_blocked(measured)]
-    for _ in range(looks):
-        usual = usual_speed(links.pairs, rated)
-        doubtful = _without_blocked(bad_pairs(links.pairs, usual), blocked)
-        doubtful = [pair for pair in doubtful if pair not in known]
-        if not doubtful:
-            continue
-        schedule = disjoint(doubtful)
-        again = _measure(
-            fanout,
-            endpoints,
-            schedule,
-            FURTHER_PINGS,
-            FURTHER_BYTES,
-        )
-        seconds = time.monotonic() - began
-        links = with_further_look(links, again, seconds)
-    return links
+    return MeasuredLinks(nodes, pairs, time.monotonic() - began, rated)
+
+
+def _measured_bad_pairs(links: MeasuredLinks) -> list[Pair]:
+    """Return the pairs that connect and look bad."""
+    measured = {pair.pair for pair in links.pairs if pair.outcome == "ok"}
+    usual = usual_speed(links.pairs, links.rated)
+    return [pair for pair in bad_pairs(links.pairs, usual) if pair in measured]
+
+
+def _look_again(
+    fanout: Fanout,
+    endpoints: Endpoints,
+    links: MeasuredLinks,
+    pairs: Sequence[Pair],
+    began: float,
+) -> MeasuredLinks:
+    """Return the links with a further look at some pairs."""
+    if not pairs:
+        return links
+    again = _measure(
+        fanout,
+        endpoints,
+        disjoint(pairs),
+        FURTHER_PINGS,
+        FURTHER_BYTES,
+    )
+    return with_further_look(links, again, time.monotonic() - began)
 
 
 def _picks(fanout: Fanout, fleet: Fleet) -> dict[str, Pick]:

@@ -145,10 +145,10 @@ class SpeedRecords:
         return bool(self._cut_steps())
 
     def _is_scaled_down(self) -> bool:
-        from clusterprep.jobs.verify.tally import scaled_down_steps
+        from clusterprep.jobs.verify.tally import steps_that_did_not_fit
 
         timeline = self.trial.timeline
-        return timeline is not None and bool(scaled_down_steps(timeline))
+        return timeline is not None and bool(steps_that_did_not_fit(timeline))
 
     def _hardware_model(self) -> Expected | None:
         from clusterprep.jobs.verify.hardware_model import expected

@@ -100,7 +100,7 @@ def run_trial(
         *gpudirect_findings(timeline, fleet),
         *_node_findings(fanout, fleet, plan, trial, speeds),
     )
-    result = _limited_by_findings(result, findings)
+    result = limited_by_speed(result, findings)
     result = speeds.remember(result, findings)
     if options.workarounds:
         result = with_workarounds(
@@ -164,7 +164,7 @@ def _with_peers(
     return replace(yardsticks, peers=peer_speeds(rated, *looks))
 
 
-def _limited_by_findings(result: VerifyResult, findings: Sequence[Finding]) -> VerifyResult:
+def limited_by_speed(result: VerifyResult, findings: Sequence[Finding]) -> VerifyResult:
     """Return a result and stages that are no better than what the findings say of the speed."""
     from clusterprep.jobs.verify.speed import NAME
     from clusterprep.jobs.verify.stage_verdicts import limited_by_findings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from clusterprep.jobs.verify.schedule import SLOWER_THAN_LINKS, ScheduledTest
 from clusterprep.jobs.verify.timeline import Event, Timeline
@@ -86,12 +86,23 @@ def scaled_down_steps(timeline: Timeline) -> tuple[str, ...]:
 
 def cut_short_steps(timeline: Timeline) -> tuple[ScheduledTest, ...]:
     """Return the steps that were cut short, as they are far slower than the links."""
+    return _sweep_steps_scaled(timeline, ("links",))
+
+
+def steps_that_did_not_fit(timeline: Timeline) -> tuple[ScheduledTest, ...]:
+    """Return the steps of the sweep that were made smaller to fit memory or time limit."""
+    return _sweep_steps_scaled(timeline, ("memory", "time"))
+
+
+def _sweep_steps_scaled(timeline: Timeline, reasons: Container[str]) -> tuple[ScheduledTest, ...]:
     steps: list[ScheduledTest] = []
     for number, step in enumerate(timeline.plan.steps):
-        if step.longest is None:
+        may_shrink = step.fit or step.longest is not None
+        if not may_shrink or (step.op, step.dtype) != SWEEP:
             continue
         entered = nth_events(timeline, "entered", number)
-        if any(event.data.get("scaled") == "links" for event in entered.values()):
+        said = [event.data.get("scaled") in reasons for event in entered.values()]
+        if said and all(said):
             steps.append(step)
     return tuple(steps)
 

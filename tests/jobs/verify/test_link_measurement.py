@@ -110,7 +110,7 @@ def stage(
     }
     seen = one_machine(fleet(**facts), here)
     agents = Agents(seen.inventory, names, answer, **serve)
-    return measure_links(agents, seen), agents  # type: ignore[arg-type]
+    return measure_links(agents, seen, None), agents  # type: ignore[arg-type]
 
 
 def one_machine(seen: Fleet, names: Collection[str]) -> Fleet:
