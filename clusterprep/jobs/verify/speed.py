@@ -32,6 +32,7 @@ NAME = "nccl.busbw_multi"
 GRAVE, SLOW = 0.5, 0.8
 # Shares of the slowest earlier run: an error under the first, not judged under the second.
 GLOO_GRAVE, GLOO_SLOW = 0.2, 0.5
+THREE = 3  # nodes, too few for a spread
 RUNS = 3  # earlier runs from which they say what is normal
 SIZE = 1 << 20  # bytes; what is smaller measures latency, by any yardstick
 LONG_RUN = 1.0  # seconds of one run from which on latency does not count, whatever the size
@@ -115,7 +116,14 @@ def speed_finding(
 
 
 def slow_peers(peers: Mapping[str, float]) -> tuple[str, ...]:
-    """Return the nodes that stand out as slow among the bytes/s of all."""
+    """Return the nodes that stand out as slow among the bytes/s of all.
+
+    Of three values the spread says nothing, so only less than half of the median counts. Two nodes
+    have one link, which accuses neither.
+    """
+    if len(peers) == THREE:
+        median = statistics.median(peers.values())
+        return tuple(name for name, speed in peers.items() if speed < GRAVE * median)
     return slower(peers, SLOW)
 
 
@@ -298,7 +306,9 @@ def _by_peers(row: CollectiveResult, slow_nodes: tuple[str, ...], yard: Yardstic
     values: list[str] = []
     grave: list[str] = []
     for name in slow_nodes:
-        value = f"{name} {_gbits(peers[name])} (z = {z_scores[name]:.1f})"
+        value = f"{name} {_gbits(peers[name])}"
+        if name in z_scores:
+            value += f" (z = {z_scores[name]:.1f})"
         values.append(value)
         if peers[name] < GRAVE * median and name in yard.confirmed:
             grave.append(name)

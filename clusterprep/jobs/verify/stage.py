@@ -80,7 +80,7 @@ def run_trial(
         link_findings = tuple(link_verdicts.findings(measured))
     speeds = SpeedRecords(fleet, plan, trial, applied, run, options.baseline)
     yardsticks = speeds.yardsticks(measured)
-    yardsticks = _with_peers(
+    yardsticks = with_peers(
         fanout,
         fleet,
         yardsticks,
@@ -134,7 +134,7 @@ def _node_findings(
     return tuple(node_speed_findings(trial.timeline, fleet, speeds.node_speeds(measured)))
 
 
-def _with_peers(
+def with_peers(
     fanout: Fanout,
     fleet: Fleet,
     yardsticks: Yardsticks,

@@ -140,6 +140,17 @@ NVLS_BEFORE_HOPPER = """\
 llama-3-8b-node-0-0:193:727 [2] NCCL INFO NVLS multicast support is not available on dev 2 (NVLS_NCHANNELS 0)
 llama-3-8b-node-0-0:193:727 [2] NCCL INFO 2 coll channels, 2 collnet channels, 0 nvls channels, 2 p2p channels, 1 p2p channels per peer
 """  # noqa: E501 - lines as NCCL printed them
+# A public log of four GB200 in one tray: 2.30.7, where NVLink of one tray has the same name.
+ONE_TRAY = """\
+watchtower-navy-cn13:2619530:2619530 [0] NCCL INFO NCCL version 2.30.7+cuda13.3
+watchtower-navy-cn13:2619530:2619530 [0] NCCL INFO Using network IB
+watchtower-navy-cn13:2619530:2619530 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/MNNVL
+"""
+# A public log of two nodes with eight GPUs each: rank 9 sends through the card of rank 8 (PXN).
+THROUGH_ANOTHER = """\
+tpgds-aihub0008:181412:181412 [1] NCCL INFO Channel 00/0 : 9[1] -> 0[0] [send] via NET/IB/0(8)/GDRDMA
+tpgds-aihub0008:181411:181411 [0] NCCL INFO Channel 00/0 : 1[1] -> 8[0] [receive] via NET/IB/0/GDRDMA
+"""  # noqa: E501 - lines as NCCL printed them
 # A public log of two trays of GB200 in one NVLink domain: NCCL counts them as one node.
 MULTI_NODE = """\
 bi4ua-2:1:1 [0] NCCL INFO Using network IB

@@ -278,6 +278,23 @@ def test_under_half_of_the_peers_is_an_error_once_it_is_confirmed(
         assert found.nodes == ("n3",)
 
 
+@pytest.mark.parametrize(
+    ("peers", "expected"),
+    [
+        ({"n1": 1.2e9, "n2": 1.2e9, "n3": 0.5e9}, "fail error"),
+        ({"n1": 1.2e9, "n2": 1.2e9, "n3": 0.7e9}, "skip"),
+        ({"n1": 1.2e9, "n2": 0.1e9}, "skip"),
+    ],
+)
+def test_of_three_nodes_one_under_half_is_accused_and_of_two_neither(
+    peers: dict[str, float], expected: str
+) -> None:
+    found = judged(0.2, Yardsticks(peers=peers, confirmed=frozenset(peers)), "gloo")
+    assert words(found) == expected
+    if expected != "skip":
+        assert (found.nodes, found.seen) == (("n3",), "n3 4 Gbit/s")
+
+
 def test_the_error_names_the_grave_ones_alone() -> None:
     peers = {f"n{number}": 2.0e9 for number in range(1, 9)}
     peers.update(n3=0.2e9, n5=1.4e9)
