@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from clusterprep.model import Finding, Fleet, Node, VerifySettings
 from clusterprep.remote.agent.nccl_lines import Output
 from tests.jobs.verify import nccl_logs
 from tests.jobs.verify.stories import on_node, story
+from tests.machines import play
 from tests.support.fleet import absent, eth, fleet
 
 SLOT = PciLink(16, 16, 32.0, 32.0)
@@ -204,3 +206,44 @@ def test_a_node_that_requires_it_has_an_error() -> None:
     seen = cluster()
     found = one(seen, ring(""), plan(seen, require={"rdma.gdr_effective": "any"}))
     assert (found.verdict, found.severity) == ("fail", "error")
+
+
+@pytest.mark.machine
+@play.needs_chroot
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "hgx-h100-ib",
+        "hgx-h100-roce",
+        "dgx-h200",
+        "hgx-b200",
+        "a100-4hdr",
+        "h800",
+        "azure-nd-h100",
+        "p5-efa-vm",
+        "gcp-a3-vm",
+        "l40s-pcie",
+        "v100-dgx1",
+        "gh200",
+    ],
+)
+def test_healthy_machines_pass_or_have_no_card_near_a_gpu(kind: str) -> None:
+    seen = play.world(kind).fleet
+    trees = {node.name: seen.fact(node.name, "pci.tree") for node in seen.reached}
+    counts = {name: len(tree.gpus) for name, tree in trees.items()}
+    of = [replace(node, nproc_per_node=counts[node.name]) for node in seen.reached]
+    settings = VerifySettings(backend="nccl", sizes=(8, 1 << 20), timeout=10.0)
+    made = plan_trial(of, {}, ("10.0.0.1", 29500), settings, counts)
+    world = made.world_size
+    events = []
+    for rank in made.ranks:
+        address = trees[rank.node].gpus[rank.local_rank].at
+        identity = {"uuid": "GPU-1", "index": rank.local_rank, "pci": address, "numa": 0}
+        before = (rank.rank - counts[rank.node]) % world
+        lines = ["Using network IB", hop(before, rank.rank, "[receive] via NET/IB/0/GDRDMA")]
+        events.append(on_node(made, rank.rank, "ready", 1.0, gpu=identity))
+        events.append(on_node(made, rank.rank, "nccl", 25.0, lines=lines, cut=0))
+    verdicts = {finding.verdict for finding in gpudirect_findings(story(*events, plan=made), seen)}
+    assert verdicts in ({"pass"}, {"skip"})
+    if kind in ("hgx-h100-ib", "hgx-h100-roce", "dgx-h200", "hgx-b200", "a100-4hdr", "h800"):
+        assert verdicts == {"pass"}
