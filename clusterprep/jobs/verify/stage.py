@@ -95,7 +95,7 @@ def run_trial(
         result = group_verdicts.with_groups(result, screened)
     yardsticks = group_verdicts.with_confirmed(yardsticks, result, screened)
     findings = (
-        *blame.findings(trial, yardsticks),
+        *blame.with_speed(findings, trial, yardsticks),
         *nvls_findings(timeline, fleet),
         *gpudirect_findings(timeline, fleet),
         *_node_findings(fanout, fleet, plan, trial, speeds),

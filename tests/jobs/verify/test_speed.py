@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterprep.jobs.verify.blame import findings, judge
+from clusterprep.jobs.verify.blame import findings, judge, with_speed
 from clusterprep.jobs.verify.hardware_model import Expected
 from clusterprep.jobs.verify.link_verdicts import MeasuredPair, best_speeds, peer_speeds
 from clusterprep.jobs.verify.speed import Baseline, Yardsticks, largest, speed_finding
@@ -312,3 +312,11 @@ def test_no_link_needs_to_be_faster_than_its_interface() -> None:
     assert peer_speeds(1.25e9, pairs) == dict.fromkeys(("n1", "n2", "n3", "n4"), 1.25e9)
     later = [MeasuredPair("n3", "n4", "ok", out=0.5e9, back=1.9e9)]
     assert peer_speeds(1e12, pairs, later)["n3"] == 1.9e9
+
+
+def test_the_speed_alone_is_judged_anew() -> None:
+    trial = judge(story())
+    first = findings(trial, Yardsticks())
+    again = with_speed(first, trial, Yardsticks(declared=None, earlier=(0.001,) * 3))
+    changed = [one.check for one, other in zip(first, again, strict=True) if one != other]
+    assert changed == ["nccl.busbw_multi"]
