@@ -5,13 +5,17 @@ Which yardstick is used, what it says, and what is told where there is none.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clusterprep.jobs.verify.blame import findings, judge, with_speed
+from clusterprep.jobs.verify.group_verdicts import is_worthwhile
 from clusterprep.jobs.verify.hardware_model import Expected
 from clusterprep.jobs.verify.link_verdicts import MeasuredPair, best_speeds, peer_speeds
+from clusterprep.jobs.verify.schedule import plan_trial
 from clusterprep.jobs.verify.speed import Baseline, Yardsticks, largest, speed_finding
-from clusterprep.model import CollectiveResult, Finding
+from clusterprep.model import CollectiveResult, Finding, Node, VerifySettings
 from tests.jobs.verify.stories import make_plan, story
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -320,3 +324,16 @@ def test_the_speed_alone_is_judged_anew() -> None:
     again = with_speed(first, trial, Yardsticks(declared=None, earlier=(0.001,) * 3))
     changed = [one.check for one, other in zip(first, again, strict=True) if one != other]
     assert changed == ["nccl.busbw_multi"]
+
+
+def test_a_trial_over_nccl_that_is_slow_is_worth_group_tests() -> None:
+    """The largest size is a gigabyte by default, which the model of the hardware judges."""
+    nodes = [Node(f"n{i + 1}", f"10.0.0.{i + 1}", i, nproc_per_node=2) for i in range(4)]
+    gpus = {node.name: 2 for node in nodes}
+    made = plan_trial(nodes, {}, ("h", 1), VerifySettings(timeout=10.0), gpus)
+    steps = (made.steps[0], made.steps[-1])
+    assert steps[1].bytes == 1 << 30
+    trial = judge(story(plan=replace(made, steps=steps)))
+    for gbs, expected in ((200.0, False), (2000.0, True)):
+        found = findings(trial, Yardsticks(model=Expected(gbs, "8 cards")))
+        assert is_worthwhile(trial, found, len(nodes)) is expected

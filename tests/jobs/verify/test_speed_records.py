@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from clusterprep.cli import exit_codes
 from clusterprep.history.applied import AppliedEnvironments
 from clusterprep.jobs.verify.blame import Judged, findings, judge
 from clusterprep.jobs.verify.schedule import TrialPlan, plan_trial
 from clusterprep.jobs.verify.speed_records import SpeedRecords
+from clusterprep.jobs.verify.stage import limited_by_speed
 from clusterprep.model import Finding, Node, VerifyResult, VerifySettings
 from tests.jobs.verify.stories import make_plan, story
 from tests.support.fleet import fleet
@@ -159,3 +161,15 @@ def test_a_trial_that_hung_is_no_baseline(cluster: Cluster) -> None:
     result, found = cluster.verify(nccl_plan(), baseline=True, until="entered 1", end="overdue")
     assert found is None
     assert "no baseline was recorded: the collectives failed" in result.message
+
+
+@pytest.mark.parametrize(("over_nccl", "code"), [(True, 3), (False, 0)])
+def test_the_exit_code_without_a_yardstick(cluster: Cluster, over_nccl: bool, code: int) -> None:
+    plan = nccl_plan() if over_nccl else make_plan()
+    result, found = cluster.verify(plan)
+    assert found is not None
+    limited = limited_by_speed(result, [found])
+    codes = (exit_codes.findings_code([found]), exit_codes.trial_code(limited, [found]))
+    assert exit_codes.worst(*codes) == code
+    silenced = replace(found, silenced="on loan")
+    assert exit_codes.trial_code(limited, [silenced]) == 0
