@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
 from clusterprep.jobs.verify.hardware_model import VALID_FROM, Expected, expected_inside
 from clusterprep.jobs.verify.node_outcomes import NodeOutcome, node_findings
@@ -26,6 +26,7 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 NAME = "nccl.busbw_node"
 REMEDY = PAGES[NAME].remedy
 SIZE_ON_CPUS = 1 << 20  # bytes
+RECORDED = "recorded as what is normal"
 NOT_MEASURED = "the all-reduce within the node did not finish"
 
 
@@ -74,12 +75,13 @@ def node_speed_findings(timeline: Timeline, fleet: Fleet, speeds: NodeSpeeds) ->
             outcomes[node.name] = NodeOutcome("unknown", NOT_MEASURED, reason=NOT_MEASURED)
             continue
         outcome, yardstick = _judge(plan, fleet, node, row, speeds, slow_peers)
-        if outcome.verdict == "fail":
-            outcomes[node.name] = outcome
-        else:
+        if speeds.records and yardstick != RECORDED:
+            yardstick = f"{yardstick}; {RECORDED}"
+            outcome = replace(outcome, message=f"{outcome.message}; {RECORDED}")
+        outcomes[node.name] = outcome
+        if outcome.verdict != "fail":
             same = by_yardstick.setdefault((outcome.verdict, yardstick), {})
             same[node.name] = row
-            outcomes[node.name] = outcome
     for (_, yardstick), rows in by_yardstick.items():
         for name in rows:
             outcomes[name] = _of_all(outcomes[name], rows, yardstick)
@@ -110,8 +112,7 @@ def _judge(
         usual = slow_peers[node.name]
         return _against(row, SLOW * usual, f"{usual:.3g} GB/s in the median of nodes of its kind")
     if speeds.records:
-        yardstick = "recorded as what is normal"
-        return NodeOutcome("pass", "", seen=yardstick), yardstick
+        return NodeOutcome("pass", ""), RECORDED
     if model.gbs is not None:
         model = Expected(None, f"the hardware model holds from {format_size(VALID_FROM)} on")
     # Without its name, so that nodes of which the same is not known are told together.

@@ -180,6 +180,11 @@ def test_a_baseline_is_recorded_for_each_node(tmp_path: Path) -> None:
     (first,) = node_speed_findings(story(plan=made), seen, recording.node_speeds(measured))
     assert (first.verdict, first.nodes) == ("pass", ("n1", "n2", "n3", "n4"))
     assert "recorded as what is normal" in first.message
+    with_model = told(cluster(), all_at(478.0), records=True)["n1"]
+    assert with_model.message.endswith(
+        "by the hardware model (18 NVLinks of 25 GB/s, added up in "
+        "the switch (NVLS)); recorded as what is normal"
+    )
     later = SpeedRecords(seen, made, trial, applied, "run-2")
     slow = NodeSpeeds({name: row(10.0) for name in seen.snapshots})
     (second,) = node_speed_findings(story(plan=made), seen, later.node_speeds(slow))
