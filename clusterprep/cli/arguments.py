@@ -25,6 +25,7 @@ SWITCHES = (
     "partial",
     "on_busy",
     "incident_sizes",
+    "baseline",
     "force",
     "deep",
     "store",

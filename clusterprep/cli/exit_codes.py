@@ -91,13 +91,17 @@ def stored_code(rows: Iterable[ChangeRow]) -> int:
 def trial_code(result: VerifyResult | None, findings: Iterable[Finding] = ()) -> int:
     """Return the code of a trial run: 1 if it failed, 3 if it could not be judged, else 0.
 
-    `findings` are those of the trial. If the inventory silences every one that failed, the
-    failure does not count. `result` is None if there was no trial.
+    `findings` are those of the trial. If the inventory silences every one that has the verdict of
+    the trial, it does not count. `result` is None if there was no trial.
     """
     if result is None or result.verdict in ("pass", "skip"):
         return OK
-    failed = [finding for finding in findings if finding.verdict == "fail"]
-    if failed and all(finding.silenced for finding in failed):
+    same: list[Finding] = []
+    for finding in findings:
+        counts = finding.verdict == "fail" or finding.severity == "error"
+        if counts and finding.verdict == result.verdict:
+            same.append(finding)
+    if same and all(finding.silenced for finding in same):
         return OK
     return FAILED if result.verdict == "fail" else UNKNOWN
 

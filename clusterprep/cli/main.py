@@ -119,6 +119,11 @@ def check(**params: Any) -> None:
     is_flag=True,
     help="Also a gigabyte per rank, as in jobs that are known to have hung.",
 )
+@click.option(
+    "--baseline",
+    is_flag=True,
+    help="Record the speeds of this run as what is normal here.",
+)
 def verify(**params: Any) -> None:
     """All-reduce over all ranks; names the culprit when it fails or hangs."""
     _run("verify", params)

@@ -14,6 +14,7 @@ from clusterprep.nccl.environment import Environment
 from clusterprep.nccl.variables.variables import registry
 
 REMEMBERED = 20  # runs of a verify whose speed counts
+BASELINE = "baseline of "  # before the name of a trial that is recorded as normal
 KEPT = 200  # applies of a cluster whose outcomes and environment are kept
 # Runs in the order in which they were recorded: their names are made from a clock, which may have
 # been set back since.
@@ -127,6 +128,23 @@ class AppliedEnvironments:
         """
         row = (cluster, trial, run, repr(busbw))
         self._write([("insert or replace into speed values (?, ?, ?, ?)", row)])
+
+    def baseline(self, cluster: str, trial: str) -> tuple[str, float] | None:
+        """Return the newest run that was recorded as normal for one kind of verify, and its GB/s.
+
+        None if none was. `trial` is as in `speeds`.
+        """
+        query = (
+            "select run, busbw from speed where cluster = ? and trial = ? "
+            "order by rowid desc limit 1"
+        )
+        for run, busbw in self._read(query, cluster, BASELINE + trial):
+            return str(run), float(busbw)
+        return None
+
+    def record_baseline(self, cluster: str, trial: str, run: str, busbw: float) -> None:
+        """Record the GB/s of a verify as normal. It takes the place of the one before."""
+        self.record_speed(cluster, BASELINE + trial, run, busbw)
 
     def failed(self, cluster: str, run: str) -> tuple[str, ...]:
         """Return the nodes that failed in an apply; none if it is not recorded."""

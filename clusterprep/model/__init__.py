@@ -105,7 +105,7 @@ class VerifySettings:
     """How to run a verify, as the inventory declares it."""
 
     backend: Literal["auto", "nccl", "gloo"] = "auto"
-    sizes: tuple[int, ...] = (8, 1024, 1 << 20, 64 << 20)  # bytes
+    sizes: tuple[int, ...] | None = None  # bytes; None: those of the backend
     timeout: float = 60.0  # seconds for one collective stage
     min_busbw: float | None = None  # GB/s
     same_files: tuple[str, ...] = ()  # compared on all ranks
@@ -306,7 +306,7 @@ class CollectiveResult:
 @dataclass(frozen=True)
 class RankGpu:
     uuid: str
-    index: int
+    index: int | None  # as nvidia-smi counts; None if not known
     pci: str
     numa: int | None
 

@@ -422,7 +422,8 @@ def _device(row: RankRow) -> str:
     numa = ""
     if gpu.numa is not None:
         numa = f" NUMA {gpu.numa}"
-    return safe_text(f"GPU {gpu.index} {gpu.pci}{numa} {gpu.uuid}")
+    index = "" if gpu.index is None else f" {gpu.index}"
+    return safe_text(f"GPU{index} {gpu.pci}{numa} {gpu.uuid}")
 
 
 def write_culprit(page: ReportPage, culprit: Culprit) -> None:

@@ -179,7 +179,9 @@ def _device(row: RankRow) -> str:
     gpu = row.gpu
     if gpu is None:
         return "CPU"
-    text = f"GPU {gpu.index}, {gpu.pci}"
+    text = f"GPU {gpu.pci}"
+    if gpu.index is not None:
+        text = f"GPU {gpu.index}, {gpu.pci}"
     if gpu.numa is not None:
         text += f", NUMA {gpu.numa}"
     return text

@@ -19,6 +19,7 @@ class RunSettings:
     partial: bool = False
     on_busy: bool = False
     incident_sizes: bool = False
+    baseline: bool = False  # record the speeds of this verify as normal
     force: bool = False
     workarounds: bool = False  # try settings that may help when verify fails
     detailed_exitcode: bool = False

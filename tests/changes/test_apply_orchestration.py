@@ -23,7 +23,7 @@ from clusterprep.errors import (
     Refused,
 )
 from clusterprep.facts.account import Rights
-from clusterprep.model import ChangeRow, EnvValue, Report
+from clusterprep.model import ChangeRow, EnvValue, Finding, Report
 from clusterprep.model.operations import wire
 from clusterprep.nccl.environment import Environment
 from tests.support.commands import Command, Quiet, new_command, result
@@ -534,6 +534,17 @@ def test_verify_that_fails_leaves_what_was_written(command: Make) -> None:
     done = command(verify=True)
     report = done.apply(lambda *values: Trial(result("fail")))
     assert (report.code, ends(report.changes)) == (1, everywhere("done"))
+    assert states(done.agents) == everywhere("done")
+
+
+def test_a_speed_that_is_not_known_leaves_what_was_written_and_exits_3(command: Make) -> None:
+    """As over NCCL, where neither the inventory nor an earlier run says what is normal."""
+    unknown = Finding(
+        "nccl.busbw_multi", "unknown", "error", NAMES, "", "", "", reason="first_sample"
+    )
+    done = command(verify=True)
+    report = done.apply(lambda *values: Trial(result("unknown"), (unknown,)))
+    assert (report.code, ends(report.changes)) == (3, everywhere("done"))
     assert states(done.agents) == everywhere("done")
 
 

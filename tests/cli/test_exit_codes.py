@@ -61,6 +61,8 @@ def trial(verdict: str | None) -> VerifyResult | None:
 
 
 SILENCED = finding("nccl.busbw_multi", silenced="old switch")
+NOT_KNOWN = finding("nccl.busbw_multi", "unknown")
+SILENCED_UNKNOWN = finding("nccl.busbw_multi", "unknown", silenced="a loan")
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,9 @@ SILENCED = finding("nccl.busbw_multi", silenced="old switch")
         ("fail", [SILENCED], 0),
         ("fail", [SILENCED, finding("nccl.hang")], 1),
         ("fail", [finding("nccl.hang", "pass")], 1),
+        ("unknown", [NOT_KNOWN], 3),
+        ("unknown", [SILENCED_UNKNOWN], 0),
+        ("unknown", [SILENCED_UNKNOWN, NOT_KNOWN], 3),
     ],
 )
 def test_what_the_inventory_accepts_of_a_trial_does_not_count(

@@ -95,3 +95,34 @@ def test_earlier_runs_say_what_is_normal(lab4: Lab, tmp_path: Path) -> None:
     (bad,) = slow.findings("nccl.busbw_multi")
     assert bad["severity"] == "error"
     assert len(applied.speeds("remembers", trial)) == 3, "what was too slow is not remembered"
+
+
+def test_a_baseline_is_recorded_and_each_node_is_measured_by_itself(
+    lab4: Lab, tmp_path: Path
+) -> None:
+    inventory = lab4.inventory(
+        cluster="normal",
+        nodes=TWO,
+        verify={"sizes": ["1M"]},
+        require={"nccl.busbw_node": "0.0001"},
+    )
+    answer = clusterprep(
+        lab4,
+        "verify",
+        "--baseline",
+        "--nproc-per-node",
+        "2",
+        inventory=inventory,
+        env={"XDG_STATE_HOME": str(tmp_path)},
+    )
+    assert (answer.code, answer.report["verify"]["verdict"]) == (0, "pass")
+    said = answer.report["verify"]["message"]
+    assert "recorded as normal for n[1-2] over gloo: all_reduce of 1 MiB at " in said
+    (speed,) = answer.findings("nccl.busbw_multi", "pass")
+    assert "is now what is normal" in speed["message"]
+    (within,) = answer.findings("nccl.busbw_node", "pass")
+    assert (within["nodes"], within["severity"]) == (["n1", "n2"], "error")
+    applied = AppliedEnvironments(tmp_path / "clusterprep")
+    trial = "n[1-2] 4 ranks gloo all_reduce 1048576"
+    assert applied.baseline("normal", trial) is not None
+    assert applied.baseline("normal", "n1 alone 2 ranks gloo all_reduce 1048576") is not None

@@ -233,8 +233,7 @@ def run_trial(
         environment,
         invocation.applied,
         invocation.run,
-        incident_sizes=settings.incident_sizes,
-        workarounds=settings.workarounds,
+        stage.TrialOptions(settings.incident_sizes, settings.workarounds, settings.baseline),
     )
     _show_culprits(invocation, fleet, result)
     today = invocation.started.date()

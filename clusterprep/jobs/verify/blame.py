@@ -10,6 +10,7 @@ from clusterprep.jobs.verify.correctness import EXACT, correctness_findings, lef
 from clusterprep.jobs.verify.culprits import Fault, find_faults, wrong_ranks
 from clusterprep.jobs.verify.init_time import init_time_findings
 from clusterprep.jobs.verify.schedule import SHARED_GPU_SETTINGS
+from clusterprep.jobs.verify.speed import NAME as SPEED
 from clusterprep.jobs.verify.speed import Yardsticks, largest, speed_finding
 from clusterprep.jobs.verify.stage_verdicts import judge_stages, stopped_at
 from clusterprep.jobs.verify.straggler import straggler_findings
@@ -162,6 +163,21 @@ def findings(result: VerifyResult, yard: Yardsticks | None = None) -> tuple[Find
     rows += straggler_findings(timeline)
     rows += consistency_findings(timeline)
     rows += transport_findings(timeline)
+    return tuple(rows)
+
+
+def with_speed(
+    found: Iterable[Finding], result: VerifyResult, yard: Yardsticks
+) -> tuple[Finding, ...]:
+    """Return findings of `result` in which the speed is judged anew, by these yardsticks."""
+    if not isinstance(result, Judged) or result.timeline is None:
+        raise TypeError("only a result of judge() has findings")
+    rows: list[Finding] = []
+    for finding in found:
+        if finding.check == SPEED:
+            rows += _speed(result.timeline, yard)
+        else:
+            rows.append(finding)
     return tuple(rows)
 
 

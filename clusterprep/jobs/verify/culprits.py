@@ -427,13 +427,20 @@ def late_start(timeline: Timeline) -> Iterable[Fault]:
     if overdue is None or timeline.first("go") is not None:
         return
     ready = timeline.ranks_with("ready")
-    remedy = sentence(
-        "time the import of torch on this node; a slow file system is the usual reason"
-    )
-    cause = "torch was not imported in time"
+    imported = timeline.ranks_with("imported")
     for rank in timeline.plan.ranks:
         if rank.rank in ready:
             continue
+        remedy = sentence(
+            "time the import of torch on this node; a slow file system is the usual reason"
+        )
+        cause = "torch was not imported in time"
+        if rank.rank in imported:
+            cause = "torch was imported, and the device did not come up in time"
+            remedy = sentence(
+                "look whether nvidia-smi answers on this node and how long it takes; without "
+                "persistence mode the driver wakes the GPUs each time"
+            )
         evidence = rank_words(timeline, [rank.rank])
         yield _rank_fault(
             timeline,

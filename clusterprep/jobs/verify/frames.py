@@ -86,7 +86,7 @@ _FIRST_WRONG: Mapping[str, Check] = {
 }
 _GPU: Mapping[str, Check] = {
     "uuid": _short_text,
-    "index": _size,
+    "index": _or_none(_size),
     "pci": _short_text,
     "numa": _or_none(_numa_node),
 }
@@ -122,6 +122,7 @@ _PLAIN = (
     "finished",
     "error",
     "parted",
+    "working",
     "holds",
     "nccl",
     "exit",

@@ -14,6 +14,7 @@ from clusterprep.jobs.verify.group_probes import ON_GPUS
 from clusterprep.jobs.verify.probes import Kind, Probe
 from clusterprep.jobs.verify.screening import Screening
 from clusterprep.jobs.verify.speed import NAME as SPEED
+from clusterprep.jobs.verify.speed import Yardsticks
 from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
 from clusterprep.model.nodeset import fold
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -79,6 +80,30 @@ def finds_all_alike(screened: Screened) -> bool:
     """Return whether the group tests came to their end and no node or pair was slower."""
     screening = screened.screening
     return screening is not None and bool(screening.healthy) and not _culprits(screened)
+
+
+def culprit_nodes(result: VerifyResult) -> frozenset[str]:
+    """Return the nodes of all culprits, also as the end of a link."""
+    nodes: set[str] = set()
+    for culprit in result.culprits:
+        nodes.update(culprit.nodes)
+    return frozenset(nodes)
+
+
+def with_confirmed(
+    yardsticks: Yardsticks, result: VerifyResult, screened: Screened | None
+) -> Yardsticks:
+    """Return the yardsticks with the nodes whose slow links were confirmed.
+
+    Group tests acquit nodes where collectives with them are as fast as with others: a moment's load
+    makes links look slow. Where none were run to the end, links that were slow each time that they
+    were measured count.
+    """
+    if screened is None or screened.screening is None:
+        return replace(yardsticks, confirmed=frozenset(yardsticks.peers))
+    if finds_all_alike(screened):
+        return replace(yardsticks, peers={})
+    return replace(yardsticks, confirmed=culprit_nodes(result))
 
 
 def _summary(screened: Screened, found: Sequence[Culprit]) -> str:

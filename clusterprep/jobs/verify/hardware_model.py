@@ -129,6 +129,17 @@ def _expected_of_node(
 # ---------------------------------------------------------------- inside a node
 
 
+def expected_inside(fleet: Fleet, node: Node, count: int, env: Mapping[str, str]) -> Expected:
+    """Return the expected bus bandwidth between `count` ranks of one node alone."""
+    return _expected_of_node(
+        fleet,
+        node,
+        count,
+        env,
+        alone=True,
+    )
+
+
 def _inside(fleet: Fleet, node: Node, count: int, env: Mapping[str, str]) -> Expected:
     name = node.name
     models = _readings_in_use(fleet.fact(name, "gpu.model"), node)

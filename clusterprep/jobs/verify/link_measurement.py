@@ -1,7 +1,9 @@
 """The links stage of verify: pairs of nodes exchange small messages and a few megabytes.
 
-They do so in rounds of disjoint pairs. The stage is always run, as an all-reduce that passes has
-not used every link, and one that fails says little about the reason.
+They do so in rounds of disjoint pairs. It is done twice. The first time, before the collectives,
+tells how fast links are, so that no collective is tried for minutes over links that are far slower;
+a node has FIRST_ROUNDS partners then. The second time is always run too, as an all-reduce that
+passes has not used every link, and one that fails says little about the reason.
 
 What tells a lossy network from a busy machine is that the kernel had to send small messages again;
 long round trips alone prove nothing. How long data was under way is taken from the sender's kernel,
@@ -12,11 +14,13 @@ all its partners. Four nodes took 55 ms.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +35,7 @@ from clusterprep.jobs.verify.link_verdicts import (
     pairs_to_dial,
     usual_speed,
     with_dialled_pairs,
+    with_earlier_speeds,
     with_further_look,
 )
 from clusterprep.model import Fleet
@@ -46,6 +51,8 @@ BYTES = 4 << 20  # each way
 # Small messages and bytes of a further look.
 FURTHER_PINGS = 400
 FURTHER_BYTES = 16 << 20
+FIRST_ROUNDS = 8  # before the collectives
+PARTNERS = 3  # with which a node is measured again that is slower than its peers
 LOOKS = 2  # more at what looks bad: on a busy machine one pair of ten is slow for a moment
 ENOUGH = 3  # failed pairs, and none that works, after which a node is set aside
 DIAL_LIMIT = 3.0  # seconds; a dropped SYN is repeated after one and three
@@ -57,17 +64,89 @@ Endpoint = tuple[str, int, str]  # address, port, token
 Endpoints = Mapping[str, Endpoint]  # of the nodes that listen
 
 
-def measure_links(fanout: Fanout, fleet: Fleet) -> MeasuredLinks:
-    """Measure every pair of the schedule, between the addresses that the job uses.
+def measure_first(fanout: Fanout, fleet: Fleet) -> MeasuredLinks:
+    """Measure the links before the collectives, in FIRST_ROUNDS rounds at most.
 
-    A node that is lost ends no round.
+    One further look at bad pairs is enough, as all are measured once more after the collectives.
+    For the same reason a pair that is blocked is not dialled again.
     """
     began = time.monotonic()
     picks = _picks(fanout, fleet)
+    rated = _rated_speed(fleet, picks)
+    with _listening(fanout, picks) as endpoints:
+        schedule = rounds(list(endpoints), fleet.inventory.cluster)
+        first = itertools.islice(schedule, FIRST_ROUNDS)
+        links = _measure_schedule(fanout, fleet, endpoints, first, rated, began)
+        return _look_again(fanout, endpoints, links, _measured_bad_pairs(links), began)
+
+
+def measure_links(fanout: Fanout, fleet: Fleet, before: MeasuredLinks | None) -> MeasuredLinks:
+    """Measure every pair of the schedule, between the addresses that the job uses.
+
+    A node that is lost ends no round. A pair that was found bad `before` is bad if it is so once
+    more, and is not looked at further.
+    """
+    began = time.monotonic()
+    picks = _picks(fanout, fleet)
+    rated = _rated_speed(fleet, picks)
+    with _listening(fanout, picks) as endpoints:
+        schedule = rounds(list(endpoints), fleet.inventory.cluster)
+        links = _measure_schedule(fanout, fleet, endpoints, schedule, rated, began)
+        known: frozenset[Pair] = frozenset()
+        if before is not None:
+            known = frozenset(_measured_bad_pairs(before))
+            links = with_earlier_speeds(links, before, known)
+        unclear = pairs_to_dial(links)
+        if unclear:
+            again = _dial_again(fanout, endpoints, links, unclear)
+            links = with_dialled_pairs(links, again, time.monotonic() - began)
+        blocked = [measured for measured in links.pairs if is_blocked(measured)]
+        for _ in range(LOOKS):
+            doubtful = _without_blocked(_measured_bad_pairs(links), blocked)
+            doubtful = [pair for pair in doubtful if pair not in known]
+            links = _look_again(fanout, endpoints, links, doubtful, began)
+    return links
+
+
+def measure_again(fanout: Fanout, fleet: Fleet, names: Sequence[str]) -> tuple[MeasuredPair, ...]:
+    """Measure links of these nodes once more, each with the others that are next to it."""
+    picks = _picks(fanout, fleet)
+    with _listening(fanout, picks) as endpoints:
+        others = [name for name in endpoints if name not in names]
+        pairs: list[Pair] = []
+        for place, name in enumerate(names):
+            if name not in endpoints:
+                continue
+            turned = itertools.islice(itertools.cycle(others), place, place + len(others))
+            pairs.extend((name, other) for other in itertools.islice(turned, PARTNERS))
+        return _measure(
+            fanout,
+            endpoints,
+            disjoint(pairs),
+            FURTHER_PINGS,
+            FURTHER_BYTES,
+        )
+
+
+@contextlib.contextmanager
+def _listening(fanout: Fanout, picks: Mapping[str, Pick]) -> Iterator[Endpoints]:
+    """Let the agents listen for a while; yield where each one does."""
     fanout.load("stream")
     endpoints = _listen(fanout, picks)
-    rated = _rated_speed(fleet, picks)
-    schedule = rounds(list(endpoints), fleet.inventory.cluster)
+    yield endpoints
+    bodies: dict[str, dict[str, Any]] = {name: {} for name in endpoints}
+    fanout.ask("unserve", bodies, UNSERVE_LIMIT)
+
+
+def _measure_schedule(
+    fanout: Fanout,
+    fleet: Fleet,
+    endpoints: Endpoints,
+    schedule: Iterable[Sequence[Pair]],
+    rated: float,
+    began: float,
+) -> MeasuredLinks:
+    """Measure the pairs of all rounds once."""
     pairs = _measure(
         fanout,
         endpoints,
@@ -76,32 +155,34 @@ def measure_links(fanout: Fanout, fleet: Fleet) -> MeasuredLinks:
         BYTES,
     )
     nodes = tuple(node.name for node in fleet.reached)
-    seconds = time.monotonic() - began
-    links = MeasuredLinks(nodes, pairs, seconds, rated)
-    unclear = pairs_to_dial(links)
-    if unclear:
-        again = _dial_again(fanout, endpoints, links, unclear)
-        seconds = time.monotonic() - began
-        links = with_dialled_pairs(links, again, seconds)
-    blocked = [measured for measured in links.pairs if is_blocked(measured)]
-    for _ in range(LOOKS):
-        usual = usual_speed(links.pairs, rated)
-        doubtful = _without_blocked(bad_pairs(links.pairs, usual), blocked)
-        if not doubtful:
-            continue
-        schedule = disjoint(doubtful)
-        again = _measure(
-            fanout,
-            endpoints,
-            schedule,
-            FURTHER_PINGS,
-            FURTHER_BYTES,
-        )
-        seconds = time.monotonic() - began
-        links = with_further_look(links, again, seconds)
-    bodies: dict[str, dict[str, Any]] = {name: {} for name in endpoints}
-    fanout.ask("unserve", bodies, UNSERVE_LIMIT)
-    return links
+    return MeasuredLinks(nodes, pairs, time.monotonic() - began, rated)
+
+
+def _measured_bad_pairs(links: MeasuredLinks) -> list[Pair]:
+    """Return the pairs that connect and look bad."""
+    measured = {pair.pair for pair in links.pairs if pair.outcome == "ok"}
+    usual = usual_speed(links.pairs, links.rated)
+    return [pair for pair in bad_pairs(links.pairs, usual) if pair in measured]
+
+
+def _look_again(
+    fanout: Fanout,
+    endpoints: Endpoints,
+    links: MeasuredLinks,
+    pairs: Sequence[Pair],
+    began: float,
+) -> MeasuredLinks:
+    """Return the links with a further look at some pairs."""
+    if not pairs:
+        return links
+    again = _measure(
+        fanout,
+        endpoints,
+        disjoint(pairs),
+        FURTHER_PINGS,
+        FURTHER_BYTES,
+    )
+    return with_further_look(links, again, time.monotonic() - began)
 
 
 def _picks(fanout: Fanout, fleet: Fleet) -> dict[str, Pick]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from clusterprep.jobs.verify.pages import REMEDY_OF_LINKS
@@ -162,7 +162,7 @@ def usual_speed(pairs: Sequence[MeasuredPair], rated: float = math.inf) -> float
     return min(rated, statistics.median_low(best.values()))
 
 
-def best_speeds(pairs: Sequence[MeasuredPair]) -> dict[str, float]:
+def best_speeds(pairs: Iterable[MeasuredPair]) -> dict[str, float]:
     """Return the best speed that each node reached.
 
     One bad node does not spoil that of the others.
@@ -244,6 +244,35 @@ def with_further_look(
             later = replace(later, out=out, back=back)
         pairs.append(later)
     return replace(links, pairs=tuple(pairs), seconds=seconds)
+
+
+def with_earlier_speeds(
+    links: MeasuredLinks, before: MeasuredLinks, known: Container[Pair]
+) -> MeasuredLinks:
+    """Return the links, in which the `known` pairs have the best speeds of both measurements."""
+    earlier_by_pair = _measured_by_pair(before.pairs)
+    pairs: list[MeasuredPair] = []
+    for measured in links.pairs:
+        earlier = earlier_by_pair.get(measured.pair)
+        if earlier is not None and measured.pair in known and measured.outcome == "ok":
+            out = max(measured.out, earlier.out)
+            back = max(measured.back, earlier.back)
+            measured = replace(measured, out=out, back=back)  # noqa: PLW2901
+        pairs.append(measured)
+    return replace(links, pairs=tuple(pairs))
+
+
+def peer_speeds(rated: float, *measurements: Iterable[MeasuredPair]) -> dict[str, float]:
+    """Return the best speed that each node reached in any of these measurements.
+
+    No link needs to be faster than the interfaces are `rated`.
+    """
+    speeds: dict[str, float] = {}
+    for pairs in measurements:
+        for name, speed in best_speeds(pairs).items():
+            before = speeds.get(name, 0.0)
+            speeds[name] = min(rated, max(before, speed))
+    return speeds
 
 
 def _measured_by_pair(pairs: Iterable[MeasuredPair]) -> dict[Pair, MeasuredPair]:

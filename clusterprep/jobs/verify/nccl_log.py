@@ -16,6 +16,7 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 # The network without RDMA; every other name is NCCL's IB or that of a plug-in.
 SOCKET = "Socket"
+MULTI_NODE_NVLINK = "P2P/MNNVL"  # from 2.21 on; within one of its nodes too
 LONGEST = 4096  # characters of a line that are looked at
 
 _HOP = re.compile(
@@ -30,6 +31,8 @@ _DEVICE = re.compile(
     r"\[\d+\] ?(?P<name>[^\s:{}\[\]]+):(?P<port>\d{1,3})(?::\d*){0,2}/(?P<link>\w+)"
 )
 _SOCKET = re.compile(r"\[\d+\](\S+)")
+_NVLS = re.compile(r"NVLS multicast support is (?P<not>not )?available on dev .*")
+_NVLS_CHANNELS = re.compile(r"\d+ coll channels, .*?(?P<count>\d{1,5}) nvls channels, .*")
 _READ = re.compile(r"(?P<name>NCCL_\w+) set (?:by environment )?to (?P<value>.*)")
 
 
@@ -66,7 +69,8 @@ class Wiring:
 
     `devices` are () if NCCL found none; `whole` tells whether their list came to its end. `read`
     has the variables as NCCL read them. `cut` is the number of lines that its agent had no room
-    for.
+    for. `nvls` tells whether GPU and driver have NVLink SHARP, `nvls_channels` on how many channels
+    NCCL may use it, and `nvls_refusal` why it goes on without it, in its words.
     """
 
     interface: str | None = None
@@ -76,7 +80,9 @@ class Wiring:
     whole: bool = True
     hops: tuple[Hop, ...] = ()
     collnet: str | None = None
-    nvls: bool = False
+    nvls: bool | None = None
+    nvls_channels: int | None = None
+    nvls_refusal: str = ""
     read: Mapping[str, str] = field(default_factory=dict)
     why: str = ""  # why there is no RDMA, in NCCL's words
     cut: int = 0
@@ -104,6 +110,8 @@ def parse(rank: int, lines: Iterable[object], cut: int = 0) -> Wiring:
         hops=tuple(dict.fromkeys(own_hops)),
         collnet=log.collnet,
         nvls=log.nvls,
+        nvls_channels=log.nvls_channels,
+        nvls_refusal=log.nvls_refusal,
         read=dict(log.read),
         why=log.why,
         cut=cut,
@@ -128,7 +136,9 @@ class _ParsedLog:
         self.whole = True
         self.hops: list[Hop] = []
         self.collnet: str | None = None
-        self.nvls = False
+        self.nvls: bool | None = None
+        self.nvls_channels: int | None = None
+        self.nvls_refusal = ""
         self.read: dict[str, str] = {}
         self.why = ""
 
@@ -143,8 +153,12 @@ def _parse_line(log: _ParsedLog, line: str) -> None:
         log.collnet = match["net"]
     elif match := _READ.fullmatch(line):
         log.read[match["name"]] = match["value"]
-    elif line.startswith("NVLS multicast support is available"):
-        log.nvls = True
+    elif match := _NVLS.fullmatch(line):
+        log.nvls = match["not"] is None
+    elif match := _NVLS_CHANNELS.fullmatch(line):
+        log.nvls_channels = int(match["count"])
+    elif line.startswith("Failed to bind NVLink SHARP"):
+        log.nvls_refusal = line
     elif line.startswith(("Failed to open libibverbs", "Failed to load libibverbs")):
         log.why = line
     else:

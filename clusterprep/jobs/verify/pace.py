@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 from clusterprep.jobs.verify.schedule import TrialPlan
 from clusterprep.jobs.verify.timeline import Event
 
 START_LIMIT = 60.0  # seconds until torch is imported on every rank
+# Seconds that ranks may take which are still at work: torch is read from a cold shared file system,
+# or a driver wakes eight GPUs. A rank at work says so every five seconds (remote/agent/ranks.py).
+START_MOST = 300.0
+AT_WORK = 15.0
 GRACE = 1.5  # seconds over the time limit, so that ranks can say themselves what they waited for
 SETTLE = 1.0  # seconds after the first fault; exits that follow within it are its cascade
 STOPPED = 3.0  # seconds in state T after which a rank will not go on by itself
@@ -17,7 +22,8 @@ STALLED = 0.8
 QUIET = 2.0  # seconds without a beat, which comes every second; such a node is about to be lost
 QUIET_LIMIT = 4.5  # seconds more that are waited until a quiet node is lost or speaks again
 
-MILESTONES = ("store", "joined", "met", "entered", "warmed", "left", "finished")
+MEETING = ("store", "joined", "met")  # milestones until ranks are connected
+MILESTONES = (*MEETING, "entered", "warmed", "left", "finished")
 FAILED = ("no_torch", "no_cuda", "error", "exit")
 
 
@@ -45,6 +51,7 @@ class Pace:
         self._ready: set[int] = set()
         self._failed: set[int] = set()
         self._finished: set[int] = set()
+        self._worked: dict[int, float] = {}  # rank → when it was at work last, until it is ready
         self._stopped: dict[int, float] = {}  # rank → since when its process is stopped
         self._first_fault_at: float | None = None
 
@@ -58,7 +65,9 @@ class Pace:
     def _note_rank(self, event: Event, rank: int, now: float) -> None:
         if event.what in MILESTONES:
             self._steps[rank] += 1
-        if event.what == "ready":
+        if event.what == "working":
+            self._worked[rank] = now
+        elif event.what == "ready":
             self._ready.add(rank)
         elif event.what == "finished":
             self._finished.add(rank)
@@ -100,7 +109,7 @@ class Pace:
         if self._go_at is None:
             return False
         waited = now - max(self._advanced_at, self._go_at)
-        return waited > STALLED * self._plan.timeout
+        return waited > STALLED * self._limit()
 
     def _before_go(self, now: float) -> Decision:
         """Decide before the rendezvous.
@@ -114,9 +123,21 @@ class Pace:
             is_overdue = now - self._first_fault_at > self._plan.timeout
             if not waiting or is_overdue:
                 return Decision.SEEN_ENOUGH
-        if now - self._began > START_LIMIT:
+        if now - self._began > START_LIMIT and not self._are_at_work(waiting, now):
             return Decision.OVERDUE
         return Decision.WAIT
+
+    def _are_at_work(self, waiting: Iterable[int], now: float) -> bool:
+        """Return whether all of these ranks were at work just now, and may go on."""
+        if now - self._began > START_MOST:
+            return False
+        return all(now - self._worked.get(rank, -AT_WORK) < AT_WORK for rank in waiting)
+
+    def _limit(self) -> float:
+        """Return the seconds that ranks may take for the step in which the slowest one is."""
+        if self._least_steps < len(MEETING):
+            return self._plan.meeting
+        return self._plan.timeout
 
     def _after_go(self, now: float, go_at: float, quiet: float) -> Decision:
         """Decide after the rendezvous began at `go_at`.
@@ -130,7 +151,7 @@ class Pace:
             self._advanced_at = now
         if len(self._finished) == len(self._steps):
             return Decision.DONE
-        enough = max(self._advanced_at, go_at) + self._plan.timeout + GRACE
+        enough = max(self._advanced_at, go_at) + self._limit() + GRACE
         if self._first_fault_at is not None:
             enough = min(enough, self._first_fault_at + SETTLE)
         if now < enough:

@@ -69,20 +69,47 @@ _PAGES = (
         title="The speed of the all-reduce",
         why="A slow link, interface or GPU slows every step of every rank, and no error says so.",
         how=(
-            "Bus bandwidth as nccl-tests defines it, of the largest all-reduce that `verify: "
-            "{sizes: …}` has, by the slowest rank's median, against the first of these that there "
-            "is: `verify: {min_busbw: …}`; over NCCL and from 1 GiB on a model of the hardware "
-            "(number and rate of RDMA ports, NVLink, NVLS or ring, PCIe, sockets), which knows "
-            "only what was published of such machines; the median of at least three earlier runs "
-            "of these nodes with this size, where slow runs are not remembered; over gloo the "
-            "links of the nodes against each other. Under half of what is normal it is an error, "
-            "under four fifths a warning. gloo varies by a factor of three with what else the "
-            "processors do, so there it fails only under a fifth of the slowest earlier run. "
-            "Without any of them it is skipped, and says why."
+            "Bus bandwidth as nccl-tests defines it, of the largest all-reduce (over NCCL 1 GiB, "
+            "or what fits into half of the free memory; else 64 MiB; or what `verify: {sizes: …}` "
+            "says), by the slowest rank's median, against the first of these that there is: "
+            "`verify: {min_busbw: …}`; the run that `verify --baseline` recorded; over NCCL, from "
+            "1 GiB or a second on, a model of the hardware (number and rate of RDMA ports, NVLink, "
+            "NVLS or ring, PCIe, sockets), which knows only what was published of such machines; "
+            "the median of at least three earlier runs of these nodes with this size, where slow "
+            "runs are not remembered; over gloo the links of the nodes against each other. Under "
+            "half of what is normal it is an error, under four fifths a warning. gloo varies by a "
+            "factor of three with what else the processors do, so there it fails only under a "
+            "fifth of the baseline or of the slowest earlier run, and a node whose links are under "
+            "half of its peers' is an error once group tests confirm it, or further measurements "
+            "where there are no group tests. A size that would take more than 20 times what most "
+            "links need, and more than 5 s, is cut short. Without any yardstick the speed over "
+            "NCCL is unknown, and over gloo it is skipped."
         ),
         remedy=shell_line(
             "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the slow one is "
             "left"
+        ),
+    ),
+    TrialCheckPage(
+        name="nccl.busbw_node",
+        severity="warning",
+        title="The speed within each node",
+        why=(
+            "A GPU, NVLink or PCIe slot that is slow slows the whole job, and among many nodes the "
+            "network hides which one it is."
+        ),
+        how=(
+            "Over NCCL, once the trial over all nodes has finished: an all-reduce of 1 GiB, or "
+            "what fits into half of the free memory, between the ranks of each node alone, on all "
+            "nodes at once. It fails under four fifths of the first of these: the run that "
+            "`verify --baseline` recorded, the hardware model (NVLink in a ring or added up in the "
+            "switch: 235 GB/s on eight A100, 473 on H100, 835 on B200), or nodes of the same kind, "
+            "four at least. `require: {nccl.busbw_node: 400}` declares GB/s. Without any of them "
+            "it is unknown. Over gloo only nodes that require it are measured."
+        ),
+        remedy=shell_line(
+            "clusterprep check INVENTORY --only gpu.,nvl.,pcie.   # clocks, links and slots of the "
+            "nodes named"
         ),
     ),
     TrialCheckPage(
@@ -142,6 +169,26 @@ _PAGES = (
         ),
     ),
     TrialCheckPage(
+        name="nccl.nvls",
+        severity="warning",
+        title="NVLink SHARP in use",
+        why=(
+            "Switches that add up halve what an all-reduce moves: 480 instead of 365 GB/s on eight "
+            "H100. NCCL goes on without them, and only its log says so."
+        ),
+        how=(
+            "Where NCCL runs the all-reduce, on nodes whose GPUs have it (compute capability 9.0 "
+            "and later, joined by NVSwitches, three ranks at least): each rank's lines of "
+            "NCCL_DEBUG=INFO say that NVLS multicast is available, how many NVLS channels there "
+            "are, and why NCCL goes on without. With NCCL_NVLS_ENABLE=0, or an NCCL_ALGO without "
+            "NVLS, it is skipped, and so is a virtual machine that was given none."
+        ),
+        remedy=shell_line(
+            "systemctl status nvidia-fabricmanager   # on the "
+            "nodes named; its version must be the driver's, and a reboot sets the fabric up anew"
+        ),
+    ),
+    TrialCheckPage(
         name="nccl.straggler",
         severity="warning",
         title="A rank that all others wait for",
@@ -172,8 +219,10 @@ _PAGES = (
             "Where NCCL runs the all-reduce: interface, devices, and the transport of every pair "
             "of ranks that connect, as NCCL_DEBUG=INFO tells them on each rank (subsystems INIT, "
             "ENV, NET, BOOTSTRAP), against NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_IB_DISABLE and "
-            "NCCL_NET as the ranks were given them. Sockets fail only where RDMA was written; "
-            "GPUDirect RDMA is told and not judged. A rank that said nothing is unknown."
+            "NCCL_NET as the ranks were given them. Sockets fail only where RDMA was written. "
+            "NVLink that joins nodes (P2P/MNNVL) counts as a connection between them. GPUDirect "
+            "RDMA and NVLS are told here and judged by rdma.gdr_effective and nccl.nvls. A rank "
+            "that said nothing is unknown."
         ),
         remedy=shell_line("clusterprep check INVENTORY --only ib.,roce.,rdma.,env.,nccl."),
     ),
@@ -189,14 +238,35 @@ _PAGES = (
         how=(
             "After the all-reduce pairs of nodes exchange 200 small messages and 4 MiB each way "
             "over TCP, in rounds in which no node is twice: all pairs up to 64 nodes, 64 partners "
-            "for each beyond that. Bad is a direction at less than a fifth of what most nodes "
-            "reach, two segments of the small messages that the kernel had to send again, a "
-            "second to connect, or no connection; whatever looks bad is measured up to twice "
-            "more, and what is blocked is dialled from both ends. A node is named where at least "
+            "for each beyond that; and before it each with eight others at most. Bad is a "
+            "direction at less than a fifth of what most nodes reach, two segments of the small "
+            "messages that the kernel had to send again, a second to connect, or no connection; "
+            "whatever looks bad is measured up to twice more, and what is blocked is dialled from "
+            "both ends. A node is named where at least "
             "two of its pairs are bad, and half; other pairs are links. It is the network of "
             "sockets: RDMA is not measured by it."
         ),
         remedy=REMEDY_OF_LINKS,
+    ),
+    TrialCheckPage(
+        name="rdma.gdr_effective",
+        severity="warning",
+        title="GPUDirect RDMA in use",
+        why=(
+            "Without it all data between nodes pass through the host's memory, at half of the "
+            "speed or less, and NCCL says nothing of it but in its log."
+        ),
+        how=(
+            "Where NCCL runs the all-reduce over several nodes: what ranks receive over RDMA, as "
+            "NCCL_DEBUG=INFO tells it («via NET/IB/2/GDRDMA»), against the PCI tree. It fails for "
+            "ranks whose GPU has a card of the training under its switch and receives without "
+            "GDRDMA. Skipped where no GPU has such a card, where NCCL_NET_GDR_LEVEL switches it "
+            "off, where sockets or NVLink carry the data, and for GeForce cards."
+        ),
+        remedy=shell_line(
+            "clusterprep check INVENTORY --only rdma.,pcie.acs,pcie.iommu   # the module "
+            "nvidia_peermem or DMA-BUF, ACS and IOMMU of the nodes named"
+        ),
     ),
     TrialCheckPage(
         name="rank.consistency",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from clusterprep.jobs.verify.hardware_model import VALID_FROM
 from clusterprep.model import Node, VerifySettings
 from clusterprep.model.colocation import largest_group, neighbours
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -21,9 +22,28 @@ NCCL_LOGGING = {
     "NCCL_DEBUG_FILE": "",
 }
 
+# With device_id torch 2.7.0 lets NCCL connect without blocking, in which NCCL 2.26 may hang
+# (pytorch issues 152623 and 153960). Nothing is lost by it with other releases. What is declared
+# goes before.
+NCCL_SETTINGS = {"TORCH_NCCL_USE_COMM_NONBLOCKING": "0"}
+
 # Ranks that share a GPU take turns on it, and their kernels have to fit. What is declared goes
 # before.
 SHARED_GPU_SETTINGS = {"NCCL_MAX_CTAS": "1"}
+
+# Bytes of the all-reduces where the inventory declares none. Over NCCL there is one more, of the
+# size from which on the hardware model holds.
+SIZES = (8, 1024, 1 << 20, 64 << 20)
+# Seconds in which NCCL connects ranks: it took close to a minute on eight B200 (NVIDIA/nccl issue
+# 1646), and loads its kernels from a shared file system first. Of a subset, whose tests are many,
+# less is waited for.
+NCCL_MEETING = 180.0
+SUBSET_MEETING = 60.0
+# A size is cut short if one run of it would take so many times longer than over the usual link,
+# judged by the size before it. No size is cut whose run takes less than SHORT seconds: little time
+# is to be gained, and busy processors make small messages slow.
+SLOWER_THAN_LINKS = 20
+SHORT = 5.0
 
 # From collectives that use a ring of pairs to the one that uses all pairs: if a pair is cut, the
 # results of those before it are known.
@@ -47,6 +67,9 @@ class ScheduledTest:
     repetitions: int | None = None  # None: as many as fit into the ranks' own budget
     fit: bool = False  # the ranks may make it smaller, so that memory and time suffice
     among: int = 1  # nodes that have this memory together
+    # Seconds that one run may take by the speed of the size before; one that would take longer is
+    # cut short.
+    longest: float | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +97,10 @@ class TrialPlan:
     min_busbw: float | None = None  # GB/s
     same_files: tuple[str, ...] = ()
     most_sharing: int = 1  # nodes that share one GPU
+    meeting: float = 0.0  # seconds until ranks are connected; at least `timeout`
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "meeting", max(self.meeting, self.timeout))
 
     @property
     def world_size(self) -> int:
@@ -137,6 +164,7 @@ class TrialPlan:
             task["address"] = self.address
             task["port"] = self.port
             task["timeout"] = self.timeout
+            task["meeting"] = self.meeting
             task["steps"] = steps
             tasks.append(task)
         return tasks
@@ -161,18 +189,23 @@ def plan_trial(
     if backend == "auto":
         backend = _backend(nodes, shares, gpus)
     logging: Mapping[str, str] = {}
+    defaults: Mapping[str, str] = {}
+    meeting = settings.timeout
     most_sharing = 1
     if backend == "nccl":
         logging = NCCL_LOGGING
+        defaults = NCCL_SETTINGS
+        meeting = max(meeting, NCCL_MEETING)
         most_sharing = largest_group(nodes, gpus, env)
-    gpu_settings = SHARED_GPU_SETTINGS if most_sharing > 1 else {}
+    if most_sharing > 1:
+        defaults = {**defaults, **SHARED_GPU_SETTINGS}
     world = sum(shares)
     ranks: list[PlannedRank] = []
     for position, node in enumerate(nodes):
         share = shares[position]
         declared = env.get(node.name, {})
         given = {
-            **gpu_settings,
+            **defaults,
             **declared,
             **logging,
         }
@@ -188,7 +221,8 @@ def plan_trial(
                 position,
             )
             ranks.append(PlannedRank(rank, local, node.name, values))
-    sweep = [ScheduledTest("all_reduce", size) for size in settings.sizes]
+    largest = VALID_FROM if backend == "nccl" and most_sharing == 1 else None
+    sweep = sweep_steps(settings, largest)
     address, port = rendezvous
     return TrialPlan(
         nodes=tuple(nodes),
@@ -202,7 +236,40 @@ def plan_trial(
         min_busbw=settings.min_busbw,
         same_files=settings.same_files,
         most_sharing=most_sharing,
+        meeting=meeting,
     )
+
+
+def sweep_steps(settings: VerifySettings, largest: int | None) -> list[ScheduledTest]:
+    """Return the all-reduces whose speed is judged.
+
+    Where no sizes are declared, one of `largest` bytes is the last, made smaller where it does not
+    fit into memory or time limit.
+    """
+    declared = settings.sizes
+    steps = [ScheduledTest("all_reduce", size) for size in declared or SIZES]
+    if declared is None and largest is not None:
+        steps.append(ScheduledTest("all_reduce", largest, fit=True))
+    return steps
+
+
+def with_link_speed(plan: TrialPlan, usual: float) -> TrialPlan:
+    """Return the plan in which sizes are cut short that are far slower than the links.
+
+    `usual` is the speed of most links in bytes per second, 0 if none was measured.
+    """
+    if not usual:
+        return plan
+    world = plan.world_size
+    steps: list[ScheduledTest] = []
+    for step in plan.steps:
+        is_timed = step.op == "all_reduce" and step.repetitions is None
+        if is_timed:
+            carried = step.bytes * 2 * (world - 1) / world
+            longest = max(SHORT, SLOWER_THAN_LINKS * carried / usual)
+            step = replace(step, longest=longest)  # noqa: PLW2901
+        steps.append(step)
+    return replace(plan, steps=tuple(steps))
 
 
 def ranks_per_node(nodes: Sequence[Node], gpus: Mapping[str, int]) -> list[int]:
@@ -219,7 +286,7 @@ def other_steps(settings: VerifySettings) -> tuple[ScheduledTest, ...]:
 
     They show whether a collective works, not how fast it is.
     """
-    largest = max(settings.sizes, default=MEDIUM_SIZE)
+    largest = max(settings.sizes or SIZES)
     size = min(MEDIUM_SIZE, largest)
     steps = [ScheduledTest("all_reduce", size, dtype, repetitions=1) for dtype in OTHER_TYPES]
     for op in OTHER_COLLECTIVES:
@@ -311,6 +378,7 @@ def plan_subset(
         port=port,
         steps=tuple(steps),
         timeout=timeout,
+        meeting=min(plan.meeting, max(timeout, SUBSET_MEETING)),
     )
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterprep.history.applied import AppliedEnvironments
+from clusterprep.jobs.verify.group_verdicts import culprit_nodes
+from clusterprep.jobs.verify.speed_records import SpeedRecords
+from clusterprep.jobs.verify.tally import all_finished
 from clusterprep.jobs.verify.workaround_trials import with_workarounds
 from clusterprep.model import Absent, Culprit, Finding, Fleet, Node, Verdict, VerifyResult
-from clusterprep.model.nodeset import fold
 from clusterprep.nccl.environment import Environment
 from clusterprep.nccl.interfaces import choose
 from clusterprep.remote.transports.link import SILENCE_LIMIT
+from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import NO_IPV6, needs_ipv6
 
 if TYPE_CHECKING:
-    from clusterprep.jobs.verify.hardware_model import Expected
+    from clusterprep.jobs.verify.blame import Judged
     from clusterprep.jobs.verify.link_verdicts import MeasuredLinks
     from clusterprep.jobs.verify.schedule import TrialPlan
     from clusterprep.jobs.verify.speed import Yardsticks
@@ -26,68 +29,80 @@ NODE_CONFIDENCE = 0.99
 LINK_CONFIDENCE = 0.9  # which of the two ends drops the packets is not known
 
 
+@dataclass(frozen=True)
+class TrialOptions:
+    """The options of `verify` that change the trial."""
+
+    incident_sizes: bool = False  # also the sizes of jobs that are known to have hung
+    workarounds: bool = False  # repeat a failed trial with settings that may help
+    baseline: bool = False  # record the speed as normal
+
+
 def run_trial(
     fanout: Fanout,
     fleet: Fleet,
     environment: Environment,
     applied: AppliedEnvironments,
     run: str,
-    *,
-    incident_sizes: bool = False,
-    workarounds: bool = False,
+    options: TrialOptions,
 ) -> tuple[VerifyResult, tuple[Finding, ...]]:
-    """Run collectives over all ranks of the nodes reached, then measure the links between nodes.
+    """Run collectives over all ranks of the nodes reached, and measure the links between nodes.
 
     The ranks get the environment that apply writes. If the trial fails or is slow and no culprit is
-    known, groups of nodes are tried until one is found. With `workarounds` a failed trial is
-    repeated with settings that may help.
+    known, groups of nodes are tried until one is found.
 
     Returns the result, and the findings (nccl.hang, nccl.correct and so on) that follow from it.
     """
-    from clusterprep.jobs.verify import blame, collect, group_verdicts, link_verdicts
+    from clusterprep.jobs.verify import blame, collect, group_verdicts, link_verdicts, schedule
+    from clusterprep.jobs.verify.gpudirect_check import gpudirect_findings
     from clusterprep.jobs.verify.group_measurement import screen_groups
-    from clusterprep.jobs.verify.link_measurement import measure_links
+    from clusterprep.jobs.verify.link_measurement import measure_first, measure_links
+    from clusterprep.jobs.verify.nvls_check import nvls_findings
 
-    plan = _plan(fleet, environment, incident_sizes)
+    plan = _plan(fleet, environment, options.incident_sizes)
     # All files are written by now: a node that falls silent is a finding here, and no reason to
     # stop.
     fanout.bear_silence(SILENCE_LIMIT)
     links = [fanout.links[node.name] for node in plan.nodes]
+    first = None
+    if len(fleet.reached) > 1:
+        first = measure_first(fanout, fleet)
+        usual = link_verdicts.usual_speed(first.pairs, first.rated)
+        plan = schedule.with_link_speed(plan, usual)
     timeline = collect.run_verify(links, plan, check=fanout.check)
     trial = blame.judge(timeline)
-    measured = None
-    if len(fleet.reached) > 1:
-        measured = measure_links(fanout, fleet)
-    yardsticks = _yardsticks(
-        fleet,
-        plan,
-        trial,
-        measured,
-        applied,
-    )
-    findings = blame.findings(trial, yardsticks)
-    link_findings: tuple[Finding, ...] = ()
-    if _shows_normal_speed(trial, findings):
-        _remember_speed(
-            fleet,
-            plan,
-            trial,
-            applied,
-            run,
-        )
     result = with_reach(trial, fleet)
-    result = _limited_by_findings(result, findings)
-    if measured is not None:
+    measured = None
+    link_findings: tuple[Finding, ...] = ()
+    if first is not None:
+        measured = measure_links(fanout, fleet, first)
         result = link_verdicts.with_links(result, measured)
         link_findings = tuple(link_verdicts.findings(measured))
+    speeds = SpeedRecords(fleet, plan, trial, applied, run, options.baseline)
+    yardsticks = speeds.yardsticks(measured)
+    yardsticks = with_peers(
+        fanout,
+        fleet,
+        yardsticks,
+        (first, measured),
+        result,
+    )
+    findings = blame.findings(trial, yardsticks)
     shares_gpus = plan.most_sharing > 1
+    screened = None
     if not shares_gpus and group_verdicts.is_worthwhile(result, findings, len(plan.nodes)):
         screened = screen_groups(fanout, fleet, plan)
         result = group_verdicts.with_groups(result, screened)
-        if group_verdicts.finds_all_alike(screened):
-            # A moment's load makes links look slow, and collectives with these nodes were not.
-            findings = blame.findings(trial, replace(yardsticks, peers={}))
-    if workarounds:
+    yardsticks = group_verdicts.with_confirmed(yardsticks, result, screened)
+    findings = (
+        *blame.with_speed(findings, trial, yardsticks),
+        *nvls_findings(timeline, fleet),
+        *gpudirect_findings(timeline, fleet),
+        *_node_findings(fanout, fleet, plan, trial, speeds),
+    )
+    result = limited_by_speed(result, findings)
+    result = speeds.remember(result, findings)
+    if options.workarounds:
         result = with_workarounds(
             fanout,
             fleet,
@@ -98,85 +113,70 @@ def run_trial(
     return result, (*findings, *link_findings)
 
 
-def _yardsticks(
-    fleet: Fleet,
-    plan: TrialPlan,
-    trial: VerifyResult,
-    measured: MeasuredLinks | None,
-    applied: AppliedEnvironments,
-) -> Yardsticks:
-    from clusterprep.jobs.verify.link_verdicts import best_speeds
-    from clusterprep.jobs.verify.speed import Yardsticks
+def _node_findings(
+    fanout: Fanout, fleet: Fleet, plan: TrialPlan, trial: Judged, speeds: SpeedRecords
+) -> Sequence[Finding]:
+    """Measure the nodes by themselves where that is wanted, and judge them.
 
-    model = None
-    if plan.backend == "nccl":
-        model = _hardware_model(fleet, plan)
-    earlier: tuple[float, ...] = ()
-    key = comparable(plan, trial)
-    if key is not None:
-        earlier = applied.speeds(fleet.inventory.cluster, key)
-    peers: dict[str, float] = {}
-    if measured is not None:
-        peers = best_speeds(measured.pairs)
-    return Yardsticks(plan.min_busbw, model, earlier, peers)
-
-
-def _hardware_model(fleet: Fleet, plan: TrialPlan) -> Expected:
-    from clusterprep.jobs.verify.hardware_model import expected
-
-    counts = {name: len(ranks) for name, ranks in plan.ranks_by_node.items()}
-    env = {rank.node: rank.env for rank in plan.ranks}
-    return expected(fleet, counts, env)
-
-
-def comparable(plan: TrialPlan, result: VerifyResult) -> str | None:
-    """Return a key that is equal for trials whose speeds can be compared.
-
-    It has nodes, ranks, backend, collective and size. None if no collective was timed, or if ranks
-    share GPUs.
+    A trial that failed has said enough. One node alone was measured by the trial itself.
     """
+    from clusterprep.jobs.verify.node_measurement import measure_nodes
+    from clusterprep.jobs.verify.node_speed import NodeSpeeds, node_speed_findings, nodes_to_measure
     from clusterprep.jobs.verify.speed import largest
 
-    row = largest(result.collectives)
-    if row is None or plan.most_sharing > 1:
-        return None
-    nodes = fold(node.name for node in plan.nodes)
-    return f"{nodes} {plan.world_size} ranks {plan.backend} {row.op} {row.bytes}"
+    names = nodes_to_measure(plan)
+    if not names or trial.timeline is None or not all_finished(trial.timeline):
+        return ()
+    if len(plan.nodes) == 1:
+        measured = NodeSpeeds({names[0]: largest(trial.collectives)})
+    else:
+        measured = measure_nodes(fanout, fleet, plan, names)
+    return tuple(node_speed_findings(trial.timeline, fleet, speeds.node_speeds(measured)))
 
 
-def _shows_normal_speed(trial: VerifyResult, findings: Iterable[Finding]) -> bool:
-    """Whether later runs may be compared with this one: it passed and was not slow."""
-    from clusterprep.jobs.verify.speed import NAME
+def with_peers(
+    fanout: Fanout,
+    fleet: Fleet,
+    yardsticks: Yardsticks,
+    measurements: Sequence[MeasuredLinks | None],
+    result: VerifyResult,
+) -> Yardsticks:
+    """Return the yardsticks with the speed of each node's links in bytes/s.
 
-    for finding in findings:
-        is_slow = finding.verdict == "fail" or finding.reason == "busy"
-        if finding.check == NAME and is_slow:
-            return False
-    return trial.verdict == "pass"
+    A node that is slower than its peers and no culprit yet is measured again, as a busy processor
+    makes links slow for a moment.
+    """
+    from clusterprep.jobs.verify.link_measurement import LOOKS, measure_again
+    from clusterprep.jobs.verify.link_verdicts import peer_speeds
+    from clusterprep.jobs.verify.speed import slow_peers
+
+    known = [measured for measured in measurements if measured is not None]
+    if result.backend != "gloo" or not known:
+        return yardsticks
+    rated = known[-1].rated
+    looks = [measured.pairs for measured in known]
+    culprits = culprit_nodes(result)
+    for _ in range(LOOKS):
+        accused = [name for name in slow_peers(peer_speeds(rated, *looks)) if name not in culprits]
+        if not accused:
+            break
+        looks.append(measure_again(fanout, fleet, accused))
+    return replace(yardsticks, peers=peer_speeds(rated, *looks))
 
 
-def _remember_speed(
-    fleet: Fleet, plan: TrialPlan, trial: VerifyResult, applied: AppliedEnvironments, run: str
-) -> None:
-    """Store the speed of this run; three stored runs tell what is normal (speed.RUNS)."""
-    from clusterprep.jobs.verify.speed import largest
-
-    row = largest(trial.collectives)
-    key = comparable(plan, trial)
-    if row is not None and key is not None:
-        applied.record_speed(fleet.inventory.cluster, key, run, row.busbw_gbs)
-
-
-def _limited_by_findings(result: VerifyResult, findings: Sequence[Finding]) -> VerifyResult:
-    """Fail the result if its speed failed as an error; no stage is better than its finding."""
+def limited_by_speed(result: VerifyResult, findings: Sequence[Finding]) -> VerifyResult:
+    """Return a result and stages that are no better than what the findings say of the speed."""
     from clusterprep.jobs.verify.speed import NAME
     from clusterprep.jobs.verify.stage_verdicts import limited_by_findings
 
     verdict = result.verdict
     for finding in findings:
-        is_error = finding.verdict == "fail" and finding.severity == "error"
-        if finding.check == NAME and is_error:
+        if finding.check != NAME or finding.severity != "error":
+            continue
+        if finding.verdict == "fail":
             verdict = "fail"
+        elif finding.verdict == "unknown" and verdict == "pass":
+            verdict = "unknown"
     stages = limited_by_findings(result.stages, findings)
     return replace(result, verdict=verdict, stages=stages)
 

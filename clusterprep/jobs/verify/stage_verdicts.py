@@ -83,7 +83,7 @@ def judge_stages(timeline: Timeline) -> tuple[Stage, ...]:
         rows.append(consistency)
     if go is None:
         return tuple(rows)
-    limit = timeline.plan.timeout
+    limit = timeline.plan.meeting
     at_store = timeline.ranks_with("store")
     joined = timeline.ranks_with("joined")
     met = timeline.ranks_with("met")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
-from clusterprep.jobs.verify.schedule import ScheduledTest
+from clusterprep.jobs.verify.schedule import SLOWER_THAN_LINKS, ScheduledTest
 from clusterprep.jobs.verify.timeline import Event, Timeline
 from clusterprep.model import CollectiveResult, RankGpu, RankRow
 from clusterprep.model.units import format_size
@@ -17,6 +17,15 @@ BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
     "all_to_all": lambda n: (n - 1) / n,
     "broadcast": lambda n: 1.0,
     "barrier": lambda n: 0.0,
+}
+# Why ranks make a step smaller, by the word that they report.
+WHY_SMALLER = {
+    "memory": "which fits the memory that is free",
+    "time": "which fits the time limit at this speed",
+    "links": (
+        f"as at the speed of the size before it would take over {SLOWER_THAN_LINKS} times what "
+        "most links need"
+    ),
 }
 SWEEP = ("all_reduce", "float32")  # of the collectives whose speed is judged
 
@@ -52,7 +61,7 @@ def step_name(step: ScheduledTest) -> str:
 def step_name_as_run(step: ScheduledTest, entered: Mapping[int, Event]) -> str:
     """Return the name with the size that ran: ranks may have made it smaller, all of them alike."""
     size = step.bytes
-    if step.fit:
+    if step.fit or step.longest:
         first = next(iter(entered.values()))
         size = first.data["bytes"]
     return collective_name(step.op, size, step.dtype)
@@ -63,16 +72,39 @@ def scaled_down_steps(timeline: Timeline) -> tuple[str, ...]:
     sentences: list[str] = []
     for number, step in enumerate(timeline.plan.steps):
         entered = nth_events(timeline, "entered", number)
-        if not step.fit or not entered:
+        may_shrink = step.fit or step.longest is not None
+        if not may_shrink or not entered:
             continue
         data = next(iter(entered.values())).data
-        why = data.get("scaled")
-        if not why:
+        why = WHY_SMALLER.get(str(data.get("scaled")))
+        if why is None:
             continue
-        limit = "memory that is free" if why == "memory" else "time limit at this speed"
         size = format_size(data["bytes"])
-        sentences.append(f"{step_name(step)} was scaled down to {size}, which fits the {limit}")
+        sentences.append(f"{step_name(step)} was scaled down to {size}, {why}")
     return tuple(sentences)
+
+
+def cut_short_steps(timeline: Timeline) -> tuple[ScheduledTest, ...]:
+    """Return the steps that were cut short, as they are far slower than the links."""
+    return _sweep_steps_scaled(timeline, ("links",))
+
+
+def steps_that_did_not_fit(timeline: Timeline) -> tuple[ScheduledTest, ...]:
+    """Return the steps of the sweep that were made smaller to fit memory or time limit."""
+    return _sweep_steps_scaled(timeline, ("memory", "time"))
+
+
+def _sweep_steps_scaled(timeline: Timeline, reasons: Container[str]) -> tuple[ScheduledTest, ...]:
+    steps: list[ScheduledTest] = []
+    for number, step in enumerate(timeline.plan.steps):
+        may_shrink = step.fit or step.longest is not None
+        if not may_shrink or (step.op, step.dtype) != SWEEP:
+            continue
+        entered = nth_events(timeline, "entered", number)
+        said = [event.data.get("scaled") in reasons for event in entered.values()]
+        if said and all(said):
+            steps.append(step)
+    return tuple(steps)
 
 
 def collective_name(op: str, size: int, dtype: str) -> str:
@@ -181,7 +213,7 @@ def _gpu(ready: Event | None) -> RankGpu | None:
     if not gpu:
         return None
     uuid = str(gpu["uuid"])
-    index = int(gpu["index"])
+    index = gpu["index"]
     pci = str(gpu["pci"])
     return RankGpu(uuid, index, pci, gpu["numa"])
 
@@ -201,7 +233,7 @@ def last_events(timeline: Timeline) -> dict[int, str]:
 def event_words(event: Event) -> str:
     """Return how far a rank came with this event; empty if the event says nothing of that."""
     data = event.data
-    if event.what in ("nccl", "holds"):
+    if event.what in ("nccl", "holds", "working"):
         return ""
     if event.what in ("entered", "warmed", "left"):
         verb = "in" if event.what == "warmed" else event.what

@@ -11,7 +11,7 @@ from clusterprep.jobs.verify.schedule import PlannedRank, TrialPlan
 
 # Kinds of events that are observed of a rank from outside; they are no step that it takes by
 # itself.
-OBSERVED = ("state", "nccl", "exit", "holds")
+OBSERVED = ("state", "working", "nccl", "exit", "holds")
 
 EventsByKey = dict[str, list["Event"]]
 
@@ -22,10 +22,10 @@ class Event:
 
     Of a rank (`rank` set): spawned, started, no_torch, imported, no_cuda, ready, store, joined,
     met, entered, warmed, left, finished, error, holds (data: part, items); seen from outside: state
-    (data: state), nccl (data: lines, cut), exit (data: signal or code, asked). Of a node: refused
-    (its agent could not start ranks), lost (its agent fell silent), sockets (of its ranks, when the
-    trial hung; data: rows, own, cut), left_over (processes that did not die). Of the controller
-    (`node` empty): go, overdue, stopping.
+    (data: state), working (not ready, and it has used the processor), nccl (data: lines, cut), exit
+    (data: signal or code, asked). Of a node: refused (its agent could not start ranks), lost (its
+    agent fell silent), sockets (of its ranks, when the trial hung; data: rows, own, cut), left_over
+    (processes that did not die). Of the controller (`node` empty): go, overdue, stopping.
     """
 
     node: str

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from clusterprep.jobs.verify.evidence import last_words, quote
-from clusterprep.jobs.verify.nccl_log import SOCKET, Hop, TransportDevice, Wiring, parse
+from clusterprep.jobs.verify.nccl_log import (
+    MULTI_NODE_NVLINK,
+    SOCKET,
+    Hop,
+    TransportDevice,
+    Wiring,
+    parse,
+)
 from clusterprep.jobs.verify.pages import PAGES
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding
@@ -74,7 +81,7 @@ def _findings_over_gloo(timeline: Timeline, requiring: set[str]) -> Iterable[Fin
 
 
 def _findings(timeline: Timeline) -> Iterable[Finding]:
-    wirings = _wirings(timeline)
+    wirings = wirings_of(timeline)
     flaws = _flaws_by_rank(timeline, wirings)
     victims = _victims(flaws, wirings)
     for rank in victims:
@@ -109,7 +116,8 @@ def _flaws_by_rank(timeline: Timeline, wirings: Wirings) -> dict[int, list[Flaw]
     return flaws
 
 
-def _wirings(timeline: Timeline) -> Wirings:
+def wirings_of(timeline: Timeline) -> Wirings:
+    """Return what each rank's NCCL logged of its connections; a rank that said nothing has none."""
     wirings: dict[int, Wiring] = {}
     for rank, event in timeline.ranks_with("nccl").items():
         lines = event.data.get("lines")
@@ -185,9 +193,11 @@ def _sockets(timeline: Timeline, env: Mapping[str, str], wiring: Wiring) -> Flaw
     written = _rdma_written(env)
     if not written or len(timeline.plan.nodes) < 2:
         return None
-    between = _hops_between_nodes(timeline, wiring)
+    between = hops_between_nodes(timeline, wiring)
     over_sockets = [hop for hop in between if hop.network == SOCKET]
-    if not over_sockets and (between or wiring.network != SOCKET):
+    # NCCL names a network also where NVLink joins all nodes and the network carries nothing.
+    uses_nvlink = any(hop.way == MULTI_NODE_NVLINK for hop in _known_hops(timeline, wiring))
+    if not over_sockets and (between or uses_nvlink or wiring.network != SOCKET):
         return None
     where = ""
     if over_sockets:
@@ -202,13 +212,13 @@ def _sockets(timeline: Timeline, env: Mapping[str, str], wiring: Wiring) -> Flaw
     return Flaw(cause, seen, "RDMA between nodes", exact=bool(over_sockets))
 
 
-def _hops_between_nodes(timeline: Timeline, wiring: Wiring) -> list[Hop]:
-    """Return hops over a network between different nodes."""
+def hops_between_nodes(timeline: Timeline, wiring: Wiring) -> list[Hop]:
+    """Return hops between different nodes: over a network, or over NVLink that joins nodes."""
     hops: list[Hop] = []
     for hop in _known_hops(timeline, wiring):
-        if not hop.network or _is_within_node(timeline, hop):
-            continue
-        hops.append(hop)
+        crosses = hop.network is not None or hop.way == MULTI_NODE_NVLINK
+        if crosses and not _is_within_node(timeline, hop):
+            hops.append(hop)
     return hops
 
 
@@ -345,7 +355,7 @@ def _gap(timeline: Timeline, rank: int, wiring: Wiring | None) -> str:
         return "NCCL said nothing of its connections"
     if wiring.cut:
         return "NCCL said more of its connections than is kept"
-    if wiring.network is None and not _hops_between_nodes(timeline, wiring):
+    if wiring.network is None and not hops_between_nodes(timeline, wiring):
         return "NCCL did not come to say how it connects"
     if _interface_written(env) and wiring.interface is None:
         return "NCCL did not say which interface it uses"
@@ -400,7 +410,7 @@ def _passed(timeline: Timeline, nodes: tuple[str, ...], wirings: Wirings) -> Fin
         )
     between: dict[Hop, None] = {}  # in order, each once
     for wiring in used:
-        hops = _hops_between_nodes(timeline, wiring)
+        hops = hops_between_nodes(timeline, wiring)
         between.update(dict.fromkeys(hops))
     ways = [hop.way for hop in between]
     if not ways:
@@ -428,7 +438,7 @@ def _gpudirect_words(hops: Iterable[Hop]) -> str:
 
     Whether they can depends on cards and drivers, so it is told and not judged.
     """
-    able = [hop for hop in hops if hop.network != SOCKET]
+    able = [hop for hop in hops if hop.network not in (None, SOCKET)]
     if not able:
         return ""
     direct = sum(hop.direct for hop in able)
@@ -445,7 +455,10 @@ def _within_nodes_words(timeline: Timeline, wirings: Sequence[Wiring]) -> str:
     parts: list[str] = []
     if ways:
         parts.append(f"{_joined_ways(ways)} within nodes")
-    if wirings and all(wiring.nvls for wiring in wirings):
+    refusals = [wiring.nvls_refusal for wiring in wirings if wiring.nvls_refusal]
+    if refusals:
+        parts.append(f"without NVLS: NCCL says {quote(refusals[0])}")
+    elif wirings and all(wiring.nvls and wiring.nvls_channels != 0 for wiring in wirings):
         parts.append("NVLS available")
     return ", ".join(parts)
 

@@ -16,6 +16,8 @@ BUDGET = 2.0  # seconds that the timed repetitions of one size may take together
 PROBED = (1 << 20, 32 << 20)
 PROBE_SHARE = 0.02
 TIME_SHARE, MEMORY_SHARE = 0.25, 0.5  # of the time limit and of the memory that is free
+# Seconds of one run of a size that is cut short: enough for latency not to count.
+CUT_SHORT = 1.5
 # Ranks. In a larger world too many rounds would be needed to locate a rank that spoils a sum.
 MAX_LOCATED = 64
 LOCATING_LIMIT = 10.0  # seconds that these rounds may take together
@@ -44,6 +46,9 @@ class RankContext(object):
         self.rank = rank
         self.world = world
         self._numbers = {}
+        # Of the sizes of each (op, dtype) that were timed last: bytes, seconds of a run, and of a
+        # run with a rank's own work. All ranks have the same values.
+        self.timed = {}
 
     def numbers(self, dtype, added):
         """Return the data of a type, for collectives that add up ranks or that do not."""
@@ -96,6 +101,7 @@ class Collective(object):
     """
 
     added = False  # whether ranks are added up
+    blocks = False  # whether torch makes the host wait for it on GPUs
 
     def __init__(self, context, dtype):
         self.context = context
@@ -147,7 +153,9 @@ class Collective(object):
         self.give(turn)
         filling = time.monotonic() - began
         self.context.spread(0.0, limit)
-        seconds = self.context.device.timed(lambda async_op: self.run(turn, async_op), limit)
+        seconds = self.context.device.timed(
+            lambda async_op: self.run(turn, async_op), limit, self.blocks
+        )
         began = time.monotonic()
         self.check(turn)
         checking = time.monotonic() - began
@@ -332,6 +340,8 @@ class AllToAll(Collective):
 class Barrier(Collective):
     """Carries no data. The device is named: torch's guess may be another rank's GPU."""
 
+    blocks = True
+
     def prepare(self, size):
         return 0
 
@@ -360,6 +370,41 @@ def collective_of(context, step):
     return COLLECTIVES[step["op"]](context, step["dtype"])
 
 
+def size_to_run(context, step, limit):
+    """Return (bytes, why they are fewer than planned); all ranks agree on both.
+
+    The reason is "links", "time", "memory", or empty for the whole step.
+    """
+    size = cut_short(context, step, limit)
+    if size < step["bytes"]:
+        return size, "links"
+    if step["fit"]:
+        return fitting(context, step, limit)
+    return size, ""
+
+
+def cut_short(context, step, limit):
+    """Return the bytes of a step, fewer if one run would take longer than it may.
+
+    That is known from the size before it. Small messages measure latency and tell nothing of a
+    large one, which is tried with less data then.
+    """
+    wanted = step["bytes"]
+    longest = step.get("longest")
+    if not longest:
+        return wanted
+    size, seconds, _ = context.timed.get((step["op"], step["dtype"]), (0, 0.0, 0.0))
+    if size >= PROBED[0]:
+        predicted = seconds * wanted / size
+    elif wanted > PROBED[-1]:
+        predicted = predicted_seconds(context, step, limit)
+    else:
+        return wanted
+    if predicted <= longest:
+        return wanted
+    return max(1, int(wanted * CUT_SHORT / predicted))
+
+
 def fitting(context, step, limit):
     """Return (bytes, why they are fewer): what fits half of the memory and a quarter of the limit.
 
@@ -368,7 +413,11 @@ def fitting(context, step, limit):
     would be, and the caller handles that. A rank's own work counts, for the others wait for it.
     """
     wanted = step["bytes"]
-    predicted = predicted_seconds(context, step, limit)
+    size, _, seconds = context.timed.get((step["op"], step["dtype"]), (0, 0.0, 0.0))
+    if size >= PROBED[0]:
+        predicted = seconds * wanted / size
+    else:
+        predicted = predicted_seconds(context, step, limit)
     in_time = limit * TIME_SHARE / max(predicted, 1e-9)
     processes = step.get("among", 1)  # that share this memory
     room = context.device.room() / processes
@@ -417,8 +466,7 @@ def measure(context, channel, step, limit):
     report["bytes"] = size
     entered = False
     try:
-        if step["fit"]:
-            size, report["scaled"] = fitting(context, step, limit)
+        size, report["scaled"] = size_to_run(context, step, limit)
         report["bytes"] = collective.prepare(size)
         channel.tell("entered", **report)
         entered = True
@@ -442,6 +490,10 @@ def measure(context, channel, step, limit):
     for turn in range(1, count + 1):
         times.append(collective.once(turn, limit))
     times.sort()
+    if step["repetitions"] is None:
+        seconds = context.spread(times[0], limit)
+        whole = context.spread(times[0] + collective.own, limit)
+        context.timed[step["op"], step["dtype"]] = (report["bytes"], seconds, whole)
     if collective.added:
         is_wrong = float(collective.wrong > 0)
         if context.spread(is_wrong, limit):

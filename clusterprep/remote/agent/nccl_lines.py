@@ -15,12 +15,12 @@ INFO = b"NCCL INFO "
 # Host, process, thread and device, and from 2.26 on the time where it is configured (NCCL's
 # debug.cc). Letters that stand before the host without a blank are taken for a part of it.
 HEAD = re.compile(rb"(?:\[[^\]]{0,40}\] )?[\w.-]*:\d+:\d+ \[-?\d+\] NCCL INFO ")
-# Interfaces, devices, networks, variables of the environment, and peers with their transports:
-# lines of bootstrap.cc, init.cc, plugin/net.cc, misc/param.cc, misc/socket.cc and transport/*.cc in
-# 2.18 to 2.32.
+# Interfaces, devices, networks, variables of the environment, numbers of channels, and peers with
+# their transports: lines of bootstrap.cc, init.cc, plugin/net.cc, misc/param.cc, misc/socket.cc and
+# transport/*.cc in 2.18 to 2.32.
 TELLING = re.compile(
     rb" via |: Using |^Using |^NET/IB : No device|^NCCL_\w+ set |NET plugin"
-    rb"|^NVLS multicast|libibverbs"
+    rb"|^NVLS multicast|^Failed to bind NVLink SHARP|^\d+ coll channels|libibverbs"
 )
 CHANNEL = re.compile(rb"^(?:Channel|CollNet|Ring) \d+(?:/\d+)? : ")
 

@@ -15,16 +15,29 @@ def process_stat(pid):
     return letter, session
 
 
+def processor_ticks(pid):
+    """Return the processor time that a process has used, in ticks of a hundredth of a second."""
+    fields = _stat_fields(pid)
+    if not fields:
+        return 0
+    return int(fields[11]) + int(fields[12])
+
+
 def identified(pid):
     """Return (pid, moment of its start): no later process with the same number has both."""
     _, _, started = _stat(pid)
     return pid, started
 
 
+def _stat_fields(pid):
+    """Return the fields of /proc/PID/stat from the state on; none if there is no such process."""
+    # The name of the program is in brackets and may hold blanks and brackets itself.
+    return read_process(pid, "stat").rpartition(b")")[2].split()
+
+
 def _stat(pid):
     """Return state letter, session and start of a process in ticks since boot."""
-    # The name of the program is in brackets and may hold blanks and brackets itself.
-    fields = read_process(pid, "stat").rpartition(b")")[2].split()
+    fields = _stat_fields(pid)
     if not fields:
         return "X", 0, 0
     return fields[0].decode("ascii"), int(fields[3]), int(fields[19])

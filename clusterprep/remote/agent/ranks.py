@@ -29,11 +29,14 @@ from clusterprep.remote.agent.children import (
 )
 from clusterprep.remote.agent.light import readable
 from clusterprep.remote.agent.nccl_lines import Output
-from clusterprep.remote.agent.processes import drain, process_stat
+from clusterprep.remote.agent.processes import drain, process_stat, processor_ticks
 from clusterprep.remote.agent.sockets import look as look_at_sockets
 
 MAX_LINE = 16384  # bytes of one report of a rank
 MAX_REPORTS = 10000  # of one rank; more is not our program
+# Seconds between two signs that a rank which is not ready is at work, and the processor time that
+# it must have used since: a process that waits for a dead server uses none.
+WORK_SIGN, WORK_TICKS = 5.0, 5
 MAX_SOURCE = 65536  # bytes; more is not our program
 
 # Runs in the job's python: reads nine digits and so many bytes of source from the socket, and runs
@@ -61,6 +64,20 @@ class RankProcess(Child):
         self._line = b""  # the start of a report whose end has not come yet
         self._unsent = b""
         self._report_count = 0
+        self._is_ready = False
+        self._ticks = 0  # of the processor, when the last sign was given
+        self._signed = time.monotonic()
+
+    def look(self, now):
+        """Notice what becomes of the process, and that one which is not ready is at work."""
+        Child.look(self, now)
+        if self.ended or self._is_ready or now - self._signed < WORK_SIGN:
+            return
+        self._signed = now
+        ticks = processor_ticks(self.pid)
+        if ticks - self._ticks >= WORK_TICKS:
+            self.group.tell("working", self.number)
+        self._ticks = ticks
 
     def hear_report(self, data):
         """Take data from the rank's socket and send on every whole report."""
@@ -85,6 +102,8 @@ class RankProcess(Child):
             return
         if what == "started":
             self._take_pid(report)
+        elif what == "ready":
+            self._is_ready = True
         self.group.tell(what, self.number, moment, fields=report)
 
     def _take_pid(self, report):

@@ -65,7 +65,7 @@ class Cpu(object):
     def bind(self):
         """Return None: there is no GPU to be described."""
 
-    def timed(self, collective, limit):
+    def timed(self, collective, limit, blocks=False):
         """Return the seconds of one collective; gloo raises after the time limit of the group."""
         start = time.perf_counter()
         collective(async_op=False)
@@ -90,7 +90,10 @@ class Cpu(object):
 
 
 class Cuda(object):
-    """Collectives on one GPU; the host only polls whether they are done, so that it can give up."""
+    """Collectives on one GPU; the host only polls whether they are done, so that it can give up.
+
+    It cannot while NCCL connects the ranks: only the agent ends that, when the controller says so.
+    """
 
     def __init__(self, torch, local_rank, identify=None):
         self._torch = torch
@@ -104,20 +107,23 @@ class Cuda(object):
         self._torch.zeros(1, device=self.name)
         return self._identify(self._index)
 
-    def timed(self, collective, limit):
-        """Return the seconds of one collective by the GPU's clock. Raises after `limit` seconds."""
+    def timed(self, collective, limit, blocks=False):
+        """Return the seconds of one collective by the GPU's clock. Raises after `limit` seconds.
+
+        With `blocks`, torch's wait() stops the host until the collective is done, as it does for a
+        barrier over NCCL. So it is called once that is so.
+        """
         cuda = self._torch.cuda
         start = cuda.Event(enable_timing=True)
         end = cuda.Event(enable_timing=True)
         cuda.synchronize()
         start.record()
-        collective(async_op=True).wait()  # makes the stream wait, not the host
+        work = collective(async_op=True)
+        if blocks:
+            poll(work.is_completed, limit)
+        work.wait()  # makes the stream wait, and the host if the collective blocks
         end.record()
-        give_up = time.monotonic() + limit
-        while not end.query():
-            if time.monotonic() > give_up:
-                raise RuntimeError("the collective did not finish within %g s" % limit)
-            time.sleep(DEVICE_QUERY_PAUSE)
+        poll(end.query, limit)
         return start.elapsed_time(end) / 1000.0
 
     def group_options(self, limit):
@@ -140,6 +146,15 @@ class Cuda(object):
         return self._torch.cuda.mem_get_info(self._index)[0]
 
 
+def poll(is_done, limit):
+    """Wait until `is_done()`. Raises RuntimeError after `limit` seconds."""
+    give_up = time.monotonic() + limit
+    while not is_done():
+        if time.monotonic() > give_up:
+            raise RuntimeError("the collective did not finish within %g s" % limit)
+        time.sleep(DEVICE_QUERY_PAUSE)
+
+
 def identify_gpu(ordinal):
     """Return UUID, index, PCI address and NUMA node of a visible GPU.
 
@@ -159,7 +174,7 @@ def identify_gpu(ordinal):
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return {
         "uuid": "GPU-" + uuid_text(uuid.raw),
-        "index": physical_index(ordinal, visible),
+        "index": index_on_node(address, ordinal, visible),
         "pci": address,
         "numa": numa_node(address),
     }
@@ -172,16 +187,23 @@ def uuid_text(raw):
     return "-".join(parts)
 
 
-def physical_index(ordinal, visible):
-    """Return the index on the node of the visible GPU number `ordinal`.
+def index_on_node(address, ordinal, visible, root="/proc"):
+    """Return the index of a GPU on its node as nvidia-smi counts: by the order of PCI addresses.
 
-    `visible` is CUDA_VISIBLE_DEVICES: indexes, or UUIDs, which say nothing about the index.
+    CUDA may count otherwise, and CUDA_VISIBLE_DEVICES (`visible`) may have UUIDs, which say nothing
+    about the index. Without the driver's list of GPUs the index is that of `visible`, or None.
     """
+    try:
+        addresses = sorted(name.lower() for name in os.listdir(root + "/driver/nvidia/gpus"))
+    except OSError:
+        addresses = []
+    if address in addresses:
+        return addresses.index(address)
     names = visible.split(",") if visible else []
     if ordinal >= len(names):
         return ordinal
     name = names[ordinal].strip()
-    return int(name) if name.isdigit() else ordinal
+    return int(name) if name.isdigit() else None
 
 
 def numa_node(address, root="/sys"):
@@ -255,7 +277,7 @@ class Rank(object):
     def meet(self, task):
         """Connect to the store, then to the other ranks; return what their collectives share."""
         dist = self._torch.distributed
-        rank, world, limit = task["rank"], task["world"], task["timeout"]
+        rank, world, limit = task["rank"], task["world"], task["meeting"]
         self.stage = "store"
         store = dist.TCPStore(
             task["address"],
@@ -272,7 +294,7 @@ class Rank(object):
             store=store,
             rank=rank,
             world_size=world,
-            **self._device.group_options(limit),
+            **self._device.group_options(max(limit, task["timeout"])),
         )
         self.channel.tell("joined")
         self.stage = "first collective"

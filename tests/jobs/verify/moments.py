@@ -43,14 +43,14 @@ def begun(host: Host) -> bool:
     return len(ranks(host)) == 2
 
 
-def connected(host: Host) -> bool:
-    """Whether the host's ranks have reached the others.
+def connected(host: Host, least: int = 7) -> bool:
+    """Whether the host's ranks have reached the others: they have `least` connections each.
 
-    More connections than the one to the store.
+    With one connection a rank has reached the store alone.
     """
     own = ranks(host)
     sockets = host.run(["ss", "-tnpH", "state", "established"]).stdout.splitlines()
-    return bool(own) and all(sum(f"pid={pid}," in line for line in sockets) >= 7 for pid in own)
+    return bool(own) and all(sum(f"pid={pid}," in line for line in sockets) >= least for pid in own)
 
 
 def verify_during(

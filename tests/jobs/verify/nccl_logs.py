@@ -108,3 +108,51 @@ n:1:2 [0] NCCL INFO Channel 03 : 0[0] -> 3[3] via SHM/direct
 n:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1:2:0/IB [1]mlx5_1:1::1/RoCE [2]={[2] mlx5_2:1/IB, [3] mlx5_3:2/IB} ; \
 OOB eth0:1:10.0.0.1<0>
 """  # noqa: E501 - lines as NCCL printed them
+
+# ---------------------------------------------------------------- NVLink SHARP
+
+# openfabric-systems/simllm, vastai_hgx_h200_8x: 2.27.3 on eight H200; the second line took the
+# first one back.
+NVLS_REFUSED = """\
+6e79c7194e8d:2394:2506 [0] NCCL INFO Using network Socket
+6e79c7194e8d:2394:2506 [0] NCCL INFO NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)
+6e79c7194e8d:2394:2506 [0] NCCL INFO Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be performed in the present state'. Proceeding without NVLS support.
+6e79c7194e8d:2394:2535 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+"""  # noqa: E501 - lines as NCCL printed them
+# A public log of eight GPUs in a node nf5688m7: 2.18 or 2.19, whose line has no CollNet channels.
+NVLS_USED = """\
+nf5688m7-1:422771:422786 [0] NCCL INFO Using network Socket
+nf5688m7-1:422771:422786 [0] NCCL INFO NVLS multicast support is available on dev 0
+nf5688m7-1:422771:422786 [0] NCCL INFO 16 coll channels, 16 nvls channels, 16 p2p channels, 16 p2p channels per peer
+"""  # noqa: E501 - lines as NCCL printed them
+# A public log of a p5.48xlarge, 2.27 or later, with the line of 2.21 and later.
+NVLS_CHANNELS = """\
+gpu-dev-57704f5a:1798:1798 [5] NCCL INFO 24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32 p2p channels per peer
+"""  # noqa: E501 - lines as NCCL printed them
+# NVIDIA/nccl issue 892: 2.18.3 on eight H800 whose driver had no multicast.
+NVLS_MISSING = """\
+036260b61d3a:33347:33360 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.2<0>
+036260b61d3a:33347:33360 [0] NCCL INFO NVLS multicast support is not available on dev 0
+036260b61d3a:33347:33366 [6] NCCL INFO 16 coll channels, 0 nvls channels, 16 p2p channels, 16 p2p channels per peer
+"""  # noqa: E501 - lines as NCCL printed them
+# A public log of a p4d.24xlarge (A100), 2.24 or later.
+NVLS_BEFORE_HOPPER = """\
+llama-3-8b-node-0-0:193:727 [2] NCCL INFO NVLS multicast support is not available on dev 2 (NVLS_NCHANNELS 0)
+llama-3-8b-node-0-0:193:727 [2] NCCL INFO 2 coll channels, 2 collnet channels, 0 nvls channels, 2 p2p channels, 1 p2p channels per peer
+"""  # noqa: E501 - lines as NCCL printed them
+# A public log of four GB200 in one tray: 2.30.7, where NVLink of one tray has the same name.
+ONE_TRAY = """\
+watchtower-navy-cn13:2619530:2619530 [0] NCCL INFO NCCL version 2.30.7+cuda13.3
+watchtower-navy-cn13:2619530:2619530 [0] NCCL INFO Using network IB
+watchtower-navy-cn13:2619530:2619530 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/MNNVL
+"""
+# A public log of two nodes with eight GPUs each: rank 9 sends through the card of rank 8 (PXN).
+THROUGH_ANOTHER = """\
+tpgds-aihub0008:181412:181412 [1] NCCL INFO Channel 00/0 : 9[1] -> 0[0] [send] via NET/IB/0(8)/GDRDMA
+tpgds-aihub0008:181411:181411 [0] NCCL INFO Channel 00/0 : 1[1] -> 8[0] [receive] via NET/IB/0/GDRDMA
+"""  # noqa: E501 - lines as NCCL printed them
+# A public log of two trays of GB200 in one NVLink domain: NCCL counts them as one node.
+MULTI_NODE = """\
+bi4ua-2:1:1 [0] NCCL INFO Using network IB
+bi4ua-2:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] via P2P/MNNVL
+"""

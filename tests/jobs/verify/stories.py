@@ -109,3 +109,8 @@ def killed(
 
 def failed(ranks: Iterable[int], text: str, stage: str, at: float = 20.1) -> list[Event]:
     return [on(rank, "error", at, stage=stage, type="RuntimeError", text=text) for rank in ranks]
+
+
+def on_node(plan: TrialPlan, rank: int, what: str, at: float = 20.0, **data: Any) -> Event:
+    """Something of a rank of any plan."""
+    return Event(plan.ranks[rank].node, what, at, rank, data)

@@ -184,6 +184,10 @@ TOLD: dict[str, tuple[Timeline, list[Named]]] = {
         story(until="ready", but={2: "started"}, end="overdue"),
         [rank(2)],
     ),
+    "a device that never comes up": (
+        story(until="ready", but={2: "imported"}, end="overdue"),
+        [rank(2)],
+    ),
     "the port of the store in use": (
         story(
             *failed(
@@ -464,6 +468,15 @@ WHY = {
         "torch was not imported in time",
         "time the import of torch on this node; a slow file system is the usual reason",
         "rank 2: last heard of: started",
+    ),
+    "a device that never comes up": Why(
+        0.8,
+        "nccl.hang",
+        30.0,
+        "torch was imported, and the device did not come up in time",
+        "look whether nvidia-smi answers on this node and how long it takes; without persistence "
+        "mode the driver wakes the GPUs each time",
+        "rank 2: last heard of: imported",
     ),
     "the port of the store in use": Why(
         0.98,

@@ -8,12 +8,14 @@ The stand-in refuses what the real one refuses: a collective or a group before a
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clusterprep.remote.agent import trial
+from clusterprep.remote.agent.collectives import COLLECTIVES
 
 
 class Event:
@@ -98,14 +100,63 @@ def test_a_collective_that_never_ends_is_given_up_by_the_host() -> None:
         ("", 1, 1),
         ("6,7", 1, 7),
         ("6, 7", 0, 6),
-        ("GPU-8932f937,GPU-12", 1, 1),
+        ("GPU-8932f937,GPU-12", 1, None),
         ("3", 5, 5),
     ],
 )
-def test_the_index_on_the_node_follows_cuda_visible_devices(
-    visible: str | None, ordinal: int, index: int
+def test_without_the_drivers_list_the_index_is_what_cuda_visible_devices_says(
+    tmp_path: Path, visible: str | None, ordinal: int, index: int | None
 ) -> None:
-    assert trial.physical_index(ordinal, visible) == index
+    assert trial.index_on_node("0000:17:00.0", ordinal, visible, str(tmp_path)) == index
+
+
+@pytest.mark.parametrize("visible", [None, "GPU-b,GPU-a", "1,0", "MIG-1"])
+def test_the_index_is_that_of_nvidia_smi_whatever_the_order_in_which_cuda_counts(
+    tmp_path: Path, visible: str | None
+) -> None:
+    """As on a box with two models, of which CUDA puts the faster one first."""
+    for address in ("0000:17:00.0", "0000:0F:00.0", "0001:00:00.0"):
+        (tmp_path / "driver/nvidia/gpus" / address).mkdir(parents=True)
+    found = [
+        trial.index_on_node(address, 0, visible, str(tmp_path))
+        for address in ("0000:0f:00.0", "0000:17:00.0", "0001:00:00.0")
+    ]
+    assert found == [0, 1, 2]
+
+
+def test_a_barrier_is_waited_for_once_it_is_done() -> None:
+    """Torch's wait() of a barrier over NCCL stops the host, for which there is no limit."""
+    looks = iter([False, False, True])
+    torch = Torch(0.25)
+    torch.cuda.set_device(0)
+
+    def barrier(async_op: bool) -> SimpleNamespace:
+        def is_completed() -> bool:
+            torch.calls.append("look")
+            return next(looks)
+
+        return SimpleNamespace(is_completed=is_completed, wait=lambda: torch.calls.append("wait"))
+
+    trial.Cuda(torch, 0).timed(barrier, 5.0, blocks=True)
+    assert torch.calls[1:] == ["synchronize", "record", "look", "look", "look", "wait", "record"]
+
+
+def test_a_barrier_that_never_ends_is_given_up_by_the_rank_itself() -> None:
+    torch = Torch(0.25)
+    torch.cuda.set_device(0)
+
+    def forever() -> None:
+        raise AssertionError("the host would wait without a limit")
+
+    def barrier(async_op: bool) -> SimpleNamespace:
+        return SimpleNamespace(is_completed=lambda: False, wait=forever)
+
+    with pytest.raises(RuntimeError, match=r"did not finish within 0\.05 s"):
+        trial.Cuda(torch, 0).timed(barrier, 0.05, blocks=True)
+
+
+def test_of_all_collectives_the_barrier_alone_stops_the_host() -> None:
+    assert [name for name, made in COLLECTIVES.items() if made.blocks] == ["barrier"]
 
 
 @pytest.mark.parametrize(("text", "node"), [("1\n", 1), ("-1\n", None), ("x", None), (None, None)])

@@ -13,7 +13,7 @@ import pytest
 
 from clusterprep.jobs.verify.blame import findings, judge
 from clusterprep.jobs.verify.schedule import ScheduledTest, TrialPlan, other_steps, plan_trial
-from clusterprep.jobs.verify.stage import comparable
+from clusterprep.jobs.verify.speed_records import comparable
 from clusterprep.jobs.verify.straggler import MARGIN_ON_CPUS, slow
 from clusterprep.jobs.verify.timeline import Event, Timeline, ordered_timeline
 from clusterprep.model import EnvSetting, Finding, Node, VerifySettings

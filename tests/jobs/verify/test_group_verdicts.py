@@ -24,11 +24,13 @@ from clusterprep.jobs.verify.group_verdicts import (
     Screened,
     finds_all_alike,
     is_worthwhile,
+    with_confirmed,
     with_groups,
 )
 from clusterprep.jobs.verify.probes import Probe
 from clusterprep.jobs.verify.schedule import ScheduledTest, TrialPlan, plan_subset
 from clusterprep.jobs.verify.screening import Screening
+from clusterprep.jobs.verify.speed import Yardsticks
 from clusterprep.model import Culprit, Finding, Node, VerifyResult
 from tests.jobs.verify.agents import LocalLink, agents, gone, processes_of
 from tests.jobs.verify.loopback import free_port, plan
@@ -259,6 +261,25 @@ def test_only_tests_that_came_to_their_end_without_a_blame_find_all_alike() -> N
     assert not finds_all_alike(screened(exercised=5))
     assert not finds_all_alike(screened(LocatedFault("node", ("n2",))))
     assert not finds_all_alike(Screened(None, SAMPLES, 300.0, 300.0, "they take longer than 300 s"))
+
+
+ACCUSING = Yardsticks(peers={"n1": 2e9, "n2": 2e9, "n3": 0.8e9, "n4": 2e9})
+
+
+def test_group_tests_acquit_nodes_whose_links_looked_slow_for_a_moment() -> None:
+    assert with_confirmed(ACCUSING, FAILED, screened()).peers == {}
+
+
+def test_a_node_that_the_groups_blame_too_is_confirmed_and_no_other() -> None:
+    found = screened(LocatedFault("node", ("n3",)))
+    result = with_groups(FAILED, found)
+    assert with_confirmed(ACCUSING, result, found).confirmed == {"n3"}
+
+
+def test_without_group_tests_links_that_were_slow_each_time_are_confirmed() -> None:
+    given_up = Screened(None, SAMPLES, 300.0, 300.0, "they take longer than 300 s")
+    for groups in (None, given_up):
+        assert with_confirmed(ACCUSING, FAILED, groups).confirmed == set(ACCUSING.peers)
 
 
 def test_what_was_given_up_is_not_known() -> None:

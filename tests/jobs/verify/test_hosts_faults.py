@@ -25,8 +25,9 @@ from tests.jobs.verify.moments import (
     connected,
     ranks,
     verify_during,
+    wait_for,
 )
-from tests.support.command import Answer, clusterprep
+from tests.support.command import Answer, clusterprep, finished, started
 from tests.support.lab import Host, Lab, faults
 from tests.support.lab.faults import Fault
 from tests.support.patience import eventually
@@ -131,6 +132,31 @@ def test_after_the_checks_and_before_the_rendezvous(
             s["seconds"] for s in told.answer.report["verify"]["stages"] if s["name"] == "start"
         )
         assert told.seconds < start + TIMEOUT + LATE
+
+
+def test_a_slow_node_of_four_is_named_within_thirty_seconds(lab: Lab) -> None:
+    """With the sizes that are the default, of which the largest would take a minute and a half."""
+    with faults.slow(lab.host("n3"), "20mbit"):
+        process = started(lab, "verify", inventory=lab.inventory())
+        try:
+            wait_for(lambda: all(has_joined(host) for host in lab.hosts), 90)
+            begin = time.monotonic()
+            answer = finished(process, timeout=200)
+            seconds = time.monotonic() - begin
+        finally:
+            process.kill()
+    verify = answer.report["verify"]
+    assert [(one["kind"], one["nodes"]) for one in verify["culprits"]] == [("node", ["n3"])]
+    assert (answer.code, answer.blamed("net.tcp_bw")) == (1, ["n3"])
+    (speed,) = answer.findings("nccl.busbw_multi", "fail")
+    assert (speed["severity"], speed["nodes"]) == ("error", ["n3"])
+    assert "all_reduce 64 MiB was scaled down to" in verify["message"]
+    assert seconds < 30
+
+
+def has_joined(host: Host) -> bool:
+    """Whether the rank of a host has reached the others, which its first collective follows."""
+    return bool(ranks(host)) and connected(host, least=4)
 
 
 @slow

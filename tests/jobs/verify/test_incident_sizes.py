@@ -62,8 +62,8 @@ def alone(room: float, seconds: float) -> Iterator[SimpleNamespace]:
             super().__init__(torch, 0)
             self.seconds = seconds
 
-        def timed(self, collective, limit):  # type: ignore[no-untyped-def]
-            super().timed(collective, limit)
+        def timed(self, collective, limit, blocks=False):  # type: ignore[no-untyped-def]
+            super().timed(collective, limit, blocks)
             return self.seconds
 
         def room(self) -> float:

@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 
 from clusterprep.errors import LinkLost
-from clusterprep.jobs.verify.link_measurement import measure_links
+from clusterprep.jobs.verify.link_measurement import (
+    FIRST_ROUNDS,
+    PARTNERS,
+    measure_again,
+    measure_first,
+    measure_links,
+)
 from clusterprep.jobs.verify.link_verdicts import MeasuredLinks, findings, judge_links
 from clusterprep.model import EnvSetting, Fleet, Inventory
 from tests.support.command import Answer, clusterprep
@@ -104,7 +110,7 @@ def stage(
     }
     seen = one_machine(fleet(**facts), here)
     agents = Agents(seen.inventory, names, answer, **serve)
-    return measure_links(agents, seen), agents  # type: ignore[arg-type]
+    return measure_links(agents, seen, None), agents  # type: ignore[arg-type]
 
 
 def one_machine(seen: Fleet, names: Collection[str]) -> Fleet:
@@ -195,6 +201,68 @@ def test_a_slow_node_of_many_costs_a_few_pairs_too() -> None:
     )
     assert [guilt.nodes for guilt in judge_links(links)] == [("n7",)]
     assert sum("n7" in pair for pair in agents.asked) <= 12
+
+
+def test_before_the_collectives_a_node_of_many_has_a_few_partners() -> None:
+    names = [f"n{number}" for number in range(1, 65)]
+    seen = fleet(
+        **{
+            name: {"net.interfaces": (eth("eth0", f"10.0.0.{n}/16"),)}
+            for n, name in enumerate(names, 1)
+        }
+    )
+    agents = Agents(seen.inventory, names, good)
+    first = measure_first(agents, seen)  # type: ignore[arg-type]
+    partners = Counter(name for pair in agents.asked for name in pair)
+    assert set(partners.values()) == {FIRST_ROUNDS}
+    assert judge_links(first) == ()
+
+
+def test_a_pair_that_was_bad_before_is_bad_if_it_is_so_once_more() -> None:
+    asked: Counter[frozenset[str]] = Counter()
+    slow = {"answers": [["ok", {**GOOD, "out": 2.5e6, "back": 2.5e6}]]}
+
+    def answer(dialer: str, listener: str) -> Any:
+        asked[frozenset((dialer, listener))] += 1
+        return slow if "n3" in (dialer, listener) else good(dialer, listener)
+
+    seen = fleet(
+        **{f"n{n}": {"net.interfaces": (eth("eth0", f"10.0.0.{n}/16"),)} for n in range(1, 5)}
+    )
+    agents = Agents(seen.inventory, list(seen.snapshots), answer)
+    first = measure_first(agents, seen)  # type: ignore[arg-type]
+    assert [guilt.nodes for guilt in judge_links(first)] == [("n3",)]
+    before = asked.copy()
+    links = measure_links(agents, seen, first)  # type: ignore[arg-type]
+    assert [guilt.nodes for guilt in judge_links(links)] == [("n3",)]
+    assert {pair: asked[pair] - before[pair] for pair in asked} == dict.fromkeys(asked, 1)
+
+
+def test_what_was_slow_before_and_is_not_later_blames_no_node() -> None:
+    times = 0
+    busy = {"answers": [["ok", {**GOOD, "out": 1e8, "back": 1e8}]]}
+
+    def answer(dialer: str, listener: str) -> Any:
+        return busy if times == 0 and "n2" in (dialer, listener) else good(dialer, listener)
+
+    seen = fleet(
+        **{f"n{n}": {"net.interfaces": (eth("eth0", f"10.0.0.{n}/16"),)} for n in range(1, 5)}
+    )
+    agents = Agents(seen.inventory, list(seen.snapshots), answer)
+    first = measure_first(agents, seen)  # type: ignore[arg-type]
+    times = 1
+    assert judge_links(measure_links(agents, seen, first)) == ()  # type: ignore[arg-type]
+
+
+def test_a_node_that_is_slower_than_its_peers_is_measured_again_with_some_of_them() -> None:
+    seen = fleet(
+        **{f"n{n}": {"net.interfaces": (eth("eth0", f"10.0.0.{n}/16"),)} for n in range(1, 9)}
+    )
+    agents = Agents(seen.inventory, list(seen.snapshots), good)
+    pairs = measure_again(agents, seen, ["n3", "n5"])  # type: ignore[arg-type]
+    assert Counter(measured.dialer for measured in pairs) == {"n3": PARTNERS, "n5": PARTNERS}
+    assert not {"n3", "n5"}.intersection(measured.listener for measured in pairs)
+    assert agents.ended == set(agents.links)
 
 
 def test_what_is_slow_for_a_moment_is_looked_at_again() -> None:

@@ -130,6 +130,9 @@ def test_a_list_of_devices_that_was_cut_is_not_the_whole() -> None:
             ],
         ),
         (10, nccl_logs.SHARED, [(10, 11, "SHM", False)]),
+        (0, nccl_logs.ONE_TRAY, [(0, 1, "P2P/MNNVL", False)]),
+        (9, nccl_logs.THROUGH_ANOTHER, [(9, 0, "NET/IB", True)]),
+        (8, nccl_logs.THROUGH_ANOTHER, [(1, 8, "NET/IB", True)]),
         (
             0,
             nccl_logs.FORMED,

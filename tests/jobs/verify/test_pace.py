@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clusterprep.jobs.verify.pace import (
@@ -9,6 +11,7 @@ from clusterprep.jobs.verify.pace import (
     QUIET_LIMIT,
     SETTLE,
     START_LIMIT,
+    START_MOST,
     STOPPED,
     Decision,
     Pace,
@@ -64,6 +67,41 @@ def test_sockets_are_looked_at_before_the_ranks_give_up_and_not_while_they_go_on
     pace.decide(5.0 + 0.7 * TIMEOUT)
     assert not pace.stalls(5.0 + 0.9 * TIMEOUT)
     assert not new().stalls(START_LIMIT)
+
+
+def test_a_rank_that_is_at_work_may_take_longer_to_start() -> None:
+    pace = new()
+    reach(pace, "ready", 3.0, (0, 1, 2))
+    for second in range(5, 400, 5):
+        reach(pace, "working", float(second), (3,))
+        if second > START_MOST:
+            break
+        assert pace.decide(second + 4.0 if second < START_MOST else second) is Decision.WAIT
+    assert pace.decide(START_MOST + 5.0) is Decision.OVERDUE
+
+
+def test_a_rank_that_stops_working_is_late_after_the_usual_limit() -> None:
+    pace = new()
+    reach(pace, "ready", 3.0, (0, 1))
+    for second in range(5, 70, 5):
+        reach(pace, "working", float(second), (2, 3) if second < 50 else (2,))
+    assert pace.decide(START_LIMIT + 5.0) is Decision.OVERDUE
+
+
+def test_nccl_has_a_longer_limit_until_the_ranks_are_connected() -> None:
+    plan = replace(make_plan(timeout=TIMEOUT), meeting=100.0)
+    pace = Pace(plan, 0.0)
+    reach(pace, "ready", 5.0)
+    assert pace.decide(5.0) is Decision.GO
+    pace.note_go(5.0)
+    for milestone in ("store", "joined"):
+        reach(pace, milestone, 6.0)
+    assert pace.decide(6.0 + 99.0) is Decision.WAIT
+    assert not pace.stalls(6.0 + 70.0)
+    reach(pace, "met", 50.0)
+    assert pace.decide(50.0) is Decision.WAIT
+    assert pace.stalls(50.0 + 0.9 * TIMEOUT)
+    assert pace.decide(50.0 + TIMEOUT + GRACE + 0.1) is Decision.OVERDUE
 
 
 def test_the_start_has_a_limit_of_its_own() -> None:

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import pytest
 
+from clusterprep.jobs.verify.hardware_model import VALID_FROM
 from clusterprep.jobs.verify.schedule import (
     NCCL_LOGGING,
+    NCCL_MEETING,
+    NCCL_SETTINGS,
+    SUBSET_MEETING,
     ScheduledTest,
     TrialPlan,
     plan_subset,
     plan_trial,
     with_incident_sizes,
+    with_link_speed,
     without_launcher_variables,
 )
 from clusterprep.model import EnvSetting, Node, VerifySettings
@@ -45,6 +50,7 @@ def test_every_rank_has_what_torchrun_would_set() -> None:
     rank = plan(gpus={"b": 2, "a": 2, "c": 2}).ranks[3]
     assert rank.env == {
         **NCCL_LOGGING,  # over the declared NCCL_DEBUG
+        **NCCL_SETTINGS,
         "OMP_NUM_THREADS": "1",
         "RANK": "3",
         "LOCAL_RANK": "1",
@@ -120,10 +126,12 @@ def test_the_tasks_say_who_each_rank_is_and_where_all_meet() -> None:
             "repetitions": None,
             "fit": False,
             "among": 1,
+            "longest": None,
         }
         for n in (8, 1024)
     ]
-    alike = {"world": 5, "address": made.address, "port": made.port, "timeout": 7.0, "steps": rows}
+    alike = {"world": 5, "address": made.address, "port": made.port, "steps": rows}
+    alike.update(timeout=7.0, meeting=NCCL_MEETING)
     assert made.tasks(NODES[2]) == [{"rank": 3, **alike}, {"rank": 4, **alike}]
 
 
@@ -198,6 +206,7 @@ def test_ranks_of_nodes_that_share_a_gpu_are_ranks_of_hosts_of_their_own(names: 
     for number, (rank, name) in enumerate(zip(made.ranks, names, strict=True)):
         assert rank.env == {
             **NCCL_LOGGING,
+            **NCCL_SETTINGS,
             "NCCL_HOSTID": name,
             "NCCL_SOCKET_IFNAME": "eth0",
             "NCCL_MAX_CTAS": "1",
@@ -223,6 +232,60 @@ def test_ranks_with_a_gpu_each_may_use_all_of_it() -> None:
     assert not any(
         "NCCL_MAX_CTAS" in rank.env for rank in plan(gpus={"b": 1, "a": 1, "c": 1}).ranks
     )
+
+
+def test_nccl_connects_in_order_unless_the_inventory_says_otherwise() -> None:
+    """With device_id torch 2.7.0 lets NCCL 2.26 connect without blocking, which may hang."""
+    name = "TORCH_NCCL_USE_COMM_NONBLOCKING"
+    three = {"b": 1, "a": 1, "c": 1}
+    assert {rank.env[name] for rank in plan(gpus=three).ranks} == {"0"}
+    assert not any(name in rank.env for rank in plan().ranks)
+    env = {node.name: {name: "1"} for node in NODES}
+    declared = plan_trial(NODES, env, ("h", 1), VerifySettings(), three)
+    assert {rank.env[name] for rank in declared.ranks} == {"1"}
+
+
+def test_nccl_may_take_minutes_to_connect_and_gloo_may_not() -> None:
+    three = {"b": 1, "a": 1, "c": 1}
+    assert plan(timeout=7.0).meeting == 7.0
+    over_nccl = plan(gpus=three, timeout=7.0)
+    assert over_nccl.meeting == NCCL_MEETING
+    assert plan(gpus=three, timeout=500.0).meeting == 500.0
+    few = plan_subset(over_nccl, ["b", "a"], ("h", 1), (), 5.0)
+    assert (few.timeout, few.meeting) == (5.0, SUBSET_MEETING)
+    of_gloo = plan_subset(plan(timeout=7.0), ["b", "a"], ("h", 1), (), 5.0)
+    assert of_gloo.meeting == 7.0
+
+
+def sweep(made: TrialPlan) -> list[tuple[int, bool]]:
+    return [(step.bytes, step.fit) for step in made.steps if step.repetitions is None]
+
+
+SMALLER = [(8, False), (1 << 10, False), (1 << 20, False), (64 << 20, False)]
+
+
+def test_over_nccl_the_sizes_reach_what_the_hardware_model_needs() -> None:
+    three = {"b": 1, "a": 1, "c": 1}
+    assert sweep(plan(gpus=three)) == [*SMALLER, (VALID_FROM, True)]
+    assert sweep(plan()) == SMALLER
+    assert sweep(plan(gpus=three, sizes=(8, 1 << 20))) == [(8, False), (1 << 20, False)]
+    assert sweep(one_gpu("a", "b")) == SMALLER
+
+
+def test_a_size_may_take_twenty_times_what_the_links_need_and_five_seconds_at_least() -> None:
+    made = plan(sizes=(8, 64 << 20, 10 << 30))
+    assert {step.longest for step in made.steps} == {None}
+    limited = with_link_speed(made, 1.25e9)
+    carried = (10 << 30) * 2 * 2 / 3
+    assert [step.longest for step in limited.steps] == [5.0, 5.0, 20 * carried / 1.25e9]
+    assert with_link_speed(made, 0.0) == made
+
+
+def test_other_collectives_are_not_cut_short() -> None:
+    further = plan_trial(
+        NODES, {}, ("h", 1), VerifySettings(), {}, [ScheduledTest("all_reduce", 8, repetitions=1)]
+    )
+    assert with_link_speed(further, 1e9).steps[-1].longest is None
 
 
 def test_incident_sizes_leave_memory_to_those_who_share_it() -> None:

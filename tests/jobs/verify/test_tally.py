@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 
 from clusterprep.jobs.verify.evidence import end_words
-from clusterprep.jobs.verify.schedule import ScheduledTest
-from clusterprep.jobs.verify.tally import event_words, last_events, refusals, scaled_down_steps
+from clusterprep.jobs.verify.schedule import ScheduledTest, with_link_speed
+from clusterprep.jobs.verify.tally import (
+    cut_short_steps,
+    event_words,
+    last_events,
+    refusals,
+    scaled_down_steps,
+)
 from clusterprep.jobs.verify.timeline import Event
 from tests.jobs.verify.stories import killed, make_plan, on, story
 
@@ -112,6 +118,21 @@ def test_what_was_made_smaller_is_told(fit: bool, why: str, expected: tuple[str,
     plan = replace(make_plan(), steps=(ScheduledTest("all_reduce", 1 << 30, fit=fit),))
     entered = on(0, "entered", 8.0, op="all_reduce", bytes=64 << 20, scaled=why)
     assert scaled_down_steps(story(entered, plan=plan, until="met")) == expected
+
+
+def test_a_size_that_was_cut_short_is_told() -> None:
+    plan = with_link_speed(make_plan(nodes=4, nproc=1, sizes=(8, 64 << 20)), 1.25e9)
+    entered = on_host(0, "entered", 8.0, op="all_reduce", bytes=8)
+    cut = on_host(0, "entered", 9.0, op="all_reduce", bytes=2 << 20, scaled="links")
+    timeline = story(entered, cut, plan=plan, until="met")
+    assert cut_short_steps(timeline) == (plan.steps[1],)
+    (told,) = scaled_down_steps(timeline)
+    assert told.startswith("all_reduce 64 MiB was scaled down to 2 MiB, as at the speed of the ")
+    assert told.endswith(" would take over 20 times what most links need")
+
+
+def on_host(rank: int, what: str, at: float, **data: object) -> Event:
+    return Event(f"n{rank + 1}", what, at, rank, data)
 
 
 def test_what_the_backend_refuses_is_told_in_its_words() -> None:

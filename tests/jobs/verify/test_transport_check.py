@@ -141,6 +141,39 @@ def test_what_nccl_may_do_with_what_was_written(env: dict[str, str], how: dict[s
     assert one(said(**how), plan(env)).verdict == "pass"
 
 
+def joined_nodes(network: str) -> dict[int, list[str]]:
+    """Ranks of two trays of GB200: every hop is NVLink, within a tray too."""
+    hop = nccl_logs.MULTI_NODE.splitlines()[1].partition("NCCL INFO ")[2]
+    assert hop == "Channel 00/0 : 0[0] -> 1[0] via P2P/MNNVL"
+    lines = {}
+    for rank in range(4):
+        after = (rank + 1) % 4
+        of_rank = hop.replace("0[0] -> 1[0]", f"{rank}[{rank % 2}] -> {after}[{after % 2}]")
+        lines[rank] = [*speaks(rank, network)[:3], of_rank]
+    return lines
+
+
+def test_nvlink_that_joins_nodes_is_what_goes_between_them() -> None:
+    found = one(joined_nodes("IB"))
+    assert (found.verdict, found.seen) == ("pass", "P2P/MNNVL")
+    assert found.message == "P2P/MNNVL between nodes; P2P/MNNVL within nodes"
+
+
+def test_sockets_that_carry_nothing_between_joined_nodes_are_no_fault() -> None:
+    found = one(joined_nodes("Socket"))
+    assert (found.verdict, found.seen) == ("pass", "P2P/MNNVL")
+
+
+def test_nvls_that_nccl_went_on_without_is_not_told_as_available() -> None:
+    lines = {}
+    for rank in range(2):
+        refused = [line.partition("NCCL INFO ")[2] for line in nccl_logs.NVLS_REFUSED.splitlines()]
+        lines[rank] = [*speaks(rank, "Socket", "", world=2)[:3], *refused[1:3]]
+    found = one(lines, plan(nodes=1))
+    assert "NVLS available" not in found.message
+    assert "without NVLS: NCCL says «Failed to bind NVLink SHARP (NVLS) Multicast" in found.message
+
+
 def test_within_one_node_no_network_is_wanted() -> None:
     lines = {}
     for rank in range(2):

@@ -305,3 +305,25 @@ def test_the_name_in_the_process_list_tells_what_it_is(agent: Heard) -> None:
     shown = Path(f"/proc/{pid}/cmdline").read_text()
     assert "clusterprep-rank 0" in shown[:80]
     assert len(shown) < 400
+
+
+WORKING = """
+while os.environ["RANK"] == "0":
+    pass
+time.sleep(600)
+"""
+
+
+def test_a_rank_that_is_not_ready_says_that_it_works_while_it_uses_the_processor() -> None:
+    heard = Heard()
+    try:
+        heard.start(WORKING, count=2)
+        event = heard.one("working", rank=0)
+        assert set(event) == {"what", "rank", "mono", "wall"}
+        heard.one("working", rank=0)
+        # What it takes to start Python may count once on a busy machine.
+        idle = [event for event in heard.events if event["what"] == "working"]
+        assert len(idle) <= 1
+    finally:
+        heard.link.close()
+        assert heard.gone(LONG)
