@@ -14,7 +14,8 @@ from clusterprep.remote.agent.readers import NoAnswer, names_in, offer
 PCI = "/sys/bus/pci/devices/"
 RDMA = "/sys/class/infiniband/"
 LINK = ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed")
-NVIDIA = "0x10de"  # PCI vendor
+NVIDIA, MELLANOX = "0x10de", "0x15b3"  # PCI vendors
+INFINIBAND = "0x0207"  # how the PCI class of an InfiniBand controller begins
 DISPLAY, NETWORK = "0x03", "0x02"  # how the PCI class of a display or network controller begins
 GPUS = ("0x0300", "0x0302")  # VGA and 3D controllers
 MAX_FUNCTIONS = 4096  # PCI functions and RDMA devices looked at
@@ -23,6 +24,7 @@ MAX_SMALL = 8192  # bytes; the kernel's own attributes have 4096 at most
 GAP = 8  # this many empty entries in a row are the end of the table
 ACS = 0x000D  # PCI Express extended capability «Access Control Services»
 EXTENDED = 0x100  # where the list of extended capabilities begins in the configuration space
+VPD_BYTES = 1024  # of the vital product data, which holds the field for NVSwitches near its start
 MAX_CAPABILITIES = 64  # of that list: each read is a transaction on the bus
 # linux/rtnetlink.h
 RTM_NEWROUTE, RTM_GETROUTE = 24, 26
@@ -72,6 +74,7 @@ def read_pci_tree():
         row = _device(address)
         if row is not None:
             devices.append(row)
+    _mark_nvswitch_managers(devices)
     for row in devices:
         for address in row["above"]:
             if address not in bridges:
@@ -83,6 +86,38 @@ def read_pci_tree():
     answer["virtual"] = _virtual()
     answer["iommu"] = names_in("/sys/class/iommu")
     return answer
+
+
+def _mark_nvswitch_managers(rows):
+    """Set `sw_mng` of ConnectX functions that share a card with other InfiniBand functions.
+
+    On HGX B200 and B300 the NVSwitches are reached through such functions, whose vital product data
+    says SW_MNG (NVIDIA, Fabric Manager User Guide: «limited physical functions»). None where that
+    data cannot be read: root alone may. It is read word by word from the card, so only there.
+    """
+    cards = {}
+    for row in rows:
+        if row["vendor"] == MELLANOX and row["class"][:6] == INFINIBAND and not row["physfn"]:
+            card = row["at"].rpartition(".")[0]
+            cards.setdefault(card, []).append(row)
+    for functions in cards.values():
+        if len(functions) < 2:
+            continue
+        for row in functions:
+            row["sw_mng"] = _says_sw_mng(PCI + row["at"] + "/vpd")
+
+
+def _says_sw_mng(path):
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return b"SW_MNG" in os.read(fd, VPD_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
 
 
 def _few(folder, names):
@@ -138,7 +173,8 @@ def _function(address, kind, vendor):
 def _acs(path):
     """Return the ACS control word of a bridge, None if it has none.
 
-    «denied» for users who may read no more than the first 64 bytes of it.
+    «denied» for users who may read no more than the first 64 bytes of it, and for a bridge that
+    left the bus: it reads all ones.
     """
     try:
         fd = os.open(path, os.O_RDONLY)
@@ -162,11 +198,13 @@ def _acs_control(fd):
         if len(data) < 4:
             return "denied"
         (header,) = struct.unpack("<I", data)
+        if header == 0xFFFFFFFF:
+            return "denied"
         if header & 0xFFFF == ACS:
             control = os.pread(fd, 2, offset + 6)
             return struct.unpack("<H", control)[0]
         offset = header >> 20
-        if offset < EXTENDED or header == 0xFFFFFFFF:
+        if offset < EXTENDED:
             break
     return None
 

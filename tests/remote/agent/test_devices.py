@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +59,31 @@ def test_gpus_and_cards_are_looked_at_with_the_bridges_above_them_and_nothing_el
         "0000:15:01.0": None,
         "0000:16:00.0": 0x1D,
     }
+
+
+def test_functions_of_one_infiniband_card_say_whether_they_lead_to_nvswitches() -> None:
+    """The field is as in NVIDIA's Fabric Manager User Guide; what is around it is composed."""
+    card = {"class": "0x020700", "vendor": "0x15b3"}
+    tree = [
+        {"at": "0000:19:00.0", **card, "vpd": "MLX:MODL=CX75310AAS:SMDL=SW_MNG"},
+        {"at": "0000:a0:00.0", **card, "vpd": "MLX:MN=MLNX:MODL=SHELL:SMDL=SW_MNG"},
+        {"at": "0000:a0:00.1", **card, "vpd": "MLX:MN=MLNX:MODL=SHELL"},
+        {"at": "0000:a0:00.2", **card},
+    ]
+    _, found = ask("pci_tree", pci=tree)
+    said = {row["at"]: row.get("sw_mng", "not asked") for row in found["devices"]}
+    assert said == {
+        "0000:19:00.0": "not asked",
+        "0000:a0:00.0": True,
+        "0000:a0:00.1": False,
+        "0000:a0:00.2": None,
+    }
+
+
+def test_a_bridge_that_left_the_bus_does_not_show_its_access_control(tmp_path: Path) -> None:
+    space = tmp_path / "config"
+    space.write_bytes(b"\xff" * 4096)
+    assert devices._acs(str(space)) == "denied"
 
 
 def acs_of(text: str | None) -> Any:
