@@ -20,6 +20,7 @@ The same trees are laid over /sys of a lab host (tests.support.lab.faults.sys_tr
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -98,6 +99,14 @@ COUNTED: Mapping[str, Any] = {
 }
 
 
+# What a subnet manager gives to an InfiniBand port, and what an Ethernet port shows there.
+GIVEN: Mapping[str, Mapping[str, Any]] = defaultdict(
+    dict,
+    InfiniBand={"sm_lid": "0x1", "pkeys": {0: "0xffff"}},
+    Ethernet={"sm_lid": "0x0", "pkeys": {0: "0xffff"}},
+)
+
+
 def rdma(devices: Mapping[str, Mapping[str, Any]], places: Mapping[str, str]) -> Grown:
     """/sys/class/infiniband/NAME with its ports, and the links to its PCI device and its verbs."""
     files: dict[str, str] = {}
@@ -114,7 +123,7 @@ def rdma(devices: Mapping[str, Mapping[str, Any]], places: Mapping[str, str]) ->
             )
         )
         for index, port in device.get("ports", {}).items():
-            values = dict(port)
+            values = {**GIVEN[str(port.get("link_layer"))], **port}
             attributes = {
                 f"gid_attrs/{kind}": values.pop(kind)
                 for kind in ("types", "ndevs")
