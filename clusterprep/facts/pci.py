@@ -278,6 +278,63 @@ def parse_acs(answer: dict[str, Any] | None) -> dict[str, int | None] | Absent:
     return control_words
 
 
+@dataclass(frozen=True)
+class DeviceControl:
+    """What the system set in a PCI Express function.
+
+    `max_read` and `max_payload` are bytes: of one read request, and of one packet.
+    """
+
+    relaxed_ordering: bool
+    max_read: int
+    max_payload: int
+
+
+def parse_device_control(
+    answer: dict[str, Any] | None,
+) -> dict[str, DeviceControl | None] | Absent:
+    """Return the settings of network cards by address, None for one that did not show its own.
+
+    Virtual functions are left out: they go by what their card has.
+    """
+    if answer is None:
+        return Absent("not_applicable", "no PCI bus is visible here")
+    if answer["virtual"]:
+        return Absent("not_applicable", "a virtual machine: the host decides about its cards")
+    said = {}
+    for row in answer["devices"]:
+        if row.get("devctl") is not None and row["physfn"] is None:
+            said[row["at"]] = row["devctl"]
+    if said and all(word == "denied" for word in said.values()):
+        return Absent("denied", "these settings are shown to root alone: set `ssh: {become: true}`")
+    return {at: None if word == "denied" else _control(word) for at, word in said.items()}
+
+
+def _control(word: int) -> DeviceControl:
+    """Return the fields of the register (PCI Express 6.0, 7.5.3.4)."""
+    read, payload = word >> 12 & 7, word >> 5 & 7
+    if not 0 <= word <= 0xFFFF or read > 5 or payload > 5:
+        raise ValueError(f"{word:#x} is no Device Control")
+    return DeviceControl(bool(word & 0x10), 128 << read, 128 << payload)
+
+
+def parse_errors(answer: dict[str, Any] | None) -> dict[str, dict[str, int]]:
+    """Return the errors since boot by address and kind, as in «fatal MalfTLP»: 1.
+
+    Functions without errors have no kinds, those whose errors the kernel does not count are left
+    out (Documentation/ABI/testing/sysfs-bus-pci-devices-aer).
+    """
+    errors: dict[str, dict[str, int]] = {}
+    for address, texts in (answer or {}).items():
+        counts = errors.setdefault(_address(address), {})
+        for kind, text in texts.items():
+            for line in text.splitlines():
+                name, count = line.rsplit(" ", 1)
+                if not name.startswith("TOTAL_ERR"):
+                    counts[f"{kind} {name.strip()}"] = int(count)
+    return errors
+
+
 def parse_passthrough(text: str | None) -> bool:
     """Return whether the kernel was started with its IOMMU off or passing through.
 
@@ -298,4 +355,8 @@ NEEDS = Needs(
 
 TREE = Fact("pci.tree", lambda node, inventory: (_TREE,), parse_tree)
 ACS = Fact("pci.acs", lambda node, inventory: (_TREE,), parse_acs, needs=NEEDS)
+CONTROL = Fact(
+    "pci.device_control", lambda node, inventory: (_TREE,), parse_device_control, needs=NEEDS
+)
+ERRORS = Fact("pci.errors", lambda node, inventory: (Read("pci_errors"),), parse_errors, moves=True)
 IOMMU = Fact("pci.passthrough", file("/proc/cmdline"), parse_passthrough)

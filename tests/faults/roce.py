@@ -18,6 +18,8 @@ def rails(lab: Lab) -> Iterator[Fault]:
     """Every host with both of them; 10.77.0.2 is 10.88.0.2 and 10.89.0.2 there."""
     for interface, network, _ in RAILS.values():
         yield faults.second_veth(lab.hosts, network, interface)
+        for host in lab.hosts:
+            yield faults.mtu(host, 9000, interface)
     for host in lab.hosts:
         yield faults.sys_tree(host, *_devices(host))
         for number in range(len(RAILS)):
@@ -84,6 +86,12 @@ def _same_network(host: Host, lab: Lab) -> Fault:
 
 
 ROWS = (
+    Row(
+        "a rail that sends small packets",
+        "eth.mtu",
+        lambda host, lab: faults.mtu(host, 1500, "eth2"),
+        several=True,
+    ),
     Row(
         "a rail without its address",
         "roce.gid",

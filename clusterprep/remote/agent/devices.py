@@ -23,6 +23,8 @@ MAX_GIDS = 256  # entries of a port's table of addresses
 MAX_SMALL = 8192  # bytes; the kernel's own attributes have 4096 at most
 GAP = 8  # this many empty entries in a row are the end of the table
 ACS = 0x000D  # PCI Express extended capability «Access Control Services»
+PCI_EXPRESS = 0x10  # PCI capability «PCI Express»
+HAS_CAPABILITIES = 0x10  # PCI_STATUS_CAP_LIST of linux/pci_regs.h
 EXTENDED = 0x100  # where the list of extended capabilities begins in the configuration space
 VPD_BYTES = 1024  # of the vital product data, which holds the field for NVSwitches near its start
 MAX_CAPABILITIES = 64  # of that list: each read is a transaction on the bus
@@ -129,6 +131,18 @@ def _few(folder, names):
 
 def _device(address):
     """Return the row of a GPU or a network controller, None for any other PCI function."""
+    found = _class_and_vendor(address)
+    if found is None:
+        return None
+    kind, vendor = found
+    row = _function(address, kind, vendor)
+    if kind[:4] == NETWORK:
+        row["devctl"] = _device_control(PCI + address + "/config")
+    return row
+
+
+def _class_and_vendor(address):
+    """Return PCI class and vendor of a GPU or a network controller, None for another function."""
     folder = PCI + address
     kind = read_small(folder + "/class") or ""
     if kind[:4] not in (DISPLAY, NETWORK):
@@ -139,7 +153,7 @@ def _device(address):
     is_gpu = vendor == NVIDIA and kind[:6] in GPUS
     if kind[:4] != NETWORK and not is_gpu:
         return None
-    return _function(address, kind, vendor)
+    return kind, vendor
 
 
 def _bridge(address):
@@ -152,15 +166,11 @@ def _function(address, kind, vendor):
     """Return the row of one PCI function: `kind` is its class, `above` the bridges on the way."""
     folder = PCI + address
     row = read_all_small(folder, LINK)
-    row.update(at=address, vendor=vendor, above=[], root=None)
+    row.update(at=address, vendor=vendor)
     row["class"] = kind
     for key in ("device", "subsystem_vendor", "subsystem_device", "numa_node"):
         row[key] = read_small(folder + "/" + key)
-    for part in os.readlink(folder).split("/")[:-1]:
-        if part.startswith("pci"):
-            row["root"] = part
-        elif part.count(":") == 2 and "." in part:
-            row["above"].append(part)
+    row["root"], row["above"] = _above(address)
     row["physfn"] = target(folder + "/physfn")
     row["driver"] = target(folder + "/driver")
     row["iommu"] = None
@@ -168,6 +178,76 @@ def _function(address, kind, vendor):
     if group is not None:
         row["iommu"] = read_small("/sys/kernel/iommu_groups/%s/type" % group) or ""
     return row
+
+
+def _above(address):
+    """Return the root of the bus, and the bridges from there down to a function."""
+    root, bridges = None, []
+    for part in os.readlink(PCI + address).split("/")[:-1]:
+        if part.startswith("pci"):
+            root = part
+        elif part.count(":") == 2 and "." in part:
+            bridges.append(part)
+    return root, bridges
+
+
+def _device_control(path):
+    """Return the word «Device Control» of a function, None if it is no PCI Express function.
+
+    «denied» for users who may read no more than the first 64 bytes, and for a function that left
+    the bus: it reads all ones.
+    """
+    data = _configuration(path)
+    if len(data) < 64 or data[:4] == b"\xff\xff\xff\xff":
+        return "denied"
+    (status,) = struct.unpack_from("<H", data, 6)
+    if not status & HAS_CAPABILITIES:
+        return None
+    offset = ord(data[52:53]) & 0xFC
+    for _ in range(MAX_CAPABILITIES):
+        if offset == 0:
+            return None
+        if offset + 10 > len(data):
+            return "denied"
+        if ord(data[offset : offset + 1]) == PCI_EXPRESS:
+            return struct.unpack_from("<H", data, offset + 8)[0]
+        offset = ord(data[offset + 1 : offset + 2]) & 0xFC
+    return None
+
+
+def _configuration(path):
+    """Return the first 256 bytes of a configuration space, or as many as this user may read."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        return os.pread(fd, 256, 0)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def read_pci_errors():
+    """Return the errors that the kernel counted for GPUs, network cards and the bridges above.
+
+    By address and kind, the text of aer_dev_* without the lines of zeros. Functions whose errors
+    the kernel does not count are left out.
+    """
+    addresses = []
+    for address in _few(PCI, sorted(os.listdir(PCI))):
+        if _class_and_vendor(address) is not None:
+            addresses += _above(address)[1] + [address]
+    errors = {}
+    for address in dict.fromkeys(addresses):
+        for kind in ("fatal", "nonfatal", "correctable"):
+            text = read_small(PCI + address + "/aer_dev_" + kind)
+            if text is None:
+                continue
+            lines = [line for line in text.split("\n") if not line.endswith(" 0")]
+            errors.setdefault(address, {})[kind] = "\n".join(lines)
+    return errors
 
 
 def _acs(path):
@@ -488,6 +568,7 @@ def install(agent):
     """Register the readers of this part."""
     readers = {
         "pci_tree": read_pci_tree,
+        "pci_errors": read_pci_errors,
         "rdma_tree": read_rdma_tree,
     }
     readers["rail_routes"] = read_rail_routes

@@ -20,7 +20,7 @@ from clusterprep.remote.agent import devices, readers
 from tests import machines as fleets
 from tests.machines import Machine
 from tests.machines.play import _read_inside
-from tests.machines.tree import config, grown
+from tests.machines.tree import config, endpoint_config, grown
 
 pytestmark = [
     pytest.mark.machine,
@@ -84,6 +84,43 @@ def test_a_bridge_that_left_the_bus_does_not_show_its_access_control(tmp_path: P
     space = tmp_path / "config"
     space.write_bytes(b"\xff" * 4096)
     assert devices._acs(str(space)) == "denied"
+
+
+def test_device_control_of_network_cards() -> None:
+    card = {"class": "0x020700", "vendor": "0x15b3"}
+    tree = [
+        {"at": "0000:18:00.0", **GPU},
+        {"at": "0000:19:00.0", **card},
+        {"at": "0000:1a:00.0", **card, "config": endpoint_config(0x5930)},
+        {"at": "0000:1b:00.0", **card, "config": endpoint_config()[:64]},
+        {"at": "0000:1c:00.0", **card, "config": "\0" * 256},
+    ]
+    _, found = ask("pci_tree", pci=tree)
+    assert {row["at"]: row.get("devctl", "not asked") for row in found["devices"]} == {
+        "0000:18:00.0": "not asked",
+        "0000:19:00.0": 0x2930,
+        "0000:1a:00.0": 0x5930,
+        "0000:1b:00.0": "denied",
+        "0000:1c:00.0": None,
+    }
+
+
+def test_errors_of_gpus_cards_and_bridges_without_the_zeros() -> None:
+    counted = {
+        "aer_dev_correctable": "RxErr 0\nBadTLP 7\nTOTAL_ERR_COR 7",
+        "aer_dev_fatal": "TLP 0",
+    }
+    tree = [
+        {"at": "0000:15:01.0", **PORT},
+        {"at": "0000:18:00.0", "parent": "0000:15:01.0", **GPU, **counted},
+        {"at": "0000:21:00.0", "class": "0x010802", "vendor": "0x144d", **counted},
+        {"at": "0000:23:00.0", "class": "0x020000", "vendor": "0x15b3"},
+    ]
+    reason, found = ask("pci_errors", pci=tree)
+    assert reason == "ok"
+    assert found["0000:18:00.0"]["correctable"] == "BadTLP 7\nTOTAL_ERR_COR 7"
+    assert found["0000:18:00.0"]["fatal"] == ""
+    assert set(found) == {"0000:15:01.0", "0000:18:00.0"}
 
 
 def acs_of(text: str | None) -> Any:
