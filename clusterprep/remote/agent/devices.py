@@ -9,7 +9,7 @@ import os
 import struct
 
 from clusterprep.remote.agent.light import socket
-from clusterprep.remote.agent.readers import NoAnswer, names_in, offer
+from clusterprep.remote.agent.readers import NoAnswer, names_in, offer, read_file
 
 PCI = "/sys/bus/pci/devices/"
 RDMA = "/sys/class/infiniband/"
@@ -18,6 +18,8 @@ NVIDIA, MELLANOX = "0x10de", "0x15b3"  # PCI vendors
 INFINIBAND = "0x0207"  # how the PCI class of an InfiniBand controller begins
 DISPLAY, NETWORK = "0x03", "0x02"  # how the PCI class of a display or network controller begins
 GPUS = ("0x0300", "0x0302")  # VGA and 3D controllers
+# Where NCCL looks if no variable names a file (src/graph/topo.cc).
+TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
 MAX_FUNCTIONS = 4096  # PCI functions and RDMA devices looked at
 MAX_GIDS = 256  # entries of a port's table of addresses
 MAX_SMALL = 8192  # bytes; the kernel's own attributes have 4096 at most
@@ -564,6 +566,41 @@ def _attributes(answer):
     return attributes
 
 
+# ---------------------------------------------------------------- NCCL's topology file
+
+
+def read_nccl_topology(declared, conf):
+    """Return path and text of the topology file that NCCL reads, None if it would read none.
+
+    That is the file that the inventory declares, or the first that NCCL's configuration names, or
+    the one that virtual machines have by default. A named file that cannot be opened has no text.
+    """
+    path = declared or _setting_of(conf, "NCCL_TOPO_FILE")
+    if path is None and not os.path.exists(TOPOLOGY):
+        return None
+    path = path or TOPOLOGY
+    try:
+        text = read_file(path)
+    except OSError:
+        text = None
+    return {
+        "path": path,
+        "text": text,
+    }
+
+
+def _setting_of(conf, name):
+    """Return the first value of a name in NCCL's configuration, None if it has none."""
+    try:
+        text = read_file(conf)
+    except OSError:
+        return None
+    for line in text.split("\n"):
+        if line.startswith(name + "="):
+            return line[len(name) + 1 :].strip()
+    return None
+
+
 def install(agent):
     """Register the readers of this part."""
     readers = {
@@ -572,5 +609,6 @@ def install(agent):
         "rdma_tree": read_rdma_tree,
     }
     readers["rail_routes"] = read_rail_routes
+    readers["nccl_topology"] = read_nccl_topology
     offer(readers, lane="devices")
     offer({"verbs": read_verbs}, lane="names")  # it looks the user up

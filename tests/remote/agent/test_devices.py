@@ -123,6 +123,36 @@ def test_errors_of_gpus_cards_and_bridges_without_the_zeros() -> None:
     assert set(found) == {"0000:15:01.0", "0000:18:00.0"}
 
 
+DEFAULT = "/var/run/nvidia-topologyd/virtualTopology.xml"
+CONF = "/etc/nccl.conf"
+
+
+@pytest.mark.parametrize(
+    ("declared", "files", "expected"),
+    [
+        pytest.param(None, {}, None, id="none"),
+        pytest.param(None, {DEFAULT: "<system/>"}, (DEFAULT, "<system/>"), id="default"),
+        pytest.param(
+            None,
+            {CONF: "#NCCL_TOPO_FILE=/x\nNCCL_TOPO_FILE=/t.xml\n", "/t.xml": "own", DEFAULT: "x"},
+            ("/t.xml", "own"),
+            id="named-by-nccl.conf",
+        ),
+        pytest.param(
+            "/d.xml", {CONF: "NCCL_TOPO_FILE=/t.xml\n", "/d.xml": "mine"}, ("/d.xml", "mine"),
+            id="declared",
+        ),
+        pytest.param("/d.xml", {}, ("/d.xml", None), id="not-there"),
+    ],
+)  # fmt: skip
+def test_the_topology_file_that_nccl_reads(
+    declared: str | None, files: dict[str, str], expected: Any
+) -> None:
+    reason, found = ask("nccl_topology", declared, CONF, files=files)
+    assert reason == "ok"
+    assert (found if found is None else (found["path"], found["text"])) == expected
+
+
 def acs_of(text: str | None) -> Any:
     tree = [
         {"at": "0000:15:01.0", "vendor": "0x8086"},
