@@ -258,7 +258,7 @@ def _rail_addresses(context: CheckContext, node: Node) -> set[str]:
 
 def _without_card(tree: PciTree) -> PciTree:
     """Return the tree with one card of a fabric less, for the proof."""
-    lost = next(device for device in tree.devices if device.vendor == EFA.vendor)
+    lost = EFA.devices(tree)[0]
     return replace(tree, devices=tuple(device for device in tree.devices if device is not lost))
 
 

@@ -41,7 +41,8 @@ def requests(context: CheckContext) -> Iterable[Outcome]:
             yield training_not_known(node, training)
             continue
         known = context.value(node, "pci.device_control")
-        addresses = [rail.device.pci for rail in training.rails if rail.device.pci in known]
+        cards = [rail.device.pci for rail in training.rails if rail.device.pci is not None]
+        addresses = [at for at in cards if at in known]
         if not addresses:
             message = NONE_IN_USE if not training.rails else "no training card is a whole card here"
             yield skipped(node, message)

@@ -58,10 +58,13 @@ def parse_fabric(files: Mapping[str, str]) -> dict[str, FabricDevice]:
         name = require_device_name(match[1], LONGEST_DEVICE)
         port = ports.setdefault(name, {}).setdefault(int(match[2]), {})
         port[match[3]] = text
+    unnamed = sorted(set(ports) - set(guids))
+    if unnamed:
+        raise ValueError(f"{unnamed[0]} does not say its GUID")
     devices = {}
-    for name in {**guids, **ports}:
+    for name, guid in guids.items():
         parsed = {number: _port(texts) for number, texts in ports.get(name, {}).items()}
-        devices[name] = FabricDevice(guids.get(name), parsed)
+        devices[name] = FabricDevice(guid, parsed)
     return devices
 
 
@@ -71,6 +74,8 @@ def _port(texts: Mapping[str, str]) -> FabricPort:
         subnet, guid = _split_gid(texts["gids/0"])
     if texts.get("link_layer") != "InfiniBand":
         guid = None
+    elif guid is None:
+        raise ValueError("an InfiniBand port does not say its GUID")
     sm_lid = None
     if "sm_lid" in texts:
         sm_lid = int(texts["sm_lid"], 16)

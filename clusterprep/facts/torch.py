@@ -341,8 +341,10 @@ def parse_plugins(answer: dict[str, Any]) -> Plugins:
         digest = _text(row["sha256"])
         networks = tuple(map(str, row.get("networks", ())))
         plugins.append(Plugin(path, row["size"], digest, networks, _text(row.get("ofi"))))
-    wanted, libfabric = _text(answer["net_plugin"]), _text(answer.get("libfabric"))
-    return Plugins(tuple(plugins), wanted, libfabric)
+    libfabric = None
+    if any(plugin.ofi for plugin in plugins):
+        libfabric = _text(answer["libfabric"])
+    return Plugins(tuple(plugins), _text(answer["net_plugin"]), libfabric)
 
 
 def parse_python(answer: dict[str, Any]) -> Python:

@@ -18,7 +18,11 @@ H20 = {
     f"{IB}/mlx5_0/ports/1/pkeys/1": "0x0000",
 }
 # Azure/azhpc-diagnostics#59: a virtual function of a partitioned fabric.
-AZURE = {f"{IB}/mlx5_ib0/ports/1/pkeys/{n}": text for n, text in enumerate(("0x8021", "0x7fff"))}
+AZURE = {
+    f"{IB}/mlx5_ib0/node_guid": "0015:5dff:fe33:ff34",
+    f"{IB}/mlx5_ib0/ports/1/pkeys/0": "0x8021",
+    f"{IB}/mlx5_ib0/ports/1/pkeys/1": "0x7fff",
+}
 
 
 def test_a_port_of_an_ordinary_fabric() -> None:
@@ -43,6 +47,12 @@ def test_an_ethernet_port_has_no_guid_of_its_own() -> None:
     """Composed: the GID of an Ethernet port is made of its MAC address."""
     files = {**H20, f"{IB}/mlx5_0/ports/1/link_layer": "Ethernet"}
     assert learned("ib.fabric", ["ok", files])["mlx5_0"].ports[1].guid is None
+
+
+@pytest.mark.parametrize("lost", ["node_guid", "ports/1/gids/0"])
+def test_a_port_without_its_guid_is_garbled(lost: str) -> None:
+    left = {path: text for path, text in H20.items() if not path.endswith(lost)}
+    assert learned("ib.fabric", ["ok", left]).reason == "garbled"
 
 
 def test_without_devices() -> None:

@@ -30,6 +30,11 @@ HAS_CAPABILITIES = 0x10  # PCI_STATUS_CAP_LIST of linux/pci_regs.h
 EXTENDED = 0x100  # where the list of extended capabilities begins in the configuration space
 VPD_BYTES = 1024  # of the vital product data, which holds the field for NVSwitches near its start
 MAX_CAPABILITIES = 64  # of that list: each read is a transaction on the bus
+# linux/dcbnl.h
+RTM_GETDCB, DCB_CMD_IEEE_GET = 78, 21
+DCB_ATTR_IFNAME, DCB_ATTR_IEEE = 1, 13
+DCB_ATTR_IEEE_PFC, DCB_ATTR_IEEE_APP_TABLE, DCB_ATTR_IEEE_APP = 2, 3, 1
+DSCP_SELECTOR = 5
 # linux/rtnetlink.h
 RTM_NEWROUTE, RTM_GETROUTE = 24, 26
 RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_VIA = 1, 2, 4, 5, 18
@@ -566,6 +571,82 @@ def _attributes(answer):
     return attributes
 
 
+# ---------------------------------------------------------------- quality of service of RoCE
+
+
+def read_roce_qos():
+    """Return what each interface of an RDMA device does with priorities.
+
+    `pfc` is a mask of the priorities with flow control and `dscp` has [DSCP, priority] pairs, both
+    None where the driver has no such settings; `np` and `rp` say for each priority whether the
+    card reports marked packets and slows down for such reports; `tclass` is the traffic class that
+    the driver puts on all packets of a device.
+    """
+    rows = []
+    for device in _few(RDMA, names_in(RDMA)):
+        tclass = read_small(RDMA + device + "/tc/1/traffic_class")
+        for name in names_in(RDMA + device + "/device/net"):
+            row = _dcb(name) or {"pfc": None, "dscp": None}
+            row.update(device=device, name=name, tclass=tclass)
+            row["trust"] = read_small("/sys/class/net/%s/qos/trust" % name)
+            for side in ("np", "rp"):
+                folder = "/sys/class/net/%s/ecn/roce_%s/enable" % (name, side)
+                row[side] = dict((key, read_small(folder + "/" + key)) for key in names_in(folder))
+            rows.append(row)
+    return rows
+
+
+def _dcb(name):
+    """Return {"pfc": mask, "dscp": pairs} of an interface from the kernel, None if it has none."""
+    text = name.encode() + b"\0"
+    attribute = struct.pack("=HH", 4 + len(text), DCB_ATTR_IFNAME) + text
+    attribute += b"\0" * (-len(attribute) % 4)
+    # struct dcbmsg: family, command, padding
+    body = struct.pack("=BBH", 0, DCB_CMD_IEEE_GET, 0) + attribute
+    # struct nlmsghdr: length, type, flags (NLM_F_REQUEST), sequence, port
+    header = struct.pack("=IHHII", 16 + len(body), RTM_GETDCB, 1, 1, 0)
+    sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    try:
+        sock.settimeout(2.0)
+        sock.send(header + body)
+        return dcb_settings(sock.recv(1 << 16))
+    finally:
+        sock.close()
+
+
+def dcb_settings(answer):
+    """Return the settings of the kernel's answer to DCB_CMD_IEEE_GET, None if it is an error."""
+    end, kind = struct.unpack_from("=IH", answer)
+    if kind != RTM_GETDCB:
+        return None
+    settings = {"pfc": None, "dscp": None}
+    nested = _nested(answer[20:end]).get(DCB_ATTR_IEEE)  # behind struct nlmsghdr and struct dcbmsg
+    if not nested:
+        return settings
+    ieee = _nested(nested[0])
+    if DCB_ATTR_IEEE_PFC in ieee:
+        settings["pfc"] = struct.unpack_from("=BB", ieee[DCB_ATTR_IEEE_PFC][0])[1]
+    if DCB_ATTR_IEEE_APP_TABLE in ieee:
+        settings["dscp"] = pairs = []
+        for app in _nested(ieee[DCB_ATTR_IEEE_APP_TABLE][0]).get(DCB_ATTR_IEEE_APP, []):
+            selector, priority, protocol = struct.unpack_from("=BBH", app)
+            if selector == DSCP_SELECTOR:
+                pairs.append([protocol, priority])
+    return settings
+
+
+def _nested(data):
+    """Return the values of netlink attributes by their numbers; several may have one number."""
+    found, offset = {}, 0
+    while offset + 4 <= len(data):
+        length, kind = struct.unpack_from("=HH", data, offset)
+        if length < 4:
+            break
+        found.setdefault(kind & 0x3FFF, []).append(data[offset + 4 : offset + length])
+        offset += (length + 3) & ~3
+    return found
+
+
 # ---------------------------------------------------------------- NCCL's topology file
 
 
@@ -610,5 +691,6 @@ def install(agent):
     }
     readers["rail_routes"] = read_rail_routes
     readers["nccl_topology"] = read_nccl_topology
+    readers["roce_qos"] = read_roce_qos
     offer(readers, lane="devices")
     offer({"verbs": read_verbs}, lane="names")  # it looks the user up
