@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, skipped
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    each,
+    failed,
+    passed,
+    skipped,
+    unknown,
+)
 from clusterprep.facts.counters import Counters, Earlier, Sample
 from clusterprep.facts.pci import PciTree
 from clusterprep.model import Absent, Node
@@ -34,6 +44,10 @@ def errors(context: CheckContext, node: Node, tree: PciTree, counted: Counters) 
     if recent is None or recent.pcie is None or isinstance(recent.pcie, Absent):
         message = "no fatal error since boot; a run in ten minutes or later can tell about others"
         return skipped(node, message, reason="first_sample")
+    silent = sorted(set(recent.pcie) - set(counted))
+    if silent:
+        message = f"{silent[0]} counted errors before and does not now"
+        return unknown(node, message, "garbled")
     growth = _growth(counted, recent.pcie)
     uncorrected = _chosen(growth, "nonfatal ")
     if uncorrected:

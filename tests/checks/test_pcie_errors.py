@@ -47,6 +47,7 @@ def with_error(at: str, name: str, count: int) -> dict[str, dict[str, int]]:
             with_error(BRIDGE, "correctable RxErr", 10**6), {GPU: {}, NIC: {}}, "pass",
             id="first-seen-now",
         ),
+        pytest.param({GPU: {}, NIC: {}}, QUIET, "unknown warning garbled", id="one-is-silent-now"),
         pytest.param(QUIET, None, "skip first_sample", id="not-asked-then"),
         pytest.param({}, {}, "skip not_applicable", id="not-counted"),
         pytest.param(absent("hung"), QUIET, "unknown warning hung", id="not-known"),
