@@ -22,6 +22,7 @@ def rails(lab: Lab) -> Iterator[Fault]:
             yield faults.mtu(host, 9000, interface)
     for host in lab.hosts:
         yield faults.sys_tree(host, *_devices(host))
+        yield faults.sys_tree(host, _congestion_control(), {})
         for number in range(len(RAILS)):
             yield faults.written(host, f"/dev/infiniband/uverbs{number}", "", 0o666)
 
@@ -42,6 +43,15 @@ def _devices(host: Host) -> tree.Grown:
         f"/sys/class/infiniband_verbs/uverbs{n}/ibdev": f"{name}\n" for n, name in enumerate(RAILS)
     }
     return {**files, **more_files, **nets, **verbs}, {**links, **more_links}
+
+
+def _congestion_control() -> dict[str, str]:
+    """What mlx5 shows of it for each interface."""
+    files = {}
+    for interface, _, _ in RAILS.values():
+        for side in ("np", "rp"):
+            files[f"/sys/class/net/{interface}/ecn/roce_{side}/enable/3"] = "1\n"
+    return files
 
 
 def _device(host: Host, interface: str, network: str, pci: str) -> Mapping[str, Any]:
@@ -85,7 +95,13 @@ def _same_network(host: Host, lab: Lab) -> Fault:
     )
 
 
+def _without_ecn(host: Host, lab: Lab) -> Fault:
+    """One rail does not slow down when the network asks for it."""
+    return faults.file_over(host, "/sys/class/net/eth2/ecn/roce_rp/enable/3", "0\n")
+
+
 ROWS = (
+    Row("a rail without congestion control", "roce.qos", _without_ecn, "laid over", several=True),
     Row(
         "a rail that sends small packets",
         "eth.mtu",
