@@ -295,9 +295,7 @@ PLUGIN = Check(
     "1.13 on (on AWS), 1.18 from 1.8 on, else 1.11. NCCL_NET must name a network that is there, "
     "and NCCL_COLLNET_ENABLE=1 needs a plug-in with SHARP.",
     remedy=sentence("install aws-ofi-nccl with its libfabric, and put it on the loader's path"),
-    proof=Proof(
-        "nccl.plugins", lambda found: replace(found, libfabric="1.18"), fleet="p5-efa-vm"
-    ),
+    proof=Proof("nccl.plugins", lambda found: replace(found, libfabric="1.18"), fleet="p5-efa-vm"),
 )
 TOPOLOGY = Check(
     "fabric.topology",

@@ -214,14 +214,22 @@ def guids(context: CheckContext) -> Iterable[Outcome]:
     for node in context.nodes:
         known = by_node[node.name]
         shared = [guid for guid in known if len(owners[guid]) > 1 or "," in known[guid]]
-        if not known:
-            yield skipped(node, "no RDMA device with a GUID here")
-        elif shared:
+        unread = _unread(context.value(node, "ib.fabric"))
+        if shared:
             texts = [f"{guid} is {', '.join(places[guid])}" for guid in shared]
-            message = "RDMA devices share a GUID: the subnet manager takes them for one"
+            message = "RDMA devices share a GUID, which should tell them apart"
             yield failed(node, message, "; ".join(texts), "one device each")
+        elif unread:
+            yield unknown(node, f"{', '.join(unread)} cannot be read", "garbled")
+        elif not known:
+            yield skipped(node, "no RDMA device with a GUID here")
         else:
             yield passed(node, "no other device has the GUIDs of this node's", str(len(known)))
+
+
+def _unread(fabric: Fabric) -> list[str]:
+    """Return which GUIDs could not be read, as in «node_guid of mlx5_0»."""
+    return [f"{what} of {name}" for name, device in fabric.items() for what in device.unread]
 
 
 def _machine(context: CheckContext, node: Node) -> object:

@@ -17,17 +17,18 @@ _FOLDER = "/sys/class/infiniband"
 _PORT = re.compile(_FOLDER + r"/([^/]+)/ports/(\d+)/(link_layer|sm_lid|gids/0|pkeys/(\d+))")
 _NODE = re.compile(_FOLDER + r"/([^/]+)/node_guid")
 _GROUPS = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4})*")
+_HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,4}")
 _NO_GUID = "0000:0000:0000:0000"
 
 
 @dataclass(frozen=True)
 class FabricPort:
-    """One port.
+    """One port; a field is None where its file holds no such value.
 
     `sm_lid` is 0 where no subnet manager has set the port up. `subnet` has the four groups of the
-    subnet's prefix, «fe80:0000:0000:0000», and `guid` those of the port's GUID; both are None where
-    the port has no GID, and `guid` where it is no InfiniBand port: an Ethernet port has a GID for
-    each address. `pkeys` has the first entries of the partition table that are in use.
+    subnet's prefix, «fe80:0000:0000:0000», and `guid` those of the port's GUID, which an Ethernet
+    port has not: it has a GID for each address. `pkeys` has the first entries of the partition
+    table that are in use.
     """
 
     sm_lid: int | None = None
@@ -38,19 +39,23 @@ class FabricPort:
 
 @dataclass(frozen=True)
 class FabricDevice:
-    """One RDMA device; `guid` is None where it has none, as EFA."""
+    """One RDMA device; `guid` is None where it has none, as EFA.
+
+    `unread` says which GUIDs could not be read.
+    """
 
     guid: str | None
     ports: Mapping[int, FabricPort]
+    unread: tuple[str, ...] = ()
 
 
 def parse_fabric(files: Mapping[str, str]) -> dict[str, FabricDevice]:
-    """Return the devices by name. Raises ValueError for a text that is no number and no GUID."""
-    guids: dict[str, str | None] = {}
+    """Return the devices by name. A text that is no value costs that value of that device alone."""
+    guids: dict[str, str] = {}
     ports: dict[str, dict[int, dict[str, str]]] = {}
     for path, text in sorted(files.items()):
         if node := _NODE.fullmatch(path):
-            guids[require_device_name(node[1], LONGEST_DEVICE)] = _guid(text)
+            guids[require_device_name(node[1], LONGEST_DEVICE)] = text
             continue
         match = _PORT.fullmatch(path)
         if match is None:
@@ -58,54 +63,54 @@ def parse_fabric(files: Mapping[str, str]) -> dict[str, FabricDevice]:
         name = require_device_name(match[1], LONGEST_DEVICE)
         port = ports.setdefault(name, {}).setdefault(int(match[2]), {})
         port[match[3]] = text
-    unnamed = sorted(set(ports) - set(guids))
-    if unnamed:
-        raise ValueError(f"{unnamed[0]} does not say its GUID")
-    devices = {}
-    for name, guid in guids.items():
-        parsed = {number: _port(texts) for number, texts in ports.get(name, {}).items()}
-        devices[name] = FabricDevice(guid, parsed)
-    return devices
+    return {name: _device(guids.get(name), ports.get(name, {})) for name in {**guids, **ports}}
+
+
+def _device(guid_text: str | None, ports: Mapping[int, Mapping[str, str]]) -> FabricDevice:
+    unread = []
+    if guid_text is None or not _is_guid(guid_text):
+        unread.append("node_guid")
+    parsed = {}
+    for number, texts in ports.items():
+        port = parsed[number] = _port(texts)
+        if texts.get("link_layer") == "InfiniBand" and port.guid is None:
+            unread.append(f"GUID of port {number}")
+    guid = None
+    if "node_guid" not in unread and guid_text != _NO_GUID:
+        guid = guid_text
+    return FabricDevice(guid, parsed, tuple(unread))
 
 
 def _port(texts: Mapping[str, str]) -> FabricPort:
+    gid = texts.get("gids/0", "")
     subnet = guid = None
-    if "gids/0" in texts:
-        subnet, guid = _split_gid(texts["gids/0"])
-    if texts.get("link_layer") != "InfiniBand":
-        guid = None
-    elif guid is None:
-        raise ValueError("an InfiniBand port does not say its GUID")
-    sm_lid = None
-    if "sm_lid" in texts:
-        sm_lid = int(texts["sm_lid"], 16)
-    pkeys = {}
+    if len(gid) == 39 and _GROUPS.fullmatch(gid) and not gid.endswith(_NO_GUID):
+        subnet = gid[:19]
+        if texts.get("link_layer") == "InfiniBand":
+            guid = gid[20:]
+    return FabricPort(_number(texts.get("sm_lid")), subnet, guid, _table(texts))
+
+
+def _is_guid(text: str) -> bool:
+    return len(text) == 19 and bool(_GROUPS.fullmatch(text))
+
+
+def _number(text: str | None) -> int | None:
+    """Return a number of 16 bits in hexadecimal digits, «0x8021»; None for another text."""
+    if text is None or not _HEXADECIMAL.fullmatch(text):
+        return None
+    return int(text, 16)
+
+
+def _table(texts: Mapping[str, str]) -> dict[int, int] | None:
+    """Return the partition keys by row; None if there is no table, or a row is no key."""
+    rows = {}
     for key, text in texts.items():
-        if not key.startswith("pkeys/"):
-            continue
-        pkey = int(text, 16)
-        if not 0 <= pkey <= 0xFFFF:
-            raise ValueError(f"{text!r:.40} is no partition key")
-        if pkey:
-            pkeys[int(key.partition("/")[2])] = pkey
-    has_table = any(key.startswith("pkeys/") for key in texts)
-    return FabricPort(sm_lid, subnet, guid, pkeys if has_table else None)
-
-
-def _split_gid(text: str) -> tuple[str | None, str | None]:
-    """Return the subnet's prefix and the port's GUID of a GID in full length."""
-    if len(text) != 39 or not _GROUPS.fullmatch(text):
-        raise ValueError(f"{text!r:.60} is no GID")
-    subnet, guid = text[:19], text[20:]
-    if guid == _NO_GUID:
-        return None, None
-    return subnet, guid
-
-
-def _guid(text: str) -> str | None:
-    if len(text) != 19 or not _GROUPS.fullmatch(text):
-        raise ValueError(f"{text!r:.60} is no GUID")
-    return None if text == _NO_GUID else text
+        if key.startswith("pkeys/"):
+            rows[int(key.partition("/")[2])] = _number(text)
+    if not rows or None in rows.values():
+        return None
+    return {row: key for row, key in rows.items() if key}
 
 
 _PATHS = (

@@ -140,6 +140,13 @@ def test_containers_of_one_machine_share_its_devices() -> None:
     assert told(seen(fabric(1), fabric(1), **facts), "ib.guid_dup") == {"n1": "pass", "n2": "pass"}
 
 
+def test_a_guid_that_cannot_be_read_is_not_known() -> None:
+    devices = fabric(2)
+    devices["mlx5_1"] = replace(devices["mlx5_1"], guid=None, unread=("node_guid",))
+    found = told(seen(fabric(1), devices), "ib.guid_dup")
+    assert found == {"n1": "pass", "n2": "unknown warning garbled"}
+
+
 def test_devices_without_guids() -> None:
     efa = {"rdmap79s0": FabricDevice(None, {})}
     assert told(seen(efa, efa), "ib.guid_dup") == dict.fromkeys(("n1", "n2"), "skip not_applicable")

@@ -74,7 +74,8 @@ def _device(host: Host, interface: str, network: str, pci: str) -> Mapping[str, 
         "hca_type": "MT4125",
         "node_type": "1: CA",
     }
-    return {"pci": pci, **own, "ports": {1: port}}
+    guid = f"0242:acff:fe11:{second:02x}{host.index:02x}"
+    return {"pci": pci, "node_guid": guid, **own, "ports": {1: port}}
 
 
 def inventory(lab: Lab) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import os
 import struct
 
 from clusterprep.remote.agent.light import socket
-from clusterprep.remote.agent.readers import NoAnswer, names_in, offer, read_file
+from clusterprep.remote.agent.readers import NoAnswer, names_in, offer, read_file, run
 
 PCI = "/sys/bus/pci/devices/"
 RDMA = "/sys/class/infiniband/"
@@ -18,6 +18,7 @@ NVIDIA, MELLANOX = "0x10de", "0x15b3"  # PCI vendors
 INFINIBAND = "0x0207"  # how the PCI class of an InfiniBand controller begins
 DISPLAY, NETWORK = "0x03", "0x02"  # how the PCI class of a display or network controller begins
 GPUS = ("0x0300", "0x0302")  # VGA and 3D controllers
+LLDP = ("lldpcli", "-f", "json0", "show", "neighbors")
 # Where NCCL looks if no variable names a file (src/graph/topo.cc).
 TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
 MAX_FUNCTIONS = 4096  # PCI functions and RDMA devices looked at
@@ -647,6 +648,46 @@ def _nested(data):
     return found
 
 
+# ---------------------------------------------------------------- switches
+
+
+def read_rail_neighbours():
+    """Return what the switch at the other end of each RDMA port says of itself.
+
+    `lldp` is what lldpd heard, as lldpcli prints it, and None where it does not run. `ib` has the
+    answer of the InfiniBand switch, one hop away, by device and port; None where it cannot be
+    asked, which takes smpquery and root.
+    """
+    answer = {"lldp": None, "ib": {}}
+    for device in _few(RDMA, names_in(RDMA)):
+        for port in names_in(RDMA + device + "/ports"):
+            folder = RDMA + device + "/ports/" + port
+            layer = read_small(folder + "/link_layer")
+            if layer == "Ethernet" and answer["lldp"] is None:
+                answer["lldp"] = _output(LLDP) or ""
+            elif layer == "InfiniBand" and "ACTIVE" in (read_small(folder + "/state") or ""):
+                answer["ib"][device + ":" + port] = _leaf(device, port, answer["ib"])
+    answer["lldp"] = answer["lldp"] or None
+    return answer
+
+
+def _leaf(device, port, known):
+    """Return the answer of the switch at a port; None without a question if another had none."""
+    if None in known.values():
+        return None
+    query = ["smpquery", "-C", device, "-P", port, "-t", "100", "-D", "nodeinfo", "0," + port]
+    return _output(query)
+
+
+def _output(argv):
+    """Return what a tool prints, None where it is not there or fails."""
+    try:
+        result = run(argv)
+    except NoAnswer:
+        return None
+    return result["out"] if result["code"] == 0 else None
+
+
 # ---------------------------------------------------------------- NCCL's topology file
 
 
@@ -693,4 +734,5 @@ def install(agent):
     readers["nccl_topology"] = read_nccl_topology
     readers["roce_qos"] = read_roce_qos
     offer(readers, lane="devices")
+    offer({"rail_neighbours": read_rail_neighbours})  # it waits for tools and switches
     offer({"verbs": read_verbs}, lane="names")  # it looks the user up

@@ -153,6 +153,31 @@ def test_the_topology_file_that_nccl_reads(
     assert (found if found is None else (found["path"], found["text"])) == expected
 
 
+TOOL = """#!/bin/sh
+echo "$0 $*"
+"""
+
+
+def test_switches_are_asked_by_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tools are programs that print how they were called."""
+    for tool in ("lldpcli", "smpquery"):
+        (tmp_path / tool).write_text(TOOL)
+        (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert devices._output(devices.LLDP) == f"{tmp_path}/lldpcli -f json0 show neighbors\n"
+    asked = f"{tmp_path}/smpquery -C mlx5_0 -P 1 -t 100 -D nodeinfo 0,1\n"
+    assert devices._leaf("mlx5_0", "1", {}) == asked
+    assert devices._leaf("mlx5_1", "1", {"mlx5_0:1": None}) is None
+    assert devices._output(["no-such-tool"]) is None
+    assert devices._output(["false"]) is None
+
+
+def test_a_node_without_tools_tells_of_no_switch() -> None:
+    port = {"state": "4: ACTIVE", "link_layer": "InfiniBand"}
+    reason, found = ask("rail_neighbours", rdma={"mlx5_0": {"ports": {1: port}}})
+    assert (reason, found) == ("ok", {"lldp": None, "ib": {"mlx5_0:1": None}})
+
+
 def acs_of(text: str | None) -> Any:
     tree = [
         {"at": "0000:15:01.0", "vendor": "0x8086"},
