@@ -73,7 +73,7 @@ def _device(guid_text: str | None, ports: Mapping[int, Mapping[str, str]]) -> Fa
     parsed = {}
     for number, texts in ports.items():
         port = parsed[number] = _port(texts)
-        if texts.get("link_layer") == "InfiniBand" and port.guid is None:
+        if texts.get("link_layer", "InfiniBand") == "InfiniBand" and port.guid is None:
             unread.append(f"GUID of port {number}")
     guid = None
     if "node_guid" not in unread and guid_text != _NO_GUID:

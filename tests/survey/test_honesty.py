@@ -119,7 +119,7 @@ TOLERATED = {
         ]
         + [
             (check, "/sys/class/infiniband")
-            for check in ("ib.sm", "ib.pkey", "pcie.relaxed", "roce.qos", "net.rail")
+            for check in ("ib.sm", "ib.pkey", "ib.guid_dup", "pcie.relaxed", "roce.qos", "net.rail")
         ]
         + [
             (check, "/sys/class/infiniband")
