@@ -18,6 +18,7 @@ from tests.support.fleet import absent, fleet
 from tests.support.rails import DOWN, INIT, UP, card, flat, hca, hcas, nic_at, node, tree
 
 ETHERNET = replace(UP, link_layer="Ethernet", rate=25.0, lid=None)
+XDR = replace(UP, link_layer="Ethernet", rate=800.0, lid=None)
 OTHER = {"board": "MT_0000001046"}  # another make of card
 
 
@@ -167,6 +168,18 @@ TO_SWITCHES = tuple(card(f"0000:a0:00.{number}", manages_nvswitches=True) for nu
             ["mlx5_0", "mlx5_1"],
             dict.fromkeys(("mlx5_8", "mlx5_9"), TO_NVSWITCHES),
             id="functions-that-lead-to-nvswitches",
+        ),
+        # AWS B300: ConnectX-8 with names by their place, and ibp198s0f0 to f3 to the NVSwitches.
+        pytest.param(
+            (
+                hca("rocep26s0", nic_at(0), XDR, model="MT4131"),
+                hca("rocep60s0", nic_at(1), XDR, model="MT4131"),
+                *(hca(f"ibp198s0f{n}", f"0000:a0:00.{n}", INIT) for n in range(2)),
+            ),
+            tree(2, *TO_SWITCHES),
+            ["rocep26s0", "rocep60s0"],
+            {"ibp198s0f0": TO_NVSWITCHES, "ibp198s0f1": TO_NVSWITCHES},
+            id="b300",
         ),
         pytest.param(hcas(1), tree(0, card(nic_at(0))), ["mlx5_0"], {}, id="no-gpu"),
         pytest.param(
