@@ -27,7 +27,7 @@ PAST = ("counters.earlier", "host.boot_id", "host.uptime", "ib.counters")
 # sixteen lanes of 32 GT/s that is one in two seconds, if it carries data all the time.
 RATE = 1.0
 # What a device does not know is answered so while the system looks for devices.
-HARMLESS = "nonfatal UnsupReq"
+HARMLESS = ("nonfatal UnsupReq", "nonfatal Unsupported Request")
 WANTED = "no fatal error since boot, no growth of others"
 
 
@@ -83,7 +83,7 @@ def _chosen(counts: Counters, kind: str) -> dict[str, dict[str, int]]:
     for address, errors_of_one in counts.items():
         own = {}
         for name, count in errors_of_one.items():
-            if name.startswith(kind) and name != HARMLESS and count:
+            if name.startswith(kind) and name not in HARMLESS and count:
                 own[name] = count
         if own:
             chosen[address] = own

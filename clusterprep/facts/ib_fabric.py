@@ -12,7 +12,7 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Entries of a port's table of partition keys that are read: subnet managers fill it from its start,
 # and each entry is a question to the card.
-ENTRIES = 8
+ENTRIES = 4
 _FOLDER = "/sys/class/infiniband"
 _PORT = re.compile(_FOLDER + r"/([^/]+)/ports/(\d+)/(link_layer|sm_lid|gids/0|pkeys/(\d+))")
 _NODE = re.compile(_FOLDER + r"/([^/]+)/node_guid")

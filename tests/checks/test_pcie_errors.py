@@ -39,6 +39,9 @@ def with_error(at: str, name: str, count: int) -> dict[str, dict[str, int]]:
             id="nonfatal-before-the-earlier-run",
         ),
         pytest.param(with_error(GPU, "nonfatal UnsupReq", 9), QUIET, "pass", id="probing"),
+        pytest.param(
+            with_error(GPU, "nonfatal Unsupported Request", 9), QUIET, "pass", id="older-kernel"
+        ),
         pytest.param(with_error(BRIDGE, "correctable BadTLP", 3600), QUIET, "pass", id="slow"),
         pytest.param(
             with_error(BRIDGE, "correctable BadTLP", 3601), QUIET, "fail warning", id="more"

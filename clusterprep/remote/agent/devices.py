@@ -18,6 +18,7 @@ NVIDIA, MELLANOX = "0x10de", "0x15b3"  # PCI vendors
 INFINIBAND = "0x0207"  # how the PCI class of an InfiniBand controller begins
 DISPLAY, NETWORK = "0x03", "0x02"  # how the PCI class of a display or network controller begins
 GPUS = ("0x0300", "0x0302")  # VGA and 3D controllers
+NVSWITCH_DRIVER = "/sys/bus/pci/drivers/nvidia-nvswitch"
 LLDP = ("lldpcli", "-f", "json0", "show", "neighbors")
 # Where NCCL looks if no variable names a file (src/graph/topo.cc).
 TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
@@ -103,8 +104,13 @@ def _mark_nvswitch_managers(rows):
 
     On HGX B200 and B300 the NVSwitches are reached through such functions, whose vital product data
     says SW_MNG (NVIDIA, Fabric Manager User Guide: «limited physical functions»). None where that
-    data cannot be read: root alone may. It is read word by word from the card, so only there.
+    data cannot be read: root alone may. It is read word by word from the card, which may take
+    milliseconds, so only beside GPUs and where no NVSwitch is on the bus itself.
     """
+    has_gpu = any(row["class"].startswith(DISPLAY) for row in rows)
+    has_switch = any(":" in name for name in names_in(NVSWITCH_DRIVER))
+    if has_switch or not has_gpu:
+        return
     cards = {}
     for row in rows:
         if row["vendor"] == MELLANOX and row["class"][:6] == INFINIBAND and not row["physfn"]:

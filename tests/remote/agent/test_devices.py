@@ -65,6 +65,7 @@ def test_functions_of_one_infiniband_card_say_whether_they_lead_to_nvswitches() 
     """The field is as in NVIDIA's Fabric Manager User Guide; what is around it is composed."""
     card = {"class": "0x020700", "vendor": "0x15b3"}
     tree = [
+        {"at": "0000:18:00.0", **GPU},
         {"at": "0000:19:00.0", **card, "vpd": "MLX:MODL=CX75310AAS:SMDL=SW_MNG"},
         {"at": "0000:a0:00.0", **card, "vpd": "MLX:MN=MLNX:MODL=SHELL:SMDL=SW_MNG"},
         {"at": "0000:a0:00.1", **card, "vpd": "MLX:MN=MLNX:MODL=SHELL"},
@@ -73,11 +74,16 @@ def test_functions_of_one_infiniband_card_say_whether_they_lead_to_nvswitches() 
     _, found = ask("pci_tree", pci=tree)
     said = {row["at"]: row.get("sw_mng", "not asked") for row in found["devices"]}
     assert said == {
+        "0000:18:00.0": "not asked",
         "0000:19:00.0": "not asked",
         "0000:a0:00.0": True,
         "0000:a0:00.1": False,
         "0000:a0:00.2": None,
     }
+    on_bus = {"/sys/bus/pci/drivers/nvidia-nvswitch/0000:07:00.0": ""}
+    for others, files in ((tree, on_bus), (tree[1:], {})):
+        _, found = ask("pci_tree", pci=others, files=files)
+        assert not any("sw_mng" in row for row in found["devices"])
 
 
 def test_a_bridge_that_left_the_bus_does_not_show_its_access_control(tmp_path: Path) -> None:
