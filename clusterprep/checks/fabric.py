@@ -22,7 +22,7 @@ from clusterprep.facts.environment import Paths, Setting, in_effect
 from clusterprep.facts.pci import PciTree
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.facts.topology_file import TopologyFile
-from clusterprep.facts.torch import Plugin, Plugins
+from clusterprep.facts.torch import Libraries, Plugin, Plugins
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import pluralize
 from clusterprep.model.versions import leading_numbers
@@ -111,6 +111,10 @@ def plugin(context: CheckContext, node: Node, tree: PciTree, plugins: Plugins) -
     wanted_net = _wanted_network(node, settings)
     if fabric is None and wanted_net is None and not _wants_sharp(settings):
         return skipped(node, NO_FABRIC)
+    libraries = context.value(node, "nccl.libraries")
+    if isinstance(libraries, Libraries) and libraries.loaded is None and libraries.system is None:
+        message = "the job's interpreter finds no NCCL here: what a container brings is not known"
+        return skipped(node, message)
     if any(one.size is None for one in plugins.files):
         return unknown(node, "a plug-in of NCCL could not be read", "denied")
     if fabric is not None:
@@ -283,7 +287,7 @@ DEVICES = Check(
 PLUGIN = Check(
     "fabric.plugin",
     facts=("pci.tree", "nccl.plugins"),
-    uses=("env.paths",),
+    uses=("env.paths", "nccl.libraries"),
     judge=each(plugin, "pci.tree", "nccl.plugins"),
     severity="warning",
     title="NCCL's plug-in for the fabric",

@@ -13,7 +13,7 @@ from clusterprep.facts.topology_file import TopologyFile
 from clusterprep.facts.torch import Plugin, Plugins
 from clusterprep.model import EnvSetting
 from clusterprep.model.versions import leading_numbers
-from tests.support.fleet import absent, findings, fleet, told
+from tests.support.fleet import absent, findings, fleet, libraries, told
 from tests.support.rails import hca
 
 NO_LINK = PciLink(None, None, None, None)
@@ -150,6 +150,14 @@ def test_slingshot_has_no_libfabric_of_aws() -> None:
 )
 def test_efa_without_its_plugin(plugins: Any, expected: str) -> None:
     assert judged(plugins) == expected
+
+
+def test_a_host_without_nccl_runs_its_jobs_in_containers() -> None:
+    facts = {"pci.tree": tree(), "nccl.plugins": NONE, "env.paths": {}}
+    none = libraries(system=None, loaded=None, wheel=None, wheel_version=None)
+    for known, expected in ((none, "skip not_applicable"), (libraries(), "fail warning")):
+        seen = fleet(n1={**facts, "nccl.libraries": known})
+        assert told(seen, "fabric.plugin") == {"n1": expected}
 
 
 def test_a_node_without_gpus_needs_no_plugin() -> None:
