@@ -17,10 +17,16 @@ from clusterprep.checks import (
     uniform,
     unknown,
 )
-from clusterprep.model import Node, Severity
+from clusterprep.checks.ib import training_not_known
+from clusterprep.facts.rdma import RdmaDevice
+from clusterprep.model import Absent, Node, Severity
+from clusterprep.nccl.gids import roce_rails
 from clusterprep.nccl.interfaces import IPV6, Choice, Pick, choose, has_rdma, may_have_rdma
+from clusterprep.nccl.rails import TrainingSet, is_rdma_switched_off, training_sets
 from clusterprep.remedies import Remedy, sentence, shell_line
 
+# The headers that RoCE puts around 4096 bytes take up to 96 more (iboe_get_mtu of rdma/ib_addr.h).
+ROCE_FLOOR = 4200
 DECLARE = sentence("set `interfaces: {{nccl: NAME}}` for these nodes in the inventory")
 
 
@@ -89,6 +95,38 @@ def mtu(context: CheckContext) -> Iterable[Outcome]:
         for outcome in uniform(mtus, what, fleet_size, about=undeclared):
             remedy = _remedy_of_mtu(outcome, choice)
             yield replace(outcome, remedy=remedy, severity=severity)
+    yield from _roce_floor(context)
+
+
+def _roce_floor(context: CheckContext) -> Iterable[Outcome]:
+    """Yield an outcome for RoCE ports of the training whose interface is too small for 4096."""
+    sets = training_sets(context.fleet)
+    for node in context.nodes:
+        training = sets[node.name]
+        devices: tuple[RdmaDevice, ...] = context.value(node, "rdma.devices")
+        if isinstance(training, Absent):
+            if any(port.link_layer == "Ethernet" for device in devices for port in device.ports):
+                yield training_not_known(node, training)
+            continue
+        names = _roce_interfaces(training)
+        interfaces = context.value(node, "net.interfaces")
+        small = [i for i in interfaces if i.name in names and i.mtu < ROCE_FLOOR]
+        if small and not is_rdma_switched_off(node):
+            seen = ", ".join(f"{interface.name} {interface.mtu}" for interface in small)
+            message = "RoCE cannot send packets of 4096 bytes: the interface's MTU is too small"
+            cure = _set_mtu(small[0].name, "9000")
+            wanted = f"{ROCE_FLOOR} or more"
+            yield failed(node, message, seen, wanted, cure, severity="warning")
+
+
+def _roce_interfaces(training: TrainingSet) -> set[str]:
+    """Return the interfaces of the active Ethernet ports of the training set."""
+    names: set[str] = set()
+    for rail in roce_rails(training):
+        if rail.port.active:
+            names.update(gid.interface for gid in rail.port.gids if gid.interface)
+            names.update(rail.device.interfaces)
+    return names
 
 
 def _severity_of_mtu(context: CheckContext) -> Severity:
@@ -151,6 +189,7 @@ IFACE = Check(
 MTU = Check(
     "eth.mtu",
     facts=("net.interfaces", "rdma.devices"),
+    uses=("pci.tree",),
     judge=mtu,
     severity="warning",
     grade="a warning, an error with RDMA",
@@ -158,7 +197,9 @@ MTU = Check(
     why="Unequal MTUs stall big messages between these nodes, with RoCE for good: small tests "
     "pass and training hangs.",
     how="/sys/class/net/*/mtu of the chosen interface, equal on all nodes or as `require: mtu` "
-    "says. An error where an RDMA device is present or declared, else a warning, for TCP adapts.",
+    "says. An error where an RDMA device is present or declared, else a warning, for TCP adapts. "
+    f"Interfaces of RoCE ports that carry the training have at least {ROCE_FLOOR}, a warning: with "
+    "less RoCE cannot send its largest packets of 4096 bytes.",
     remedy=shell_line("ip link set dev NAME mtu N   # and in the network configuration"),
     grave=lambda fleet, node: any(may_have_rdma(fleet, other) for other in fleet.reached),
     wants=parse_mtu,

@@ -58,6 +58,10 @@ def _measure(node: Node, tree: PciTree, training: TrainingSet | Absent) -> Dista
     cards = _cards(tree, training.rails)
     if not tree.gpus or not cards:
         return skipped(node, "there are not both GPUs and RDMA cards of the training")
+    odd = [device for device in (*tree.gpus, *cards) if device.unread]
+    if odd:
+        seen = f"{odd[0].at} {', '.join(odd[0].unread)}"
+        return unknown(node, "where a device sits cannot be read", "garbled", seen)
     if not _shows_distances(tree, cards):
         message = (
             "the tree of devices does not show how far they are apart, as in a virtual machine"

@@ -246,7 +246,7 @@ def rate(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
             make = rail.device.board or rail.device.model
             label = f"{rail.port.rate:g} Gbit/s"
             groups.setdefault((kind, make), []).append((node.name, rail, label))
-    yield from _compare_ports(groups.values(), "rate", lambda rail, usual: _port_remedy(rail))
+    yield from compare_ports(groups.values(), "rate", lambda rail, usual: _port_remedy(rail))
 
 
 def _first_without_rate(training: TrainingSet) -> RdmaRail | None:
@@ -288,7 +288,7 @@ def link_layer(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
         group = groups.setdefault(kind_of(context.fleet, node), [])
         for rail in training.active:
             group.append((node.name, rail, rail.port.link_layer))
-    yield from _compare_ports(groups.values(), "link layer", _link_layer_remedy)
+    yield from compare_ports(groups.values(), "link layer", _link_layer_remedy)
 
 
 def _link_layer_remedy(rail: RdmaRail, usual: str) -> Remedy:
@@ -302,7 +302,7 @@ def _link_layer_remedy(rail: RdmaRail, usual: str) -> Remedy:
     )
 
 
-def _compare_ports(
+def compare_ports(
     groups: Iterable[LabelledPorts], what: str, remedy: Callable[[RdmaRail, str], Remedy]
 ) -> Iterable[Outcome]:
     """Compare each port with the majority of its group.

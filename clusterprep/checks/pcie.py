@@ -58,9 +58,28 @@ def _judged_devices(tree: PciTree) -> list[PciDevice]:
         if device.physical is not None or device.driver == "vfio-pci":
             continue
         speed = device.link.max_speed or 0.0
-        if device.gpu or speed >= FAST:
+        if device.gpu or speed >= FAST or device.link.cannot_tell("speed"):
             devices.append(device)
     return devices
+
+
+def _unread_links(node: Node, tree: PciTree, what: str) -> Outcome | None:
+    """Return unknown if the files about `what`, width or speed, of a judged link hold no value."""
+    texts = []
+    addresses = []
+    for device in _judged_devices(tree):
+        above = tree.link_above(device)
+        if device.link.cannot_tell(what):
+            addresses.append(device.at)
+            texts.append(f"{_device_name(device)} {', '.join(device.link.unread)}")
+        elif above is not None and above.cannot_tell(what):
+            addresses.append(device.above[-1])
+            texts.append(f"the port above {_device_name(device)} {', '.join(above.unread)}")
+    if not texts:
+        return None
+    cure = shell_line("lspci -s {at} -vv   # «rev ff»: it left the bus", at=addresses[0])
+    message = f"the {what} of a link cannot be read"
+    return unknown(node, message, "garbled", "; ".join(texts), remedy=cure)
 
 
 def _least(own: float | None, above: float | None) -> float | None:
@@ -104,9 +123,10 @@ def width(context: CheckContext, node: Node, tree: PciTree) -> Outcome:
     if not devices:
         return skipped(node, "no GPU or fast network card here")
     links = _measure_widths(tree)
-    if not links and tree.virtual:
+    unread = _unread_links(node, tree, "width")
+    if not links and unread is None and tree.virtual:
         return skipped(node, "a virtual machine: its slots are not shown")
-    if not links:
+    if not links and unread is None:
         return unknown(node, "no link says its width", NO_WIDTHS)
     narrow = [link for link in links if link.degraded]
     if narrow:
@@ -125,6 +145,8 @@ def width(context: CheckContext, node: Node, tree: PciTree) -> Outcome:
             "full width",
             cure,
         )
+    if unread is not None:
+        return unread
     silent = [device for device in devices if _hides_width(device.link)]
     if silent:
         verb = "says" if len(silent) == 1 else "say"
@@ -154,8 +176,9 @@ def gen(context: CheckContext, node: Node, tree: PciTree) -> Outcome:
     """
     wanted = "full speed"
     links = _measure_speeds(tree)
+    unread = _unread_links(node, tree, "speed")
     if not links:
-        return skipped(node, "no link here says its speed and that of its slot")
+        return unread or skipped(node, "no link here says its speed and that of its slot")
     slow_gpus: list[MeasuredLink] = []
     slow_cards: list[MeasuredLink] = []
     for link in links:
@@ -174,6 +197,8 @@ def gen(context: CheckContext, node: Node, tree: PciTree) -> Outcome:
             wanted,
             cure,
         )
+    if unread is not None:
+        return unread
     if slow_gpus:
         seen = _describe_speeds(slow_gpus)
         return skipped(
@@ -207,7 +232,8 @@ def parent(context: CheckContext) -> Iterable[Outcome]:
     for node in context.nodes:
         tree: PciTree = context.value(node, "pci.tree")
         uplinks = _uplinks(tree)
-        if not uplinks:
+        unread = _unread_bridges(node, tree)
+        if not uplinks and unread is None:
             yield skipped(node, "no PCIe switch above a GPU or network card says its link")
             continue
         kind = kind_of(context.fleet, node)
@@ -222,6 +248,8 @@ def parent(context: CheckContext) -> Iterable[Outcome]:
                 faults.append(f"{at} {fault}")
         if faulty:
             yield _degraded_bridges(node, tree, faulty[0], "; ".join(faults))
+        elif unread is not None:
+            yield unread
         else:
             seen = f"{pluralize(len(uplinks), 'link')} between bridges"
             yield passed(node, "no bridge is degraded", seen)
@@ -241,6 +269,17 @@ def _degraded_bridges(node: Node, tree: PciTree, first: str, seen: str) -> Outco
         "full width and speed",
         cure,
     )
+
+
+def _unread_bridges(node: Node, tree: PciTree) -> Outcome | None:
+    """Return unknown if a file about the link of a bridge holds no value."""
+    texts = []
+    for at, link in tree.bridges.items():
+        if link.unread:
+            texts.append(f"{at} {', '.join(link.unread)}")
+    if not texts:
+        return None
+    return unknown(node, "the link of a bridge cannot be read", "garbled", "; ".join(texts))
 
 
 def _uplinks(tree: PciTree) -> Uplinks:
@@ -300,21 +339,28 @@ def _usual_widths(context: CheckContext) -> dict[tuple[object, str], int]:
 
 
 def acs(
-    context: CheckContext, node: Node, tree: PciTree, control_words: Mapping[str, int]
+    context: CheckContext, node: Node, tree: PciTree, control_words: Mapping[str, int | None]
 ) -> Outcome:
     """Judge whether the switches above GPUs and cards redirect peer traffic to the processor."""
     if _has_smmu(tree):
         return skipped(node, "on Arm the GPUs' traffic goes through the SMMU by design")
     wanted = "redirect off"
     redirecting: list[str] = []
+    unread: list[str] = []
     commands: list[Remedy] = []
     for at, control in control_words.items():
+        if control is None:
+            unread.append(at)
+            continue
         flags = _redirect_flags(control)
         if flags:
             redirecting.append(f"{at} {flags}")
             commands.append(
                 shell_line("setpci -s {at} ECAP_ACS+0x6.w=0000   # at every boot", at=at)
             )
+    if not redirecting and unread:
+        message = f"the access control of {', '.join(unread)} cannot be read"
+        return unknown(node, message, "denied")
     if not redirecting:
         message = "no PCIe switch redirects peer traffic"
         return passed(node, message, f"{pluralize(len(control_words), 'port')} with ACS", wanted)

@@ -34,10 +34,14 @@ _PATHS = (
 
 @dataclass(frozen=True)
 class Sample:
-    """The counters of an earlier run in the same boot, `seconds` before now."""
+    """The counters of an earlier run in the same boot, `seconds` before now.
+
+    `pcie` has the errors of PCI functions (the fact pci.errors), None where that run did not ask.
+    """
 
     seconds: float
     ib: Counters
+    pcie: Counters | None = None
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
 
 from clusterprep.facts import Fact, Needs, file
 from clusterprep.model import Absent, Read
@@ -13,17 +14,28 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
+Number = TypeVar("Number", int, float)
+FUNCTIONS_TO_NVSWITCHES = 4  # siderolabs/extensions#893: mlx5_8 to mlx5_11 of an HGX B200
+MOST_NUMA_NODES = 1024  # CONFIG_NODES_SHIFT of the kernel is 10 at most
 PASSTHROUGH = {"iommu=pt", "iommu=off", "iommu.passthrough=1", "intel_iommu=off", "amd_iommu=off"}
 
 
 @dataclass(frozen=True)
 class PciLink:
-    """Lanes and GT/s of a link, now and at most; None where the kernel does not say."""
+    """Lanes and GT/s of a link, now and at most; None where the kernel does not say.
+
+    `unread` has the files whose text is no value of this kind, as in «current_link_width 63».
+    """
 
     width: int | None
     max_width: int | None
     speed: float | None
     max_speed: float | None
+    unread: tuple[str, ...] = ()
+
+    def cannot_tell(self, what: str) -> bool:
+        """Return whether a file about `what`, "width" or "speed", holds no value."""
+        return any(f"link_{what} " in text for text in self.unread)
 
 
 @dataclass(frozen=True)
@@ -32,7 +44,9 @@ class PciDevice:
 
     `iommu` is the type of its IOMMU domain, None where no IOMMU translates for the device and ""
     where the kernel does not report the type. `physical` is set for a virtual function: the
-    function that it is a share of.
+    function that it is a share of. `device` is the vendor's number of the chip, «0x1021». `unread`
+    has the files beside those of the link whose text is no value, as in «numa_node zero».
+    `manages_nvswitches`: NVIDIA's fabric manager reaches the NVSwitches by it, and no job does.
     """
 
     at: str
@@ -44,6 +58,9 @@ class PciDevice:
     physical: str | None = None
     driver: str | None = None
     iommu: str | None = None
+    device: str | None = None
+    unread: tuple[str, ...] = ()
+    manages_nvswitches: bool = False
 
     @property
     def card(self) -> str:
@@ -93,7 +110,8 @@ class PciTree:
 def parse_tree(answer: dict[str, Any] | None) -> PciTree:
     """Return the tree.
 
-    Without /sys/bus/pci there is no bus, as in a sandbox: that is an empty tree.
+    Without /sys/bus/pci there is no bus, as in a sandbox: that is an empty tree. A file of a device
+    that holds no value of its kind costs that value alone: what is said of the others stays true.
     """
     if answer is None:
         return PciTree((), {})
@@ -103,23 +121,53 @@ def parse_tree(answer: dict[str, Any] | None) -> PciTree:
     bridges = {}
     for address, row in answer["bridges"].items():
         bridges[_address(address)] = _link(row)
-    devices = tuple(_device(row, bridges) for row in answer["devices"])
+    managers = _nvswitch_managers(answer["devices"])
+    devices = tuple(_device(row, bridges, managers) for row in answer["devices"])
     iommus = tuple(map(str, answer["iommu"]))
     return PciTree(devices, bridges, virtual, iommus)
 
 
-def _device(row: Mapping[str, Any], bridges: Mapping[str, PciLink]) -> PciDevice:
+def _nvswitch_managers(rows: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the addresses of the functions that lead to NVSwitches, as on HGX B200 and B300.
+
+    Root can read what a function is for (`sw_mng`). Where it could not be read, four InfiniBand
+    functions of one ConnectX-7 tell: HGX boards have such a card, and none is sold with more than
+    two InfiniBand ports.
+    """
+    managers = set()
+    silent = Counter[str]()
+    for row in rows:
+        if row.get("sw_mng") is True:
+            managers.add(row["at"])
+        elif "sw_mng" in row and row["sw_mng"] is None:
+            silent[_card(row)] += 1
+    for row in rows:
+        if silent[_card(row)] >= FUNCTIONS_TO_NVSWITCHES:
+            managers.add(row["at"])
+    return frozenset(managers)
+
+
+def _card(row: Mapping[str, Any]) -> str:
+    address: str = row["at"]
+    return address.rpartition(".")[0]
+
+
+def _device(
+    row: Mapping[str, Any], bridges: Mapping[str, PciLink], managers: Collection[str]
+) -> PciDevice:
     """Return the device of a row, which has texts of /sys/bus/pci."""
     above = tuple(map(_address, row["above"]))
     for bridge in above:
         if bridge not in bridges:
             raise ValueError(f"nothing is said of the bridge {bridge}")
-    numa = None if row["numa_node"] is None else int(row["numa_node"])
-    if numa is not None and numa < 0:  # the kernel writes -1 where the firmware names no node
-        numa = None
+    unread: list[str] = []
+    numa = _read(_numa, row, "numa_node", unread)
+    kind = row["class"]
+    if not re.fullmatch(r"0x[0-9a-f]{6}", kind):
+        unread.append(_shown("class", kind))
     return PciDevice(
         at=_address(row["at"]),
-        gpu=_class(row["class"]).startswith("0x03"),
+        gpu=kind.startswith("0x03"),
         vendor=row["vendor"],
         link=_link(row),
         above=above,
@@ -127,6 +175,9 @@ def _device(row: Mapping[str, Any], bridges: Mapping[str, PciLink]) -> PciDevice
         physical=row["physfn"],
         driver=row["driver"],
         iommu=row["iommu"],
+        device=row.get("device"),
+        unread=tuple(unread),
+        manages_nvswitches=row["at"] in managers,
     )
 
 
@@ -136,28 +187,41 @@ def _address(text: str) -> str:
     return text
 
 
-def _class(text: str) -> str:
-    if not re.fullmatch(r"0x[0-9a-f]{6}", text):
-        raise ValueError(f"{text!r} is no PCI class")
-    return text
-
-
 def _link(row: Mapping[str, Any]) -> PciLink:
+    unread: list[str] = []
     return PciLink(
-        width=_width(row["current_link_width"]),
-        max_width=_width(row["max_link_width"]),
-        speed=_speed(row["current_link_speed"]),
-        max_speed=_speed(row["max_link_speed"]),
+        width=_read(_width, row, "current_link_width", unread),
+        max_width=_read(_width, row, "max_link_width", unread),
+        speed=_read(_speed, row, "current_link_speed", unread),
+        max_speed=_read(_speed, row, "max_link_speed", unread),
+        unread=tuple(unread),
     )
 
 
-def _width(text: str | None) -> int | None:
-    """Return lanes.
-
-    0 and 255 stand for a link that the device does not describe, as inside a processor or a guest.
-    """
+def _read(
+    parse: Callable[[str], Number | None], row: Mapping[str, Any], key: str, unread: list[str]
+) -> Number | None:
+    """Return the value of one file; None, with a line in `unread`, for a text that is none."""
+    text = row[key]
     if text is None:
         return None
+    try:
+        return parse(text)
+    except ValueError:
+        unread.append(_shown(key, text))
+        return None
+
+
+def _shown(key: str, text: str) -> str:
+    return f"{key} {text:.20}" if text else f"{key} empty"
+
+
+def _width(text: str) -> int | None:
+    """Return lanes. Raises ValueError for a number of lanes that no link has.
+
+    0 and 255 stand for a link that the device does not describe, as inside a processor or a guest.
+    A device that left the bus reads all ones, which makes 63 of the six bits of this field.
+    """
     lanes = int(text)
     if lanes in (0, 255):
         return None
@@ -166,21 +230,31 @@ def _width(text: str | None) -> int | None:
     return lanes
 
 
-def _speed(text: str | None) -> float | None:
+def _speed(text: str) -> float | None:
     """Return GT/s of «32.0 GT/s PCIe» or «8 GT/s», None for «Unknown»."""
-    if text is None or text.startswith("Unknown"):
+    if text.startswith("Unknown"):
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) GT/s(?: PCIe)?", text)
+    match = re.fullmatch(r"(\d{1,3}(?:\.\d)?) GT/s(?: PCIe)?", text)
     if match is None:
         raise ValueError(f"{text!r} is no link speed")
     return float(match[1])
 
 
-def parse_acs(answer: dict[str, Any] | None) -> dict[str, int] | Absent:
+def _numa(text: str) -> int | None:
+    """Return the number of the NUMA node; None for -1, where the firmware names none."""
+    number = int(text)
+    if number == -1:
+        return None
+    if not 0 <= number < MOST_NUMA_NODES:
+        raise ValueError(f"NUMA node {number}")
+    return number
+
+
+def parse_acs(answer: dict[str, Any] | None) -> dict[str, int | None] | Absent:
     """Return the ACS control words of the switch ports above GPUs and network cards, by address.
 
-    Root ports are no switch ports. Only a user that may read the whole configuration space sees the
-    words.
+    None for a port that did not show it while others did. Root ports are no switch ports. Only a
+    user that may read the whole configuration space sees the words.
     """
     if answer is None:
         return Absent("not_applicable", "no PCI bus is visible here")
@@ -191,17 +265,74 @@ def parse_acs(answer: dict[str, Any] | None) -> dict[str, int] | Absent:
         ports.update(device["above"][1:])  # the first is the root port
     if not ports:
         return Absent("not_applicable", "no PCIe switch above a GPU or network card")
-    control_words = {}
-    for port in sorted(ports):
-        control_word = answer["bridges"][port]["acs"]
-        if control_word == "denied":
-            return Absent("denied", "ACS is shown to root alone: set `ssh: {become: true}`")
-        if control_word is None:  # the port has no ACS
+    said = {port: answer["bridges"][port]["acs"] for port in sorted(ports)}
+    if all(word == "denied" for word in said.values()):
+        return Absent("denied", "ACS is shown to root alone: set `ssh: {become: true}`")
+    control_words: dict[str, int | None] = {}
+    for port, word in said.items():
+        if word is None:  # the port has no ACS
             continue
-        if not isinstance(control_word, int):
-            raise ValueError("an ACS control word that is no number")  # noqa: TRY004 - garbled
-        control_words[port] = control_word
+        if word != "denied" and not isinstance(word, int):
+            raise ValueError("an ACS control word that is no number")
+        control_words[port] = None if word == "denied" else word
     return control_words
+
+
+@dataclass(frozen=True)
+class DeviceControl:
+    """What the system set in a PCI Express function.
+
+    `max_read` and `max_payload` are bytes: of one read request, and of one packet.
+    """
+
+    relaxed_ordering: bool
+    max_read: int
+    max_payload: int
+
+
+def parse_device_control(
+    answer: dict[str, Any] | None,
+) -> dict[str, DeviceControl | None] | Absent:
+    """Return the settings of network cards by address, None for one that did not show its own.
+
+    Virtual functions are left out: they go by what their card has.
+    """
+    if answer is None:
+        return Absent("not_applicable", "no PCI bus is visible here")
+    if answer["virtual"]:
+        return Absent("not_applicable", "a virtual machine: the host decides about its cards")
+    said = {}
+    for row in answer["devices"]:
+        if row.get("devctl") is not None and row["physfn"] is None:
+            said[row["at"]] = row["devctl"]
+    if said and all(word == "denied" for word in said.values()):
+        return Absent("denied", "these settings are shown to root alone: set `ssh: {become: true}`")
+    return {at: None if word == "denied" else _control(word) for at, word in said.items()}
+
+
+def _control(word: int) -> DeviceControl:
+    """Return the fields of the register (PCI Express 6.0, 7.5.3.4)."""
+    read, payload = word >> 12 & 7, word >> 5 & 7
+    if not 0 <= word <= 0xFFFF or read > 5 or payload > 5:
+        raise ValueError(f"{word:#x} is no Device Control")
+    return DeviceControl(bool(word & 0x10), 128 << read, 128 << payload)
+
+
+def parse_errors(answer: dict[str, Any] | None) -> dict[str, dict[str, int]]:
+    """Return the errors since boot by address and kind, as in «fatal MalfTLP»: 1.
+
+    Functions without errors have no kinds, those whose errors the kernel does not count are left
+    out (Documentation/ABI/testing/sysfs-bus-pci-devices-aer).
+    """
+    errors: dict[str, dict[str, int]] = {}
+    for address, texts in (answer or {}).items():
+        counts = errors.setdefault(_address(address), {})
+        for kind, text in texts.items():
+            for line in text.splitlines():
+                name, count = line.rsplit(" ", 1)
+                if not name.startswith("TOTAL_ERR"):
+                    counts[f"{kind} {name.strip()}"] = int(count)
+    return errors
 
 
 def parse_passthrough(text: str | None) -> bool:
@@ -224,4 +355,8 @@ NEEDS = Needs(
 
 TREE = Fact("pci.tree", lambda node, inventory: (_TREE,), parse_tree)
 ACS = Fact("pci.acs", lambda node, inventory: (_TREE,), parse_acs, needs=NEEDS)
+CONTROL = Fact(
+    "pci.device_control", lambda node, inventory: (_TREE,), parse_device_control, needs=NEEDS
+)
+ERRORS = Fact("pci.errors", lambda node, inventory: (Read("pci_errors"),), parse_errors, moves=True)
 IOMMU = Fact("pci.passthrough", file("/proc/cmdline"), parse_passthrough)

@@ -98,12 +98,31 @@ def nccl(path):
     except (OSError, AttributeError):
         return None
 def plugin(path, limit):
-    size, digest = os.path.getsize(path), None
+    size, digest, networks, version = os.path.getsize(path), None, [], None
     if size <= limit:
         import hashlib
         with open(path, "rb") as source:
-            digest = hashlib.sha256(source.read(limit)).hexdigest()
-    return {"path": path, "size": size, "sha256": digest}
+            data = source.read(limit)
+        digest = hashlib.sha256(data).hexdigest()
+        networks = [name for name in NETWORKS if b"\0" + name.encode() + b"\0" in data]
+        version = ofi_version(data)
+    found = {"path": path, "size": size, "sha256": digest}
+    found.update(networks=networks, ofi=version)
+    return found
+def ofi_version(data):
+    # of the line that aws-ofi-nccl prints first
+    mark = b"Initializing aws-ofi-nccl "
+    at = data.find(mark)
+    if at >= 0:
+        start = at + len(mark)
+        return data[start:start + 40].split(b"\0")[0].decode("ascii", "replace")
+def libfabric(path):
+    import ctypes
+    try:
+        number = ctypes.CDLL(path).fi_version()
+    except (OSError, AttributeError):
+        return None
+    return "%d.%d" % (number >> 16 & 0xffff, number & 0xffff)
 def listed(folder):
     try:
         return sorted(os.listdir(folder))
@@ -175,6 +194,7 @@ for key, name in (("nccl", "nccl_path"), ("wheel", "wheel_path"), ("system", "sy
 libcuda = system("libcuda.so.1")
 found["libcuda"] = os.path.realpath(libcuda) if libcuda else None
 KINDS, paths = ("libnccl-net", "libnccl-tuner"), []
+NETWORKS = ("AWS Libfabric", "Libfabric", "gIB", "GPUDirectTCPX_v7", "FasTrak", "SHARP")
 for name in (found["net_plugin"] or "").split(","):
     for full in (name, "libnccl-net-%s.so" % name):
         if name:
@@ -194,6 +214,10 @@ for path in paths:
         remaining -= os.path.getsize(path) if found["plugins"][-1]["sha256"] else 0
     except OSError:
         found["plugins"].append({"path": path, "size": None, "sha256": None})
+found["libfabric"] = None
+if any(one.get("ofi") for one in found["plugins"]):
+    path = system("libfabric.so.1")
+    found["libfabric"] = path and libfabric(path)
 def text(value):
     if value is None or isinstance(value, int):
         return "null" if value is None else str(value)
@@ -245,12 +269,15 @@ class Libraries:
 class Plugin:
     """A plug-in that NCCL's loader would find.
 
-    `size` in bytes, `sha256` None for one that was not read.
+    `size` in bytes, `sha256` None for one that was not read. `networks` has the names of networks
+    in it that are known here, for NCCL_NET, and `ofi` the version of aws-ofi-nccl, if it is that.
     """
 
     path: str
     size: int | None
     sha256: str | None
+    networks: tuple[str, ...] = ()
+    ofi: str | None = None
 
     @property
     def name(self) -> str:
@@ -259,10 +286,15 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Plugins:
-    """NCCL's plug-ins on a node, and the one that NCCL_NET_PLUGIN asks for."""
+    """NCCL's plug-ins on a node, and the one that NCCL_NET_PLUGIN asks for.
+
+    `libfabric` is the version, «1.22», of the library that aws-ofi-nccl would load, None where it
+    is not there or not needed.
+    """
 
     files: tuple[Plugin, ...]
     wanted: str | None = None
+    libfabric: str | None = None
 
 
 @dataclass(frozen=True)
@@ -307,8 +339,12 @@ def parse_plugins(answer: dict[str, Any]) -> Plugins:
         if not isinstance(path, str) or not path:
             raise ValueError("a plug-in without a path")
         digest = _text(row["sha256"])
-        plugins.append(Plugin(path, row["size"], digest))
-    return Plugins(tuple(plugins), _text(answer["net_plugin"]))
+        networks = tuple(map(str, row.get("networks", ())))
+        plugins.append(Plugin(path, row["size"], digest, networks, _text(row.get("ofi"))))
+    libfabric = None
+    if any(plugin.ofi for plugin in plugins):
+        libfabric = _text(answer["libfabric"])
+    return Plugins(tuple(plugins), _text(answer["net_plugin"]), libfabric)
 
 
 def parse_python(answer: dict[str, Any]) -> Python:

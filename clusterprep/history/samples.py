@@ -13,6 +13,7 @@ from typing import Any
 
 from clusterprep.facts.counters import EARLIER, IB, Counters, Earlier, Sample
 from clusterprep.facts.host import BOOT_ID, UPTIME
+from clusterprep.facts.pci import ERRORS
 from clusterprep.history.database import Unusable
 from clusterprep.history.runs import Runs
 from clusterprep.model import NOT_ASKED, Absent, Fleet
@@ -65,7 +66,8 @@ def earlier_of(facts: Mapping[str, Any], old: Sequence[Mapping[str, Any]]) -> Ea
         seconds = facts[UPTIME.name] - look[UPTIME.name]
         counters = look[IB.name]
         if LEAST <= seconds <= LONGEST and not _is_reset(counters, facts[IB.name]):
-            samples.append(Sample(seconds, counters))
+            pcie = look.get(ERRORS.name)
+            samples.append(Sample(seconds, counters, None if isinstance(pcie, Absent) else pcie))
     if not samples:
         return None
     samples.sort(key=lambda sample: sample.seconds)
@@ -94,7 +96,7 @@ def _facts_of(runs: Runs, run: str) -> dict[str, dict[str, Any]]:
     facts: dict[str, dict[str, Any]] = {}
     for snapshot in report.nodes or ():
         facts[snapshot.node] = {}
-    for name in FACTS:
+    for name in (*FACTS, ERRORS.name):
         column = runs.column(run, name, list(facts))
         for node, value in column.items():
             facts[node][name] = value

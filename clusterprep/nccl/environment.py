@@ -55,7 +55,7 @@ class Environment:
 
 FACTS = (
     "net.interfaces", "ssh.peer", "rdma.devices", "rdma.rails", "pci.tree", "torch.build",
-    "gpu.nvml", "gpu.mig", "nvlink.links", "nvlink.pairs",
+    "gpu.nvml", "gpu.mig", "nvlink.links", "nvlink.pairs", "nccl.plugins",
 )  # fmt: skip
 """Names of the facts that the families of variables use."""
 

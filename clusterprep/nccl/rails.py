@@ -21,6 +21,7 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 FACTS = ("rdma.devices", "pci.tree")
 """Names of the facts that this module uses."""
 
+TO_NVSWITCHES = "the fabric manager's way to the NVSwitches, which carries no traffic of jobs"
 SOFTWARE = "no PCI card of its own: software, or a share of a card"
 
 Value = TypeVar("Value", str, float)
@@ -282,9 +283,21 @@ def _why_unusable(
         return SOFTWARE
     if card is None:
         return "not a network card on the PCI bus"
+    return _why_not_this_card(card, hardware) or _why_not_in_use(rail, usual)
+
+
+def _why_not_this_card(card: PciDevice, hardware: _Hardware) -> str | None:
+    """Return why a PCI function carries no traffic of jobs, or None."""
     addresses = {device.pci for device in hardware.devices}
     if card.physical is not None and card.physical in addresses:
         return "a virtual function, whose card is here too"
+    if card.manages_nvswitches:
+        return TO_NVSWITCHES
+    return None
+
+
+def _why_not_in_use(rail: RdmaRail, usual: Mapping[Key, UsualPort]) -> str | None:
+    """Return why a port counts as unused, or None if it is in use here or on most nodes."""
     if _is_in_use(rail.port):
         return None
     elsewhere = usual.get(rail.key)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from clusterprep.model import Interfaces
-from tests.support.fleet import LOOPBACK, absent, eth, findings, fleet, rdma_device, silent, told
+from tests.support.fleet import (
+    LOOPBACK,
+    absent,
+    env,
+    eth,
+    findings,
+    fleet,
+    rdma_device,
+    silent,
+    told,
+)
+from tests.support.rails import roce
 
 NO_CHOICE = "unknown warning eth.iface_choice"
 TOO_FEW = "unknown warning fewer than two nodes have a value to compare"
@@ -208,3 +220,38 @@ def test_not_knowing_is_as_grave_as_failing_would_be(missing: str, grade: str) -
 
 def test_one_mtu_of_two_nodes_is_not_known_to_be_equal() -> None:
     assert told(fleet(n1=net(1), n2=silent("n2")), "eth.mtu") == {"n1": TOO_FEW}
+
+
+# ---------------------------------------------------------------- the floor of RoCE
+
+
+def roce_node(number: int, mtu: int, **fields: Any) -> dict[str, Any]:
+    """A RoCE node whose first rail's interface has this MTU, the others 9000."""
+    facts = roce(number)
+    interfaces = [replace(i, mtu=9000) for i in facts["net.interfaces"]]
+    interfaces[0] = replace(interfaces[0], mtu=mtu)
+    front = eth("eth0", f"10.0.0.{number}/16", mtu=1500)
+    return {**facts, "net.interfaces": (front, *interfaces), **fields}
+
+
+@pytest.mark.parametrize(
+    ("mtu", "expected"),
+    [(9000, "pass"), (4200, "pass"), (4199, "fail warning"), (1500, "fail warning")],
+)
+def test_interfaces_of_roce_ports_have_a_floor(mtu: int, expected: str) -> None:
+    seen = fleet(n1=roce_node(1, 9000), n2=roce_node(2, mtu), n3=roce_node(3, 9000))
+    assert told(seen, "eth.mtu") == {"n1": "pass", "n2": expected, "n3": "pass"}
+
+
+def test_roce_ports_that_the_job_does_not_use_have_no_floor() -> None:
+    nodes = {"n1": roce_node(1, 1500), "n2": roce_node(2, 1500)}
+    others = {"interfaces": Interfaces(rdma=("mlx5_1", "mlx5_2"))}
+    assert told(fleet(each=others, **nodes), "eth.mtu") == {"n1": "pass", "n2": "pass"}
+    without = {"env": env(NCCL_IB_DISABLE="1")}
+    assert told(fleet(each=without, **nodes), "eth.mtu") == {"n1": "pass", "n2": "pass"}
+
+
+def test_roce_ports_of_which_it_is_not_known_whether_the_job_uses_them() -> None:
+    lost = roce_node(2, 9000, **{"pci.tree": absent("hung")})
+    seen = fleet(n1=roce_node(1, 9000), n2=lost, n3=roce_node(3, 9000))
+    assert told(seen, "eth.mtu")["n2"] == "unknown warning hung"

@@ -10,7 +10,7 @@ import pytest
 
 from clusterprep.facts.pci import PciDevice, PciLink, PciTree
 from tests.support.fleet import absent, findings, fleet, told
-from tests.support.rails import GEN5, above, card, flat, tree
+from tests.support.rails import GEN5, above, card, flat, hcas, tree
 
 GEN4 = PciLink(16, 16, 16.0, 16.0)
 HEALTHY = tree()
@@ -262,3 +262,60 @@ def domain(kind: str | None, seen: PciTree = HEALTHY) -> PciTree:
 )
 def test_iommu(seen: Any, passing: Any, expected: str) -> None:
     assert said("pcie.iommu", seen, **{"pci.passthrough": passing}) == [expected]
+
+
+# ---------------------------------------------------------------- texts that are no values
+
+
+@pytest.mark.parametrize(
+    ("check", "unread", "expected"),
+    [
+        ("pcie.width", "current_link_width 63", "unknown warning garbled"),
+        ("pcie.width", "max_link_width -1", "unknown warning garbled"),
+        ("pcie.gen", "current_link_speed 32 GT", "unknown warning garbled"),
+        ("pcie.width", "current_link_speed 32 GT", "pass"),
+        ("pcie.gen", "current_link_width 63", "pass"),
+    ],
+)
+@pytest.mark.parametrize("select", [first_gpu, first_nic])
+def test_a_link_that_cannot_be_read_is_not_known(
+    check: str, unread: str, expected: str, select: Callable[[PciDevice], bool]
+) -> None:
+    what = "width" if "width" in unread else "speed"
+    gone = {what: None, "unread": (unread,)}
+    seen = linked(select, **gone)
+    assert said(check, seen, HEALTHY) == [expected, "pass"]
+    assert said(check, bridged(above(0, 0)[2], **gone))[0] == expected
+    assert said("pcie.parent", bridged(SWITCH_UP, **gone)) == ["unknown warning garbled"]
+
+
+def test_a_link_that_has_lost_lanes_is_told_beside_one_that_cannot_be_read() -> None:
+    seen = linked(
+        first_nic, linked(first_gpu, width=8), width=None, unread=("current_link_width 63",)
+    )
+    assert said("pcie.width", seen) == ["fail warning"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ({"0000:17:00.0": 0, "0000:17:01.0": None}, "unknown warning denied"),
+        ({"0000:17:00.0": 0x1D, "0000:17:01.0": None}, "fail warning"),
+    ],
+)
+def test_a_switch_port_that_did_not_show_its_access_control(
+    words: dict[str, int | None], expected: str
+) -> None:
+    assert said("pcie.acs", HEALTHY, **{"pci.acs": words}) == [expected]
+
+
+@pytest.mark.parametrize(
+    "check",
+    ["ib.state", "ib.rate", "ib.link_layer", "ib.present", "numa.gpu_nic", "pcie.parent"],
+)
+def test_a_gpu_that_left_the_bus_spoils_no_other_check(check: str) -> None:
+    """As its /sys shows it: the width 63 and the speed Unknown."""
+    left = linked(first_gpu, width=None, speed=None, unread=("current_link_width 63",))
+    facts = {"rdma.devices": hcas(), "pci.tree": left}
+    seen = fleet(n1=facts, n2={**facts, "pci.tree": HEALTHY})
+    assert told(seen, check)["n1"] == told(seen, check)["n2"] == "pass"

@@ -377,3 +377,26 @@ def test_answers_of_another_shape_are_garbled(fact: str, answer: object) -> None
 
 def test_no_plugin_is_an_answer() -> None:
     assert learned("nccl.plugins", ["ok", {**NOTHING, "plugins": []}]) == Plugins(())
+
+
+OFI = b"\0AWS Libfabric\0Libfabric\0NET/OFI Initializing aws-ofi-nccl 1.14.0\0\0SHARP\0"
+FI_VERSION = "unsigned fi_version(void) { return 1u << 16 | 22u; }\n"
+
+
+def test_the_network_and_the_version_of_a_plugin(tmp_path: Path) -> None:
+    """Composed of the strings that aws-ofi-nccl holds: its log begins with the last of them."""
+    (tmp_path / "libnccl-net.so").write_bytes(b"\x7fELF" + OFI)
+    found = learned("nccl.plugins", ["ok", run(tmp_path, LD_LIBRARY_PATH=str(tmp_path))])
+    assert found.files[0].networks == ("AWS Libfabric", "Libfabric", "SHARP")
+    assert found.files[0].ofi == "1.14.0"
+    assert found.libfabric is None
+
+
+def test_the_libfabric_that_a_plugin_would_load_is_asked_for_its_version(tmp_path: Path) -> None:
+    (tmp_path / "libnccl-net.so").write_bytes(b"\x7fELF" + OFI)
+    source = tmp_path / "fi.c"
+    source.write_text(FI_VERSION)
+    library = tmp_path / "libfabric.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    found = learned("nccl.plugins", ["ok", run(tmp_path, LD_LIBRARY_PATH=str(tmp_path))])
+    assert found.libfabric == "1.22"

@@ -31,7 +31,7 @@ def hgx(host: Host) -> Iterator[Fault]:
     described = machine(host)
     yield faults.file_over(host, "/proc/cpuinfo", bare_metal(host.read("/proc/cpuinfo")))
     yield faults.sys_tree(
-        host, {**_below_sys(described.files), **EDAC}, {**_below_sys(described.links), **CARD}
+        host, {**_own(host, described.files), **EDAC}, {**_below_sys(described.links), **CARD}
     )
     yield faults.gpus(host, H100, bus=False)
     host.run(["sh", "-c", "chmod 666 /dev/nvidia*"])  # as the driver makes them
@@ -51,6 +51,19 @@ def bare_metal(cpuinfo: str) -> str:
 def toolkit(version: str) -> str:
     """version.json of a CUDA toolkit."""
     return f'{{"cuda": {{"name": "CUDA SDK", "version": "{version}"}}}}\n'
+
+
+def _own(host: Host, described: Mapping[str, Any]) -> dict[str, str]:
+    """The files below /sys with GUIDs of this host, as several hosts play one machine.
+
+    The last group of a GUID begins with the number of the machine.
+    """
+    files = _below_sys(described)
+    for path, text in files.items():
+        if path.startswith("/sys/class/infiniband/") and path.endswith(("/node_guid", "/gids/0")):
+            guid = text.strip()
+            files[path] = f"{guid[:-4]}{host.index:02x}{guid[-2:]}\n"
+    return files
 
 
 def _below_sys(described: Mapping[str, Any]) -> dict[str, str]:

@@ -46,6 +46,18 @@ def _closed_driver(host: Host, lab: Lab) -> Fault:
     )
 
 
+def _same_guid(host: Host, lab: Lab) -> Fault:
+    """One card has the GUID of another one of the same host."""
+    return faults.file_over(host, f"{_IB}/mlx5_0/node_guid", host.read(f"{_IB}/mlx5_3/node_guid"))
+
+
+def _strange_topology(host: Host, lab: Lab) -> Fault:
+    """Where virtual machines have it, a file with the addresses of Azure's ND96isr_H100_v5."""
+    function = '<pci busid="0001:00:00.0" class="0x030200"/>'
+    text = f'<system version="1"><cpu numaid="0">{function}</cpu></system>\n'
+    return faults.written(host, "/var/run/nvidia-topologyd/virtualTopology.xml", text)
+
+
 ROWS = (
     Row(
         "an RDMA card missing",
@@ -124,6 +136,34 @@ ROWS = (
         lambda host, lab: faults.file_over(host, f"{_PCI}/0000:17:00.0/config", tree.config(0x1D)),
         "laid over",
     ),
+    Row(
+        "a fatal error on the link of a GPU",
+        "pcie.aer",
+        _file(f"{_GPU}/aer_dev_fatal", "MalfTLP 1\nTOTAL_ERR_FATAL 1"),
+        "laid over",
+    ),
+    Row(
+        "a card that reads 128 bytes at a time",
+        "pcie.relaxed",
+        lambda host, lab: faults.file_over(
+            host, f"{_PCI}/0000:5c:00.0/config", tree.endpoint_config(0x0930)
+        ),
+        "laid over",
+    ),
+    Row(
+        "a port that no subnet manager knows",
+        "ib.sm",
+        _file(f"{_IB}/mlx5_9/ports/1/sm_lid", "0x0"),
+        "laid over",
+    ),
+    Row(
+        "a limited member of the partition",
+        "ib.pkey",
+        _file(f"{_IB}/mlx5_10/ports/1/pkeys/0", "0x7fff"),
+        "laid over",
+    ),
+    Row("two cards with one GUID", "ib.guid_dup", _same_guid, "laid over"),
+    Row("a topology file of another machine", "fabric.topology", _strange_topology, "laid over"),
     Row("an IOMMU that translates", "pcie.iommu", _translating, "laid over"),
     Row("no way for RDMA into the GPUs' memory", "rdma.peermem", _closed_driver, "laid over"),
 )

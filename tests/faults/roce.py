@@ -18,8 +18,11 @@ def rails(lab: Lab) -> Iterator[Fault]:
     """Every host with both of them; 10.77.0.2 is 10.88.0.2 and 10.89.0.2 there."""
     for interface, network, _ in RAILS.values():
         yield faults.second_veth(lab.hosts, network, interface)
+        for host in lab.hosts:
+            yield faults.mtu(host, 9000, interface)
     for host in lab.hosts:
         yield faults.sys_tree(host, *_devices(host))
+        yield faults.sys_tree(host, _congestion_control(), {})
         for number in range(len(RAILS)):
             yield faults.written(host, f"/dev/infiniband/uverbs{number}", "", 0o666)
 
@@ -42,6 +45,15 @@ def _devices(host: Host) -> tree.Grown:
     return {**files, **more_files, **nets, **verbs}, {**links, **more_links}
 
 
+def _congestion_control() -> dict[str, str]:
+    """What mlx5 shows of it for each interface."""
+    files = {}
+    for interface, _, _ in RAILS.values():
+        for side in ("np", "rp"):
+            files[f"/sys/class/net/{interface}/ecn/roce_{side}/enable/3"] = "1\n"
+    return files
+
+
 def _device(host: Host, interface: str, network: str, pci: str) -> Mapping[str, Any]:
     tail = [int(part) for part in host.address.split(".")[2:]]
     first, second = (int(part) for part in network.split("."))
@@ -62,7 +74,8 @@ def _device(host: Host, interface: str, network: str, pci: str) -> Mapping[str, 
         "hca_type": "MT4125",
         "node_type": "1: CA",
     }
-    return {"pci": pci, **own, "ports": {1: port}}
+    guid = f"0242:acff:fe11:{second:02x}{host.index:02x}"
+    return {"pci": pci, "node_guid": guid, **own, "ports": {1: port}}
 
 
 def inventory(lab: Lab) -> dict[str, Any]:
@@ -83,7 +96,19 @@ def _same_network(host: Host, lab: Lab) -> Fault:
     )
 
 
+def _without_ecn(host: Host, lab: Lab) -> Fault:
+    """One rail does not slow down when the network asks for it."""
+    return faults.file_over(host, "/sys/class/net/eth2/ecn/roce_rp/enable/3", "0\n")
+
+
 ROWS = (
+    Row("a rail without congestion control", "roce.qos", _without_ecn, "laid over", several=True),
+    Row(
+        "a rail that sends small packets",
+        "eth.mtu",
+        lambda host, lab: faults.mtu(host, 1500, "eth2"),
+        several=True,
+    ),
     Row(
         "a rail without its address",
         "roce.gid",

@@ -108,3 +108,18 @@ def test_a_history_that_cannot_be_used_is_no_history(tmp_path: Path) -> None:
         with_earlier(Runs(tmp_path), fleet(n1=look(10_000.0)), NOW).fact("n1", "counters.earlier")
         is None
     )
+
+
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [
+        ({"0000:18:00.0": {"correctable RxErr": 2}}, {"0000:18:00.0": {"correctable RxErr": 2}}),
+        (Absent("hung"), None),
+        (None, None),
+    ],
+)
+def test_errors_of_pci_functions_come_with_the_sample(recorded: Any, expected: Any) -> None:
+    old = look(9000.0) if recorded is None else look(9000.0, **{"pci.errors": recorded})
+    found = earlier_of(look(10_000.0), [old])
+    assert found is not None
+    assert found.recent.pcie == expected

@@ -20,6 +20,7 @@ The same trees are laid over /sys of a lab host (tests.support.lab.faults.sys_tr
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,8 +70,14 @@ def pci(devices: list[Mapping[str, Any]]) -> Grown:
                 files[f"/sys/kernel/iommu_groups/{len(links) - 1}/type"] = f"{value}\n"
             elif key not in ("at", "parent", "acs"):
                 files[f"{folder}/{key}"] = f"{value}\n"
-        if str(device.get("class", "")).startswith("0x0604"):
+        kind = str(device.get("class", ""))
+        if kind.startswith("0x0604"):
             files[f"{folder}/config"] = config(device.get("acs"))
+        elif kind.startswith("0x02"):
+            files.setdefault(f"{folder}/config", endpoint_config())
+        if kind.startswith("0x0604") or (kind.startswith(("0x02", "0x03")) and parents.get(at)):
+            for name, text in NO_ERRORS.items():
+                files.setdefault(f"{folder}/aer_dev_{name}", text)
     return files, links
 
 
@@ -82,6 +89,26 @@ def config(acs: int | None) -> str:
     capability = "" if acs is None else f"\x0d\0\x01\0\0\0{chr(acs)}\0"
     return ("\0" * 0x100 + capability).ljust(4096, "\0")
 
+
+def endpoint_config(control: int = 0x2930) -> str:
+    """Return 4 KiB of configuration space of a PCI Express endpoint with this Device Control.
+
+    0x2930 is what a ConnectX shows where nothing set it up: 512 bytes a read, 256 a packet, relaxed
+    ordering (NVIDIA/l2fwd-nv, README). Bytes of the word are below 0x80.
+    """
+    space = ["\0"] * 4096
+    space[6], space[0x34] = "\x10", "\x60"
+    space[0x60] = "\x10"
+    space[0x68], space[0x69] = chr(control & 0xFF), chr(control >> 8)
+    return "".join(space)
+
+
+# Names as in Documentation/ABI/testing/sysfs-bus-pci-devices-aer; the first and the last ones.
+NO_ERRORS = {
+    "correctable": "RxErr 0\nBadTLP 0\nBadDLLP 0\nRollover 0\nTimeout 0\nTOTAL_ERR_COR 0\n",
+    "nonfatal": "Undefined 0\nDLP 0\nMalfTLP 0\nUnsupReq 0\nTOTAL_ERR_NONFATAL 0\n",
+    "fatal": "Undefined 0\nDLP 0\nMalfTLP 0\nUnsupReq 0\nTOTAL_ERR_FATAL 0\n",
+}
 
 # As mlx5 counts; a healthy port has a few symbol errors from when its cable was plugged in.
 COUNTED: Mapping[str, Any] = {
@@ -96,6 +123,14 @@ COUNTED: Mapping[str, Any] = {
     },
     "hw_counters": {"local_ack_timeout_err": 0, "rnr_nak_retry_err": 0, "roce_slow_restart": 0},
 }
+
+
+# What a subnet manager gives to an InfiniBand port, and what an Ethernet port shows there.
+GIVEN: Mapping[str, Mapping[str, Any]] = defaultdict(
+    dict,
+    InfiniBand={"sm_lid": "0x1", "pkeys": {0: "0xffff"}},
+    Ethernet={"sm_lid": "0x0", "pkeys": {0: "0xffff"}},
+)
 
 
 def rdma(devices: Mapping[str, Mapping[str, Any]], places: Mapping[str, str]) -> Grown:
@@ -114,7 +149,7 @@ def rdma(devices: Mapping[str, Mapping[str, Any]], places: Mapping[str, str]) ->
             )
         )
         for index, port in device.get("ports", {}).items():
-            values = dict(port)
+            values = {**GIVEN[str(port.get("link_layer"))], **port}
             attributes = {
                 f"gid_attrs/{kind}": values.pop(kind)
                 for kind in ("types", "ndevs")

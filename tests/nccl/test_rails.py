@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from clusterprep.model import Absent, Gpus, Interfaces
-from clusterprep.nccl.rails import FACTS, TrainingSet, training_sets
+from clusterprep.nccl.rails import FACTS, TO_NVSWITCHES, TrainingSet, training_sets
 from tests import machines as fleets
 from tests.machines import play
 from tests.support.fleet import absent, fleet
 from tests.support.rails import DOWN, INIT, UP, card, flat, hca, hcas, nic_at, node, tree
 
 ETHERNET = replace(UP, link_layer="Ethernet", rate=25.0, lid=None)
+XDR = replace(UP, link_layer="Ethernet", rate=800.0, lid=None)
 OTHER = {"board": "MT_0000001046"}  # another make of card
 
 
@@ -33,6 +34,7 @@ def alone(devices: Any, pci: Any, **settings: Any) -> TrainingSet | Absent:
 PAIRED = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"]
 FAR = card("0000:f1:00.0")
 FAR2 = card("0000:f1:00.1")
+TO_SWITCHES = tuple(card(f"0000:a0:00.{number}", manages_nvswitches=True) for number in range(2))
 
 
 @pytest.mark.parametrize(
@@ -160,6 +162,25 @@ FAR2 = card("0000:f1:00.1")
             {"mlx5_an0": "Ethernet at 40 Gbit/s beside InfiniBand at 400"},
             id="virtual-machine-with-a-front-end",
         ),
+        pytest.param(
+            (*hcas(2), hca("mlx5_8", "0000:a0:00.0"), hca("mlx5_9", "0000:a0:00.1", INIT)),
+            replace(flat(2, 2), devices=(*flat(2, 2).devices, *TO_SWITCHES)),
+            ["mlx5_0", "mlx5_1"],
+            dict.fromkeys(("mlx5_8", "mlx5_9"), TO_NVSWITCHES),
+            id="functions-that-lead-to-nvswitches",
+        ),
+        # AWS B300: ConnectX-8 with names by their place, and ibp198s0f0 to f3 to the NVSwitches.
+        pytest.param(
+            (
+                hca("rocep26s0", nic_at(0), XDR, model="MT4131"),
+                hca("rocep60s0", nic_at(1), XDR, model="MT4131"),
+                *(hca(f"ibp198s0f{n}", f"0000:a0:00.{n}", INIT) for n in range(2)),
+            ),
+            tree(2, *TO_SWITCHES),
+            ["rocep26s0", "rocep60s0"],
+            {"ibp198s0f0": TO_NVSWITCHES, "ibp198s0f1": TO_NVSWITCHES},
+            id="b300",
+        ),
         pytest.param(hcas(1), tree(0, card(nic_at(0))), ["mlx5_0"], {}, id="no-gpu"),
         pytest.param(
             hcas(2), replace(flat(), devices=()), ["mlx5_0", "mlx5_1"], {}, id="no-view-of-the-bus"
@@ -270,6 +291,25 @@ def test_a_rail_that_came_up_as_ethernet_on_one_node_is_still_a_rail() -> None:
 
 
 # ---------------------------------------------------------------- described machines
+
+
+@pytest.mark.machine
+@play.needs_chroot
+def test_an_hgx_b200_needs_no_declaration() -> None:
+    """The functions that lead to its NVSwitches are recognised, as root and as an ordinary user."""
+    world = play.world("hgx-b200")
+    facts = {
+        name: {fact: seen.facts[fact] for fact in FACTS}
+        for name, seen in world.fleet.snapshots.items()
+    }
+    found = training_sets(fleet(**facts))["n1"]
+    assert names(found) == [f"mlx5_{number}" for number in range(8)]
+    assert isinstance(found, TrainingSet)
+    managers = [f"mlx5_{number}" for number in range(8, 12)]
+    assert {name: found.left_out[name] for name in managers} == dict.fromkeys(
+        managers, TO_NVSWITCHES
+    )
+
 
 KNOWN = {
     "hgx-h100-ib": (

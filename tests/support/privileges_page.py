@@ -99,6 +99,10 @@ READS: dict[str, Callable[..., str]] = {
     "journal": lambda folder: shown(f"{folder}/runs/*/manifest.json", f"{folder}/lock"),
     "results": shown,
     "rdma_tree": lambda: "`/sys/class/infiniband`",
+    "pci_errors": lambda: "`/sys/bus/pci/devices/*/aer_dev_*`",
+    "nccl_topology": lambda *_: "the topology file that `/etc/nccl.conf` names, or the default one",
+    "rail_neighbours": lambda: "`lldpcli show neighbors`, `smpquery nodeinfo` of the next switch",
+    "roce_qos": lambda: "priorities by netlink, `ecn` and `qos` in `/sys/class/net`",
     "rail_routes": lambda: "routes and addresses by netlink, `/proc/sys/net/ipv4/conf`",
     "verbs": lambda *_: "modes of `/dev/infiniband/uverbs*`, groups of the job's user",
 }

@@ -119,6 +119,10 @@ TOLERATED = {
         ]
         + [
             (check, "/sys/class/infiniband")
+            for check in ("ib.sm", "ib.pkey", "ib.guid_dup", "pcie.relaxed", "roce.qos", "net.rail")
+        ]
+        + [
+            (check, "/sys/class/infiniband")
             for check in ("env.nccl_debug", "env.nccl_hca_exists", "env.shadow")
         ],
         "a rate or a link layer that was lost is not what it judges",

@@ -9,21 +9,34 @@ import os
 import struct
 
 from clusterprep.remote.agent.light import socket
-from clusterprep.remote.agent.readers import NoAnswer, names_in, offer
+from clusterprep.remote.agent.readers import NoAnswer, names_in, offer, read_file, run
 
 PCI = "/sys/bus/pci/devices/"
 RDMA = "/sys/class/infiniband/"
 LINK = ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed")
-NVIDIA = "0x10de"  # PCI vendor
+NVIDIA, MELLANOX = "0x10de", "0x15b3"  # PCI vendors
+INFINIBAND = "0x0207"  # how the PCI class of an InfiniBand controller begins
 DISPLAY, NETWORK = "0x03", "0x02"  # how the PCI class of a display or network controller begins
 GPUS = ("0x0300", "0x0302")  # VGA and 3D controllers
+NVSWITCH_DRIVER = "/sys/bus/pci/drivers/nvidia-nvswitch"
+LLDP = ("lldpcli", "-f", "json0", "show", "neighbors")
+# Where NCCL looks if no variable names a file (src/graph/topo.cc).
+TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
 MAX_FUNCTIONS = 4096  # PCI functions and RDMA devices looked at
 MAX_GIDS = 256  # entries of a port's table of addresses
 MAX_SMALL = 8192  # bytes; the kernel's own attributes have 4096 at most
 GAP = 8  # this many empty entries in a row are the end of the table
 ACS = 0x000D  # PCI Express extended capability «Access Control Services»
+PCI_EXPRESS = 0x10  # PCI capability «PCI Express»
+HAS_CAPABILITIES = 0x10  # PCI_STATUS_CAP_LIST of linux/pci_regs.h
 EXTENDED = 0x100  # where the list of extended capabilities begins in the configuration space
+VPD_BYTES = 1024  # of the vital product data, which holds the field for NVSwitches near its start
 MAX_CAPABILITIES = 64  # of that list: each read is a transaction on the bus
+# linux/dcbnl.h
+RTM_GETDCB, DCB_CMD_IEEE_GET = 78, 21
+DCB_ATTR_IFNAME, DCB_ATTR_IEEE = 1, 13
+DCB_ATTR_IEEE_PFC, DCB_ATTR_IEEE_APP_TABLE, DCB_ATTR_IEEE_APP = 2, 3, 1
+DSCP_SELECTOR = 5
 # linux/rtnetlink.h
 RTM_NEWROUTE, RTM_GETROUTE = 24, 26
 RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_VIA = 1, 2, 4, 5, 18
@@ -72,6 +85,7 @@ def read_pci_tree():
         row = _device(address)
         if row is not None:
             devices.append(row)
+    _mark_nvswitch_managers(devices)
     for row in devices:
         for address in row["above"]:
             if address not in bridges:
@@ -85,6 +99,43 @@ def read_pci_tree():
     return answer
 
 
+def _mark_nvswitch_managers(rows):
+    """Set `sw_mng` of ConnectX functions that share a card with other InfiniBand functions.
+
+    On HGX B200 and B300 the NVSwitches are reached through such functions, whose vital product data
+    says SW_MNG (NVIDIA, Fabric Manager User Guide: «limited physical functions»). None where that
+    data cannot be read: root alone may. It is read word by word from the card, which may take
+    milliseconds, so only beside GPUs and where no NVSwitch is on the bus itself.
+    """
+    has_gpu = any(row["class"].startswith(DISPLAY) for row in rows)
+    has_switch = any(":" in name for name in names_in(NVSWITCH_DRIVER))
+    if has_switch or not has_gpu:
+        return
+    cards = {}
+    for row in rows:
+        if row["vendor"] == MELLANOX and row["class"][:6] == INFINIBAND and not row["physfn"]:
+            card = row["at"].rpartition(".")[0]
+            cards.setdefault(card, []).append(row)
+    for functions in cards.values():
+        if len(functions) < 2:
+            continue
+        for row in functions:
+            row["sw_mng"] = _says_sw_mng(PCI + row["at"] + "/vpd")
+
+
+def _says_sw_mng(path):
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return b"SW_MNG" in os.read(fd, VPD_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
 def _few(folder, names):
     """Return the names, or raise NoAnswer if there are too many to look at."""
     if len(names) > MAX_FUNCTIONS:
@@ -94,6 +145,18 @@ def _few(folder, names):
 
 def _device(address):
     """Return the row of a GPU or a network controller, None for any other PCI function."""
+    found = _class_and_vendor(address)
+    if found is None:
+        return None
+    kind, vendor = found
+    row = _function(address, kind, vendor)
+    if kind[:4] == NETWORK:
+        row["devctl"] = _device_control(PCI + address + "/config")
+    return row
+
+
+def _class_and_vendor(address):
+    """Return PCI class and vendor of a GPU or a network controller, None for another function."""
     folder = PCI + address
     kind = read_small(folder + "/class") or ""
     if kind[:4] not in (DISPLAY, NETWORK):
@@ -104,7 +167,7 @@ def _device(address):
     is_gpu = vendor == NVIDIA and kind[:6] in GPUS
     if kind[:4] != NETWORK and not is_gpu:
         return None
-    return _function(address, kind, vendor)
+    return kind, vendor
 
 
 def _bridge(address):
@@ -117,15 +180,11 @@ def _function(address, kind, vendor):
     """Return the row of one PCI function: `kind` is its class, `above` the bridges on the way."""
     folder = PCI + address
     row = read_all_small(folder, LINK)
-    row.update(at=address, vendor=vendor, above=[], root=None)
+    row.update(at=address, vendor=vendor)
     row["class"] = kind
     for key in ("device", "subsystem_vendor", "subsystem_device", "numa_node"):
         row[key] = read_small(folder + "/" + key)
-    for part in os.readlink(folder).split("/")[:-1]:
-        if part.startswith("pci"):
-            row["root"] = part
-        elif part.count(":") == 2 and "." in part:
-            row["above"].append(part)
+    row["root"], row["above"] = _above(address)
     row["physfn"] = target(folder + "/physfn")
     row["driver"] = target(folder + "/driver")
     row["iommu"] = None
@@ -135,10 +194,81 @@ def _function(address, kind, vendor):
     return row
 
 
+def _above(address):
+    """Return the root of the bus, and the bridges from there down to a function."""
+    root, bridges = None, []
+    for part in os.readlink(PCI + address).split("/")[:-1]:
+        if part.startswith("pci"):
+            root = part
+        elif part.count(":") == 2 and "." in part:
+            bridges.append(part)
+    return root, bridges
+
+
+def _device_control(path):
+    """Return the word «Device Control» of a function, None if it is no PCI Express function.
+
+    «denied» for users who may read no more than the first 64 bytes, and for a function that left
+    the bus: it reads all ones.
+    """
+    data = _configuration(path)
+    if len(data) < 64 or data[:4] == b"\xff\xff\xff\xff":
+        return "denied"
+    (status,) = struct.unpack_from("<H", data, 6)
+    if not status & HAS_CAPABILITIES:
+        return None
+    offset = ord(data[52:53]) & 0xFC
+    for _ in range(MAX_CAPABILITIES):
+        if offset == 0:
+            return None
+        if offset + 10 > len(data):
+            return "denied"
+        if ord(data[offset : offset + 1]) == PCI_EXPRESS:
+            return struct.unpack_from("<H", data, offset + 8)[0]
+        offset = ord(data[offset + 1 : offset + 2]) & 0xFC
+    return None
+
+
+def _configuration(path):
+    """Return the first 256 bytes of a configuration space, or as many as this user may read."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        return os.pread(fd, 256, 0)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def read_pci_errors():
+    """Return the errors that the kernel counted for GPUs, network cards and the bridges above.
+
+    By address and kind, the text of aer_dev_* without the lines of zeros. Functions whose errors
+    the kernel does not count are left out.
+    """
+    addresses = []
+    for address in _few(PCI, sorted(os.listdir(PCI))):
+        if _class_and_vendor(address) is not None:
+            addresses += _above(address)[1] + [address]
+    errors = {}
+    for address in dict.fromkeys(addresses):
+        for kind in ("fatal", "nonfatal", "correctable"):
+            text = read_small(PCI + address + "/aer_dev_" + kind)
+            if text is None:
+                continue
+            lines = [line for line in text.split("\n") if not line.endswith(" 0")]
+            errors.setdefault(address, {})[kind] = "\n".join(lines)
+    return errors
+
+
 def _acs(path):
     """Return the ACS control word of a bridge, None if it has none.
 
-    «denied» for users who may read no more than the first 64 bytes of it.
+    «denied» for users who may read no more than the first 64 bytes of it, and for a bridge that
+    left the bus: it reads all ones.
     """
     try:
         fd = os.open(path, os.O_RDONLY)
@@ -162,11 +292,13 @@ def _acs_control(fd):
         if len(data) < 4:
             return "denied"
         (header,) = struct.unpack("<I", data)
+        if header == 0xFFFFFFFF:
+            return "denied"
         if header & 0xFFFF == ACS:
             control = os.pread(fd, 2, offset + 6)
             return struct.unpack("<H", control)[0]
         offset = header >> 20
-        if offset < EXTENDED or header == 0xFFFFFFFF:
+        if offset < EXTENDED:
             break
     return None
 
@@ -446,12 +578,167 @@ def _attributes(answer):
     return attributes
 
 
+# ---------------------------------------------------------------- quality of service of RoCE
+
+
+def read_roce_qos():
+    """Return what each interface of an RDMA device does with priorities.
+
+    `pfc` is a mask of the priorities with flow control and `dscp` has [DSCP, priority] pairs, both
+    None where the driver has no such settings; `np` and `rp` say for each priority whether the
+    card reports marked packets and slows down for such reports; `tclass` is the traffic class that
+    the driver puts on all packets of a device.
+    """
+    rows = []
+    for device in _few(RDMA, names_in(RDMA)):
+        tclass = read_small(RDMA + device + "/tc/1/traffic_class")
+        for name in names_in(RDMA + device + "/device/net"):
+            row = _dcb(name) or {"pfc": None, "dscp": None}
+            row.update(device=device, name=name, tclass=tclass)
+            row["trust"] = read_small("/sys/class/net/%s/qos/trust" % name)
+            for side in ("np", "rp"):
+                folder = "/sys/class/net/%s/ecn/roce_%s/enable" % (name, side)
+                row[side] = dict((key, read_small(folder + "/" + key)) for key in names_in(folder))
+            rows.append(row)
+    return rows
+
+
+def _dcb(name):
+    """Return {"pfc": mask, "dscp": pairs} of an interface from the kernel, None if it has none."""
+    text = name.encode() + b"\0"
+    attribute = struct.pack("=HH", 4 + len(text), DCB_ATTR_IFNAME) + text
+    attribute += b"\0" * (-len(attribute) % 4)
+    # struct dcbmsg: family, command, padding
+    body = struct.pack("=BBH", 0, DCB_CMD_IEEE_GET, 0) + attribute
+    # struct nlmsghdr: length, type, flags (NLM_F_REQUEST), sequence, port
+    header = struct.pack("=IHHII", 16 + len(body), RTM_GETDCB, 1, 1, 0)
+    sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    try:
+        sock.settimeout(2.0)
+        sock.send(header + body)
+        return dcb_settings(sock.recv(1 << 16))
+    finally:
+        sock.close()
+
+
+def dcb_settings(answer):
+    """Return the settings of the kernel's answer to DCB_CMD_IEEE_GET, None if it is an error."""
+    end, kind = struct.unpack_from("=IH", answer)
+    if kind != RTM_GETDCB:
+        return None
+    settings = {"pfc": None, "dscp": None}
+    nested = _nested(answer[20:end]).get(DCB_ATTR_IEEE)  # behind struct nlmsghdr and struct dcbmsg
+    if not nested:
+        return settings
+    ieee = _nested(nested[0])
+    if DCB_ATTR_IEEE_PFC in ieee:
+        settings["pfc"] = struct.unpack_from("=BB", ieee[DCB_ATTR_IEEE_PFC][0])[1]
+    if DCB_ATTR_IEEE_APP_TABLE in ieee:
+        settings["dscp"] = pairs = []
+        for app in _nested(ieee[DCB_ATTR_IEEE_APP_TABLE][0]).get(DCB_ATTR_IEEE_APP, []):
+            selector, priority, protocol = struct.unpack_from("=BBH", app)
+            if selector == DSCP_SELECTOR:
+                pairs.append([protocol, priority])
+    return settings
+
+
+def _nested(data):
+    """Return the values of netlink attributes by their numbers; several may have one number."""
+    found, offset = {}, 0
+    while offset + 4 <= len(data):
+        length, kind = struct.unpack_from("=HH", data, offset)
+        if length < 4:
+            break
+        found.setdefault(kind & 0x3FFF, []).append(data[offset + 4 : offset + length])
+        offset += (length + 3) & ~3
+    return found
+
+
+# ---------------------------------------------------------------- switches
+
+
+def read_rail_neighbours():
+    """Return what the switch at the other end of each RDMA port says of itself.
+
+    `lldp` is what lldpd heard, as lldpcli prints it, and None where it does not run. `ib` has the
+    answer of the InfiniBand switch, one hop away, by device and port; None where it cannot be
+    asked, which takes smpquery and root.
+    """
+    answer = {"lldp": None, "ib": {}}
+    for device in _few(RDMA, names_in(RDMA)):
+        for port in names_in(RDMA + device + "/ports"):
+            folder = RDMA + device + "/ports/" + port
+            layer = read_small(folder + "/link_layer")
+            if layer == "Ethernet" and answer["lldp"] is None:
+                answer["lldp"] = _output(LLDP) or ""
+            elif layer == "InfiniBand" and "ACTIVE" in (read_small(folder + "/state") or ""):
+                answer["ib"][device + ":" + port] = _leaf(device, port, answer["ib"])
+    answer["lldp"] = answer["lldp"] or None
+    return answer
+
+
+def _leaf(device, port, known):
+    """Return the answer of the switch at a port; None without a question if another had none."""
+    if None in known.values():
+        return None
+    query = ["smpquery", "-C", device, "-P", port, "-t", "100", "-D", "nodeinfo", "0," + port]
+    return _output(query)
+
+
+def _output(argv):
+    """Return what a tool prints, None where it is not there or fails."""
+    try:
+        result = run(argv)
+    except NoAnswer:
+        return None
+    return result["out"] if result["code"] == 0 else None
+
+
+# ---------------------------------------------------------------- NCCL's topology file
+
+
+def read_nccl_topology(declared, conf):
+    """Return path and text of the topology file that NCCL reads, None if it would read none.
+
+    That is the file that the inventory declares, or the first that NCCL's configuration names, or
+    the one that virtual machines have by default. A named file that cannot be opened has no text.
+    """
+    path = declared or _setting_of(conf, "NCCL_TOPO_FILE")
+    if path is None and not os.path.exists(TOPOLOGY):
+        return None
+    path = path or TOPOLOGY
+    try:
+        text = read_file(path)
+    except OSError:
+        text = None
+    return {
+        "path": path,
+        "text": text,
+    }
+
+
+def _setting_of(conf, name):
+    """Return the first value of a name in NCCL's configuration, None if it has none."""
+    try:
+        text = read_file(conf)
+    except OSError:
+        return None
+    for line in text.split("\n"):
+        if line.startswith(name + "="):
+            return line[len(name) + 1 :].strip()
+    return None
+
+
 def install(agent):
     """Register the readers of this part."""
     readers = {
         "pci_tree": read_pci_tree,
+        "pci_errors": read_pci_errors,
         "rdma_tree": read_rdma_tree,
     }
     readers["rail_routes"] = read_rail_routes
+    readers["nccl_topology"] = read_nccl_topology
+    readers["roce_qos"] = read_roce_qos
     offer(readers, lane="devices")
+    offer({"rail_neighbours": read_rail_neighbours})  # it waits for tools and switches
     offer({"verbs": read_verbs}, lane="names")  # it looks the user up

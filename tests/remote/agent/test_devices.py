@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from clusterprep.remote.agent import devices, readers
 from tests import machines as fleets
 from tests.machines import Machine
 from tests.machines.play import _read_inside
-from tests.machines.tree import config, grown
+from tests.machines.tree import config, endpoint_config, grown
 
 pytestmark = [
     pytest.mark.machine,
@@ -58,6 +59,129 @@ def test_gpus_and_cards_are_looked_at_with_the_bridges_above_them_and_nothing_el
         "0000:15:01.0": None,
         "0000:16:00.0": 0x1D,
     }
+
+
+def test_functions_of_one_infiniband_card_say_whether_they_lead_to_nvswitches() -> None:
+    """The field is as in NVIDIA's Fabric Manager User Guide; what is around it is composed."""
+    card = {"class": "0x020700", "vendor": "0x15b3"}
+    tree = [
+        {"at": "0000:18:00.0", **GPU},
+        {"at": "0000:19:00.0", **card, "vpd": "MLX:MODL=CX75310AAS:SMDL=SW_MNG"},
+        {"at": "0000:a0:00.0", **card, "vpd": "MLX:MN=MLNX:MODL=SHELL:SMDL=SW_MNG"},
+        {"at": "0000:a0:00.1", **card, "vpd": "MLX:MN=MLNX:MODL=SHELL"},
+        {"at": "0000:a0:00.2", **card},
+    ]
+    _, found = ask("pci_tree", pci=tree)
+    said = {row["at"]: row.get("sw_mng", "not asked") for row in found["devices"]}
+    assert said == {
+        "0000:18:00.0": "not asked",
+        "0000:19:00.0": "not asked",
+        "0000:a0:00.0": True,
+        "0000:a0:00.1": False,
+        "0000:a0:00.2": None,
+    }
+    on_bus = {"/sys/bus/pci/drivers/nvidia-nvswitch/0000:07:00.0": ""}
+    for others, files in ((tree, on_bus), (tree[1:], {})):
+        _, found = ask("pci_tree", pci=others, files=files)
+        assert not any("sw_mng" in row for row in found["devices"])
+
+
+def test_a_bridge_that_left_the_bus_does_not_show_its_access_control(tmp_path: Path) -> None:
+    space = tmp_path / "config"
+    space.write_bytes(b"\xff" * 4096)
+    assert devices._acs(str(space)) == "denied"
+
+
+def test_device_control_of_network_cards() -> None:
+    card = {"class": "0x020700", "vendor": "0x15b3"}
+    tree = [
+        {"at": "0000:18:00.0", **GPU},
+        {"at": "0000:19:00.0", **card},
+        {"at": "0000:1a:00.0", **card, "config": endpoint_config(0x5930)},
+        {"at": "0000:1b:00.0", **card, "config": endpoint_config()[:64]},
+        {"at": "0000:1c:00.0", **card, "config": "\0" * 256},
+    ]
+    _, found = ask("pci_tree", pci=tree)
+    assert {row["at"]: row.get("devctl", "not asked") for row in found["devices"]} == {
+        "0000:18:00.0": "not asked",
+        "0000:19:00.0": 0x2930,
+        "0000:1a:00.0": 0x5930,
+        "0000:1b:00.0": "denied",
+        "0000:1c:00.0": None,
+    }
+
+
+def test_errors_of_gpus_cards_and_bridges_without_the_zeros() -> None:
+    counted = {
+        "aer_dev_correctable": "RxErr 0\nBadTLP 7\nTOTAL_ERR_COR 7",
+        "aer_dev_fatal": "TLP 0",
+    }
+    tree = [
+        {"at": "0000:15:01.0", **PORT},
+        {"at": "0000:18:00.0", "parent": "0000:15:01.0", **GPU, **counted},
+        {"at": "0000:21:00.0", "class": "0x010802", "vendor": "0x144d", **counted},
+        {"at": "0000:23:00.0", "class": "0x020000", "vendor": "0x15b3"},
+    ]
+    reason, found = ask("pci_errors", pci=tree)
+    assert reason == "ok"
+    assert found["0000:18:00.0"]["correctable"] == "BadTLP 7\nTOTAL_ERR_COR 7"
+    assert found["0000:18:00.0"]["fatal"] == ""
+    assert set(found) == {"0000:15:01.0", "0000:18:00.0"}
+
+
+DEFAULT = "/var/run/nvidia-topologyd/virtualTopology.xml"
+CONF = "/etc/nccl.conf"
+
+
+@pytest.mark.parametrize(
+    ("declared", "files", "expected"),
+    [
+        pytest.param(None, {}, None, id="none"),
+        pytest.param(None, {DEFAULT: "<system/>"}, (DEFAULT, "<system/>"), id="default"),
+        pytest.param(
+            None,
+            {CONF: "#NCCL_TOPO_FILE=/x\nNCCL_TOPO_FILE=/t.xml\n", "/t.xml": "own", DEFAULT: "x"},
+            ("/t.xml", "own"),
+            id="named-by-nccl.conf",
+        ),
+        pytest.param(
+            "/d.xml", {CONF: "NCCL_TOPO_FILE=/t.xml\n", "/d.xml": "mine"}, ("/d.xml", "mine"),
+            id="declared",
+        ),
+        pytest.param("/d.xml", {}, ("/d.xml", None), id="not-there"),
+    ],
+)  # fmt: skip
+def test_the_topology_file_that_nccl_reads(
+    declared: str | None, files: dict[str, str], expected: Any
+) -> None:
+    reason, found = ask("nccl_topology", declared, CONF, files=files)
+    assert reason == "ok"
+    assert (found if found is None else (found["path"], found["text"])) == expected
+
+
+TOOL = """#!/bin/sh
+echo "$0 $*"
+"""
+
+
+def test_switches_are_asked_by_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tools are programs that print how they were called."""
+    for tool in ("lldpcli", "smpquery"):
+        (tmp_path / tool).write_text(TOOL)
+        (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert devices._output(devices.LLDP) == f"{tmp_path}/lldpcli -f json0 show neighbors\n"
+    asked = f"{tmp_path}/smpquery -C mlx5_0 -P 1 -t 100 -D nodeinfo 0,1\n"
+    assert devices._leaf("mlx5_0", "1", {}) == asked
+    assert devices._leaf("mlx5_1", "1", {"mlx5_0:1": None}) is None
+    assert devices._output(["no-such-tool"]) is None
+    assert devices._output(["false"]) is None
+
+
+def test_a_node_without_tools_tells_of_no_switch() -> None:
+    port = {"state": "4: ACTIVE", "link_layer": "InfiniBand"}
+    reason, found = ask("rail_neighbours", rdma={"mlx5_0": {"ports": {1: port}}})
+    assert (reason, found) == ("ok", {"lldp": None, "ib": {"mlx5_0:1": None}})
 
 
 def acs_of(text: str | None) -> Any:

@@ -1,0 +1,306 @@
+"""Judges what the subnet manager gave to InfiniBand ports, and that no two cards share a GUID."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
+from clusterprep.checks.ib import FACTS, LabelledPorts, NodePorts, compare_ports, of_ports
+from clusterprep.facts.ib_fabric import ENTRIES, FabricDevice, FabricPort
+from clusterprep.model import Absent, Node
+from clusterprep.nccl.rails import RdmaRail, TrainingSet, kind_of
+from clusterprep.remedies import Remedy, shell_line
+
+Fabric = Mapping[str, FabricDevice]
+NOT_INFINIBAND = "no active InfiniBand port in the training set"
+FULL = 0x8000  # the membership bit of a partition key: InfiniBand specification, 10.9.1.2
+NOTHING = FabricPort()
+
+
+def _infiniband(training: TrainingSet) -> list[RdmaRail]:
+    return [rail for rail in training.active if rail.port.link_layer == "InfiniBand"]
+
+
+def _port(fabric: Fabric, rail: RdmaRail) -> FabricPort:
+    device = fabric.get(rail.device.name)
+    if device is None:
+        return NOTHING
+    return device.ports.get(rail.port.number, NOTHING)
+
+
+# ---------------------------------------------------------------- the subnet manager
+
+
+def subnet(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
+    """Judge that a subnet manager serves each port, the same one for a rail on all nodes."""
+    groups: dict[object, LabelledPorts] = {}
+    for node, training in used:
+        fabric: Fabric = context.value(node, "ib.fabric")
+        rails = _infiniband(training)
+        outcome = _judge_managed(node, rails, fabric)
+        if outcome is not None:
+            yield outcome
+            continue
+        kind = kind_of(context.fleet, node)
+        for rail in rails:
+            port = _port(fabric, rail)
+            label = f"subnet {port.subnet}, manager at LID {port.sm_lid}"
+            groups.setdefault((kind, rail.key), []).append((node.name, rail, label))
+    if len({entry[2] for group in groups.values() for entry in group}) == 1:
+        yield _one_subnet(groups)
+        return
+    yield from compare_ports(groups.values(), "subnet", _subnet_remedy)
+
+
+def _judge_managed(node: Node, rails: list[RdmaRail], fabric: Fabric) -> Outcome | None:
+    """Return the outcome of a node whose ports cannot be compared, else None."""
+    if not rails:
+        return skipped(node, NOT_INFINIBAND)
+    silent = []
+    unmanaged = []
+    for rail in rails:
+        port = _port(fabric, rail)
+        if port.sm_lid is None or port.subnet is None:
+            silent.append(rail.name)
+        elif port.sm_lid == 0:
+            unmanaged.append(rail)
+    if unmanaged:
+        names = ", ".join(rail.name for rail in unmanaged)
+        first = unmanaged[0]
+        remedy = shell_line(
+            "sminfo -C {name} -P {number}   # the subnet manager must answer",
+            name=first.device.name,
+            number=first.port.number,
+        )
+        message = f"{names}: no subnet manager is known to the port"
+        return failed(node, message, "sm_lid 0", "the LID of a subnet manager", remedy)
+    if silent:
+        message = f"{', '.join(silent)}: subnet or subnet manager cannot be read"
+        return unknown(node, message, "garbled")
+    return None
+
+
+def _one_subnet(groups: Mapping[object, LabelledPorts]) -> Outcome:
+    """Return the pass of nodes whose ports are all in one subnet."""
+    entries = [entry for group in groups.values() for entry in group]
+    names = dict.fromkeys(node for node, _, _ in entries)
+    label = entries[0][2]
+    return Outcome("pass", tuple(names), "all ports are in one subnet", label, label)
+
+
+def _subnet_remedy(rail: RdmaRail, usual: str) -> Remedy:
+    return shell_line(
+        "ibnetdiscover -C {name} -P {number} | head"
+        "   # the cable leads to another fabric, or its subnet manager differs",
+        name=rail.device.name,
+        number=rail.port.number,
+    )
+
+
+# ---------------------------------------------------------------- partitions
+
+
+def partition(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
+    """Judge the partition key that NCCL uses: there, of a full member, equal on all ports."""
+    groups: dict[object, LabelledPorts] = {}
+    for node, training in used:
+        rails = _infiniband(training)
+        fabric: Fabric = context.value(node, "ib.fabric")
+        outcome = _judge_keys(context, node, rails, fabric)
+        if outcome is not None:
+            yield outcome
+            continue
+        kind = kind_of(context.fleet, node)
+        index = _index(node) or 0
+        for rail in rails:
+            pkey = (_port(fabric, rail).pkeys or {})[index]
+            groups.setdefault(kind, []).append((node.name, rail, f"{pkey | FULL:#06x}"))
+    yield from compare_ports(groups.values(), "partition key", _partition_remedy)
+
+
+def _index(node: Node) -> int | None:
+    """Return the row of the table that NCCL_IB_PKEY declares, 0 by default, None for no number."""
+    declared = node.env.get("NCCL_IB_PKEY")
+    if declared is None:
+        return 0
+    text = declared.value.strip()
+    return int(text) if text.isdecimal() and len(text) < 6 else None
+
+
+def _judge_keys(
+    context: CheckContext, node: Node, rails: list[RdmaRail], fabric: Fabric
+) -> Outcome | None:
+    """Return the outcome of a node whose keys need no comparison, else None."""
+    if not rails:
+        return skipped(node, NOT_INFINIBAND)
+    index = _index(node)
+    tables = {rail.name: _port(fabric, rail).pkeys for rail in rails}
+    if index is None or index >= ENTRIES:
+        message = f"NCCL_IB_PKEY names a row of the table that is not read: {ENTRIES} are"
+        return unknown(node, message, "not_applicable")
+    silent = [name for name, table in tables.items() if table is None]
+    if silent:
+        return unknown(node, f"{', '.join(silent)}: no partition key can be read", "garbled")
+    keys = {name: (table or {}).get(index, 0) for name, table in tables.items()}
+    wanted = context.wanted(node)
+    if wanted is not None:
+        return _judge_required(node, tables, parse_pkey(wanted), wanted)
+    empty = [name for name, key in keys.items() if not key]
+    if empty:
+        message = f"{', '.join(empty)}: row {index} of the partition table is empty"
+        return failed(node, message, "0x0000", "a partition key")
+    limited = [f"{name} {key:#06x}" for name, key in keys.items() if not key & FULL]
+    if limited:
+        message = "a port is a limited member of its partition, and reaches no other such member"
+        return failed(node, message, ", ".join(limited), "full membership (0x8000 is set)")
+    return None
+
+
+def _judge_required(
+    node: Node, tables: Mapping[str, Mapping[int, int] | None], key: int, wanted: str
+) -> Outcome:
+    lacking = []
+    for name, table in tables.items():
+        if key | FULL not in (table or {}).values():
+            lacking.append(name)
+    if not lacking:
+        return passed(node, "the ports are full members of the partition", wanted, wanted)
+    seen = []
+    for name in lacking:
+        keys = (tables[name] or {}).values()
+        seen.append(f"{name} {' '.join(f'{value:#06x}' for value in keys)}")
+    message = f"{', '.join(lacking)}: not a full member of the partition"
+    return failed(node, message, "; ".join(seen), wanted)
+
+
+def parse_pkey(text: str) -> int:
+    """Return the key in `require: {ib.pkey: 0x8021}`. Raises ValueError for anything else."""
+    try:
+        key = int(text, 16)
+    except ValueError:
+        key = 0
+    if not text.lower().startswith("0x") or not 0 < key <= 0xFFFF:
+        raise ValueError(f"expected a partition key, such as 0x8021; seen '{text}'")
+    return key
+
+
+def _partition_remedy(rail: RdmaRail, usual: str) -> Remedy:
+    return shell_line(
+        "smpquery -C {name} -P {number} pkeys -D 0"
+        "   # then the partition's members in the subnet manager's configuration",
+        name=rail.device.name,
+        number=rail.port.number,
+    )
+
+
+# ---------------------------------------------------------------- GUIDs
+
+
+def guids(context: CheckContext) -> Iterable[Outcome]:
+    """Judge that each device of the fleet has GUIDs of its own."""
+    owners: dict[str, set[tuple[object, str]]] = {}
+    by_node: dict[str, dict[str, str]] = {}
+    for node in context.nodes:
+        machine = _machine(context, node)
+        known = by_node[node.name] = _guids(context.value(node, "ib.fabric"))
+        for guid, device in known.items():
+            owners.setdefault(guid, set()).add((machine, device))
+    places: dict[str, list[str]] = {}
+    for node in context.nodes:
+        for guid, device in by_node[node.name].items():
+            places.setdefault(guid, []).append(f"{device} of {node.name}")
+    for node in context.nodes:
+        known = by_node[node.name]
+        shared = [guid for guid in known if len(owners[guid]) > 1 or "," in known[guid]]
+        unread = _unread(context.value(node, "ib.fabric"))
+        if shared:
+            texts = [f"{guid} is {', '.join(places[guid])}" for guid in shared]
+            message = "RDMA devices share a GUID, which should tell them apart"
+            yield failed(node, message, "; ".join(texts), "one device each")
+        elif unread:
+            yield unknown(node, f"{', '.join(unread)} cannot be read", "garbled")
+        elif not known:
+            yield skipped(node, "no RDMA device with a GUID here")
+        else:
+            yield passed(node, "no other device has the GUIDs of this node's", str(len(known)))
+
+
+def _unread(fabric: Fabric) -> list[str]:
+    """Return which GUIDs could not be read, as in «node_guid of mlx5_0»."""
+    return [f"{what} of {name}" for name, device in fabric.items() for what in device.unread]
+
+
+def _machine(context: CheckContext, node: Node) -> object:
+    """Return what is equal for containers of one machine, which see the same devices."""
+    boot = context.value(node, "host.boot_id")
+    return node.name if isinstance(boot, Absent) else boot
+
+
+def _guids(fabric: Fabric) -> dict[str, str]:
+    """Return the devices by GUID; several devices that share one, with commas."""
+    devices: dict[str, list[str]] = {}
+    for name, device in fabric.items():
+        ports = {port.guid for port in device.ports.values()}
+        for guid in {device.guid, *ports} - {None}:
+            devices.setdefault(str(guid), []).append(name)
+    return {guid: ", ".join(names) for guid, names in sorted(devices.items())}
+
+
+def _turned(**fields: Any) -> Callable[[Any], Any]:
+    """Return a function for proofs that sets fields of all ports of one training device."""
+
+    def turn(fabric: Fabric) -> Fabric:
+        device = fabric["mlx5_3"]
+        ports = {number: replace(port, **fields) for number, port in device.ports.items()}
+        return {**fabric, "mlx5_3": replace(device, ports=ports)}
+
+    return turn
+
+
+SM = Check(
+    "ib.sm",
+    facts=(*FACTS, "ib.fabric"),
+    judge=of_ports(subnet),
+    severity="warning",
+    title="A subnet manager serves every InfiniBand port, the same for a rail",
+    why="A port in another subnet, after a cable went to the wrong switch, is active and green and "
+    "reaches none of the others.",
+    how="sm_lid and the prefix of gids/0 of the active InfiniBand ports of the training set: a "
+    "LID, and for each rail the same on all nodes of a kind.",
+    remedy=shell_line("sminfo -C DEVICE; ibnetdiscover -C DEVICE | head   # cable, subnet manager"),
+    proof=Proof("ib.fabric", _turned(sm_lid=0)),
+)
+PKEY = Check(
+    "ib.pkey",
+    facts=(*FACTS, "ib.fabric"),
+    judge=of_ports(partition),
+    severity="warning",
+    title="The partition keys of InfiniBand ports",
+    why="Ports in different partitions, and limited members among themselves, exchange nothing: "
+    "queue pairs time out with error 12 though every port is active.",
+    how="The row of ports/*/pkeys that NCCL_IB_PKEY names, the first by default: there, with full "
+    "membership, and equal on all ports. `require: {ib.pkey: 0x8021}` wants this key in the table.",
+    remedy=shell_line(
+        "smpquery -C DEVICE pkeys -D 0   # then the partitions of the subnet manager"
+    ),
+    wants=parse_pkey,
+    proof=Proof("ib.fabric", _turned(pkeys={0: 0x7FFF})),
+)
+GUID_DUP = Check(
+    "ib.guid_dup",
+    facts=("ib.fabric",),
+    uses=("host.boot_id",),
+    judge=guids,
+    severity="warning",
+    title="No two RDMA devices have one GUID",
+    why="A GUID that was copied with a virtual function's settings, or burnt twice, makes the "
+    "subnet manager give one address to two ports: each breaks the other's connections.",
+    how="node_guid and the GUIDs of ports in /sys/class/infiniband, over all nodes. Containers of "
+    "one machine (equal boot id) share its devices and are no fault.",
+    remedy=shell_line(
+        "ip link set DEVICE vf N node_guid GUID   # one for each; for a whole card ask its vendor"
+    ),
+    proof=Proof("ib.fabric", lambda fabric: dict.fromkeys(fabric, fabric["mlx5_3"])),
+)

@@ -1,0 +1,124 @@
+"""What a subnet manager gave to InfiniBand ports: its own LID, the subnet, partition keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from clusterprep.facts import Fact
+from clusterprep.model import Read
+from clusterprep.remote.untrusted import LONGEST_DEVICE, require_device_name
+from clusterprep.runtime.lazy_dataclass import dataclass
+
+# Entries of a port's table of partition keys that are read: subnet managers fill it from its start,
+# and each entry is a question to the card.
+ENTRIES = 4
+_FOLDER = "/sys/class/infiniband"
+_PORT = re.compile(_FOLDER + r"/([^/]+)/ports/(\d+)/(link_layer|sm_lid|gids/0|pkeys/(\d+))")
+_NODE = re.compile(_FOLDER + r"/([^/]+)/node_guid")
+_GROUPS = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4})*")
+_HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,4}")
+_NO_GUID = "0000:0000:0000:0000"
+
+
+@dataclass(frozen=True)
+class FabricPort:
+    """One port; a field is None where its file holds no such value.
+
+    `sm_lid` is 0 where no subnet manager has set the port up. `subnet` has the four groups of the
+    subnet's prefix, «fe80:0000:0000:0000», and `guid` those of the port's GUID, which an Ethernet
+    port has not: it has a GID for each address. `pkeys` has the first entries of the partition
+    table that are in use.
+    """
+
+    sm_lid: int | None = None
+    subnet: str | None = None
+    guid: str | None = None
+    pkeys: Mapping[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class FabricDevice:
+    """One RDMA device; `guid` is None where it has none, as EFA.
+
+    `unread` says which GUIDs could not be read.
+    """
+
+    guid: str | None
+    ports: Mapping[int, FabricPort]
+    unread: tuple[str, ...] = ()
+
+
+def parse_fabric(files: Mapping[str, str]) -> dict[str, FabricDevice]:
+    """Return the devices by name. A text that is no value costs that value of that device alone."""
+    guids: dict[str, str] = {}
+    ports: dict[str, dict[int, dict[str, str]]] = {}
+    for path, text in sorted(files.items()):
+        if node := _NODE.fullmatch(path):
+            guids[require_device_name(node[1], LONGEST_DEVICE)] = text
+            continue
+        match = _PORT.fullmatch(path)
+        if match is None:
+            raise ValueError(f"{path} is no file of an RDMA port")
+        name = require_device_name(match[1], LONGEST_DEVICE)
+        port = ports.setdefault(name, {}).setdefault(int(match[2]), {})
+        port[match[3]] = text
+    return {name: _device(guids.get(name), ports.get(name, {})) for name in {**guids, **ports}}
+
+
+def _device(guid_text: str | None, ports: Mapping[int, Mapping[str, str]]) -> FabricDevice:
+    unread = []
+    if guid_text is None or not _is_guid(guid_text):
+        unread.append("node_guid")
+    parsed = {}
+    for number, texts in ports.items():
+        port = parsed[number] = _port(texts)
+        if texts.get("link_layer", "InfiniBand") == "InfiniBand" and port.guid is None:
+            unread.append(f"GUID of port {number}")
+    guid = None
+    if "node_guid" not in unread and guid_text != _NO_GUID:
+        guid = guid_text
+    return FabricDevice(guid, parsed, tuple(unread))
+
+
+def _port(texts: Mapping[str, str]) -> FabricPort:
+    gid = texts.get("gids/0", "")
+    subnet = guid = None
+    if len(gid) == 39 and _GROUPS.fullmatch(gid) and not gid.endswith(_NO_GUID):
+        subnet = gid[:19]
+        if texts.get("link_layer") == "InfiniBand":
+            guid = gid[20:]
+    return FabricPort(_number(texts.get("sm_lid")), subnet, guid, _table(texts))
+
+
+def _is_guid(text: str) -> bool:
+    return len(text) == 19 and bool(_GROUPS.fullmatch(text))
+
+
+def _number(text: str | None) -> int | None:
+    """Return a number of 16 bits in hexadecimal digits, «0x8021»; None for another text."""
+    if text is None or not _HEXADECIMAL.fullmatch(text):
+        return None
+    return int(text, 16)
+
+
+def _table(texts: Mapping[str, str]) -> dict[int, int] | None:
+    """Return the partition keys by row; None if there is no table, or a row is no key."""
+    rows = {}
+    for key, text in texts.items():
+        if key.startswith("pkeys/"):
+            rows[int(key.partition("/")[2])] = _number(text)
+    if not rows or None in rows.values():
+        return None
+    return {row: key for row, key in rows.items() if key}
+
+
+_PATHS = (
+    f"{_FOLDER}/*/node_guid",
+    f"{_FOLDER}/*/ports/*/link_layer",
+    f"{_FOLDER}/*/ports/*/sm_lid",
+    f"{_FOLDER}/*/ports/*/gids/0",
+    *(f"{_FOLDER}/*/ports/*/pkeys/{number}" for number in range(ENTRIES)),
+)
+
+FABRIC = Fact("ib.fabric", lambda node, inventory: (Read("files", _PATHS),), parse_fabric)
