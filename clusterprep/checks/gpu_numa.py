@@ -18,9 +18,11 @@ from clusterprep.checks import (
 )
 from clusterprep.facts.gpu import Function, Nvml
 from clusterprep.facts.visible_gpus import NAME, numa_nodes, session_of, visible_gpus
-from clusterprep.model import Node
+from clusterprep.model import NOT_ASKED, Absent, Node
 from clusterprep.remedies import sentence
 from clusterprep.runtime.lazy_dataclass import dataclass
+
+ALL_UNLESS = "all GPUs are used, unless the job's session shows fewer, which was not asked"
 
 Places = dict[int, int | None]
 """Index of a GPU → its NUMA node, None if the machine does not say."""
@@ -35,7 +37,7 @@ def span(
         return skipped(node, "no GPU here")
     job = _job_devices(context, node, nvml)
     if job.unknown:
-        return unknown(node, f"{job.what} are not known: {job.unknown}", "not_asked")
+        return unknown(node, f"{job.what} are not known: {job.unknown}", job.reason)
     if not job.used:
         return skipped(node, f"no GPU is visible to the job: {job.setting}")
     missing = [index for index in job.used if index not in places]
@@ -58,7 +60,7 @@ def span(
 class _JobDevices:
     """The GPUs of a node that its job uses, by NVML's index, and what says so.
 
-    `doubt` and `unknown` as in Visible.
+    `doubt` and `unknown` as in Visible; `reason` is that of an unknown.
     """
 
     used: tuple[int, ...]
@@ -66,16 +68,28 @@ class _JobDevices:
     setting: str = ""
     doubt: str = ""
     unknown: str = ""
+    reason: str = "not_asked"
 
 
 def _job_devices(context: CheckContext, node: Node, nvml: Nvml) -> _JobDevices:
-    """Return the devices that `use:` declares, else those that the job's session shows."""
+    """Return the devices that `use:` declares, else those that the job's session shows.
+
+    The session is looked at where other checks asked for it: to ask takes the job's shells, which a
+    check of hardware should not wait for.
+    """
     if node.gpus is not None and node.gpus.use is not None:
         use = ",".join(map(str, node.gpus.use))
         return _JobDevices(node.gpus.use, setting=f"`use: {use}`")
-    session = session_of(context.fleet.fact(node.name, "env.paths"))
+    paths = context.fleet.fact(node.name, "env.paths")
+    everything = tuple(gpu.index for gpu in nvml.gpus)
+    if paths == NOT_ASKED:
+        return _JobDevices(everything, ALL_UNLESS)
+    if isinstance(paths, Absent):
+        why = paths.detail or paths.reason
+        return _JobDevices(everything, unknown=why, reason=paths.reason)
+    session = session_of(paths)
     if session.value is None:
-        return _JobDevices(tuple(gpu.index for gpu in nvml.gpus))
+        return _JobDevices(everything)
     visible = visible_gpus(session.value, nvml, session.order)
     return _JobDevices(
         visible.indices,
@@ -96,7 +110,8 @@ def _judge_used(node: Node, places: Places, job: _JobDevices, nvml: Nvml) -> Out
     used = job.used
     seen = _seen(places, used)
     if len(used) == len(places):
-        return passed(node, "all GPUs are used", seen, "as declared")
+        message = ALL_UNLESS if job.what == ALL_UNLESS else "all GPUs are used"
+        return passed(node, message, seen, "as declared")
     tail = f", with holes in {job.setting}" if _has_holes(used) else ""
     if job.doubt:
         tail += f" ({job.doubt})"
@@ -191,7 +206,6 @@ def _with_moved_gpu(functions: tuple[Function, ...]) -> tuple[Function, ...]:
 SPAN = Check(
     "gpu.numa_span",
     facts=("gpu.nvml", "gpu.functions"),
-    uses=("env.paths",),
     judge=each(span, "gpu.nvml", "gpu.functions"),
     severity="warning",
     title="NUMA nodes of the job's GPUs",

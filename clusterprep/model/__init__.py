@@ -38,11 +38,16 @@ class SshSettings:
 
 @dataclass(frozen=True)
 class Gpus:
-    """GPUs declared for a node. `use` lists the device indices of this job, in order."""
+    """GPUs declared for a node. `use` lists the device indices of this job, in order.
+
+    `domain` names the NVLink domain that spans this node and others, "" is one without a name;
+    False keeps the job's NVLink within nodes, None declares nothing.
+    """
 
     count: int
     model: str | None = None
     use: tuple[int, ...] | None = None
+    domain: str | Literal[False] | None = None
 
     @property
     def used(self) -> int:

@@ -138,6 +138,16 @@ def test_devices_that_the_session_shows_are_judged(value: str, expected: str) ->
     assert told(seen, "gpu.numa_span") == {"n1": expected}
 
 
+def test_a_session_that_was_not_asked_is_said_and_one_that_is_not_known_is_unknown() -> None:
+    (found,) = findings(fleet(each={"gpus": Gpus(8)}, n1=node(FOUR_AND_FOUR)), "gpu.numa_span")
+    assert (found.verdict, "which was not asked" in found.message) == ("pass", True)
+    facts = {**node(FOUR_AND_FOUR), "env.paths": absent("hung")}
+    seen = fleet(each={"gpus": Gpus(8)}, n1=facts)
+    assert told(seen, "gpu.numa_span") == {"n1": "unknown warning hung"}
+    declared = {"gpus": Gpus(8, None, (0, 1))}
+    assert told(fleet(each=declared, n1=facts), "gpu.numa_span") == {"n1": "pass"}
+
+
 def test_what_is_declared_goes_before_what_the_session_shows() -> None:
     facts = {**node(FOUR_AND_FOUR), **session("3,4")}
     assert told(fleet(each={"gpus": Gpus(8, None, (0, 1))}, n1=facts), "gpu.numa_span") == {
