@@ -370,7 +370,8 @@ def test_two_functions_of_a_spark_share_a_port(
 
 KINDS = {
     "a100-4hdr": 92, "a100-slurm-job": 92, "azure-nd-h100": 368, "azure-ndv2-vm": 11.5,
-    "bonded-frontend": 184, "dgx-h200": 368, "dual-port-hca": 46, "gb10-spark": 23, "gb200-tray": 711,
+    "bonded-frontend": 184, "dgx-h200": 368, "dual-port-hca": 46, "gb10-spark": 23,
+    "gb200-tray": 711,
     "gb300-nvl72": 711, "gcp-a3-ultra-vm": 368, "gh200": 46, "h800": 158, "oci-h100-roce": 368,
     "p4d-efa-vm": 46, "p5en-efa-vm": 368, "p6-b200-vm": 368, "hgx-b200": 368, "hgx-h100-ib": 368,
     "hgx-h100-roce": 368, "k8s-pod": 368, "ordinary-user": 368, "p5-efa-vm": 368,
