@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from clusterprep.checks import (
     Check,
@@ -25,16 +26,16 @@ from clusterprep.checks.env import (
     unread_paths,
 )
 from clusterprep.facts.environment import Paths, Setting
+from clusterprep.facts.gpu import Nvml
+from clusterprep.facts.visible_gpus import NAME, NOT_CUDA, visible_gpus
 from clusterprep.model import Node
 from clusterprep.remedies import Remedy, shell_line
 
-NAME = "CUDA_VISIBLE_DEVICES"
 REMEDY = shell_line(
     "clusterprep apply INVENTORY   # with gpus: {{count: …, use: …}}; "
     "or take the line out that sets it"
 )
 EMPTY = "«»"
-NOT_OURS = ("nccl", "slurm")  # CUDA reads no nccl.conf, and Slurm hands out devices itself
 _INDEX = re.compile(r"-?[0-9]{1,9}")
 
 
@@ -106,7 +107,7 @@ def _values(paths: Paths) -> dict[str, str]:
     """Return the value by launch path; «unset» where it is not set."""
     values = {}
     for path, settings in known_settings(paths).items():
-        if path in NOT_OURS:
+        if path in NOT_CUDA:
             continue
         setting = _first_setting(settings)
         values[path] = UNSET if setting is None else _without_blanks(setting.value)
@@ -169,8 +170,9 @@ def _judge_node(context: CheckContext, node: Node) -> Iterable[Outcome]:
             remedy,
         )
     count = node.gpus.count if node.gpus is not None else None
+    nvml = context.fleet.fact(node.name, "gpu.nvml")
     for value in sorted(values - allowed):
-        hole = _hole(value, count)
+        hole = _hole(value, count) or _missing_uuid(value, nvml)
         if hole is not None:
             yield failed(
                 node,
@@ -218,6 +220,21 @@ def _hole(value: str, count: int | None) -> str | None:
     return None
 
 
+def _missing_uuid(value: str, nvml: Any) -> str | None:
+    """Return which item of a list of UUIDs is no GPU of this node; None if all are, or unknown."""
+    if not value.startswith(("GPU-", "MIG-")) or not isinstance(nvml, Nvml):
+        return None
+    if nvml.lost or nvml.denied:
+        return None  # one of these may have that UUID
+    visible = visible_gpus(value, nvml)
+    if visible.ended is None:
+        return None
+    if not visible.indices and visible.item > 1:
+        return f"{NAME} names a device twice, and CUDA then sees none"
+    where = f"item {visible.item} on, which is «{visible.ended}»"
+    return f"{NAME} has a hole: no GPU here has this UUID, and CUDA sees nothing from {where}"
+
+
 def _is_device(index: int, count: int | None) -> bool:
     if index < 0:
         return False
@@ -245,6 +262,7 @@ def _with_hole(paths: Paths) -> Paths:
 VISIBLE = Check(
     "env.cuda_visible",
     facts=("env.paths",),
+    uses=("gpu.nvml",),
     judge=visible,
     severity="error",
     title="The GPUs that a job may see",

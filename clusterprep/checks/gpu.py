@@ -20,6 +20,7 @@ from clusterprep.checks import (
 )
 from clusterprep.checks.gpu_health import by_text, of_job
 from clusterprep.facts.gpu import DeviceNodes, Function, Model, Nvml
+from clusterprep.facts.visible_gpus import session_of, visible_gpus
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import format_size
 from clusterprep.remedies import Remedy, sentence, shell_line
@@ -260,7 +261,7 @@ def _mix_of_node(context: CheckContext, node: Node, sizes: Sizes) -> Outcome | N
             message,
             seen,
             "one model",
-            _use_like_devices(node, names),
+            _use_like_devices(node, names, _shown(context, node)),
         )
     return None
 
@@ -310,11 +311,24 @@ def _compare_nodes(names: dict[str, str], size: int) -> Iterable[Outcome]:
         )
 
 
-def _use_like_devices(node: Node, names: Mapping[int, str]) -> Remedy:
-    """Return `gpus:` with the largest set of like devices."""
-    texts = list(names.values())
+def _shown(context: CheckContext, node: Node) -> tuple[int, ...]:
+    """Return the GPUs that the job's session shows; none where that is not known.
+
+    It is asked for by other checks, and names the better of two remedies here.
+    """
+    nvml = context.fleet.fact(node.name, "gpu.nvml")
+    session = session_of(context.fleet.fact(node.name, "env.paths"))
+    if not isinstance(nvml, Nvml) or session.value is None:
+        return ()
+    return visible_gpus(session.value, nvml, session.order).indices
+
+
+def _use_like_devices(node: Node, names: Mapping[int, str], shown: tuple[int, ...]) -> Remedy:
+    """Return `gpus:` with the largest set of like devices, among those that the session shows."""
+    candidates = {index: names[index] for index in shown if index in names} or names
+    texts = list(candidates.values())
     usual = max(dict.fromkeys(texts), key=texts.count)
-    use = ",".join(str(index) for index, text in names.items() if text == usual)
+    use = ",".join(str(index) for index, text in candidates.items() if text == usual)
     total = node.gpus.count if node.gpus else len(names)
     return sentence(
         'set `gpus: {{count: {total}, use: "{use}"}}` for {node}',

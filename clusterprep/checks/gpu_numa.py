@@ -1,4 +1,4 @@
-"""The NUMA nodes of the job's GPUs: the declared devices, or one NUMA node where one is enough."""
+"""The NUMA nodes of the job's GPUs: those declared or visible, on one node where one has enough."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from clusterprep.checks import (
     unknown,
 )
 from clusterprep.facts.gpu import Function, Nvml
-from clusterprep.model import Node
+from clusterprep.facts.visible_gpus import NAME, numa_nodes, session_of, visible_gpus
+from clusterprep.model import NOT_ASKED, Absent, Node
 from clusterprep.remedies import sentence
+from clusterprep.runtime.lazy_dataclass import dataclass
+
+ALL_UNLESS = "all GPUs are used, unless the job's session shows fewer, which was not asked"
 
 Places = dict[int, int | None]
 """Index of a GPU → its NUMA node, None if the machine does not say."""
@@ -29,54 +33,101 @@ def span(
 ) -> Outcome:
     """Judge that a part of the devices does not span NUMA nodes where one node has enough."""
     places = _places(nvml, functions)
-    if not places:
+    if nvml is None or not places:
         return skipped(node, "no GPU here")
-    used = tuple(places)
-    if node.gpus is not None and node.gpus.use is not None:
-        used = node.gpus.use
-    missing = [index for index in used if index not in places]
+    job = _job_devices(context, node, nvml)
+    if job.unknown:
+        return unknown(node, f"{job.what} are not known: {job.unknown}", job.reason)
+    if not job.used:
+        return skipped(node, f"no GPU is visible to the job: {job.setting}")
+    missing = [index for index in job.used if index not in places]
     if missing:
         return unknown(node, _not_answering(missing), "gpu.lost")
-    known = {index for index in used if places[index] is not None}
+    known = {index for index in job.used if places[index] is not None}
     if not known:
         message = (
             "the machine does not say which NUMA node a GPU is on (one node, or a virtual machine)"
         )
         return skipped(node, message)
-    if len(known) < len(used):
+    if len(known) < len(job.used):
         message = "the machine does not say of all GPUs which NUMA node they are on"
         reason = "numa_node of PCI devices is -1"
-        return unknown(node, message, reason, _seen(places, used))
-    return _judge_used(node, places, used)
+        return unknown(node, message, reason, _seen(places, job.used))
+    return _judge_used(node, places, job, nvml)
+
+
+@dataclass(frozen=True)
+class _JobDevices:
+    """The GPUs of a node that its job uses, by NVML's index, and what says so.
+
+    `doubt` and `unknown` as in Visible; `reason` is that of an unknown.
+    """
+
+    used: tuple[int, ...]
+    what: str = "the GPUs of this job"
+    setting: str = ""
+    doubt: str = ""
+    unknown: str = ""
+    reason: str = "not_asked"
+
+
+def _job_devices(context: CheckContext, node: Node, nvml: Nvml) -> _JobDevices:
+    """Return the devices that `use:` declares, else those that the job's session shows.
+
+    The session is looked at where other checks asked for it: to ask takes the job's shells, which a
+    check of hardware should not wait for.
+    """
+    if node.gpus is not None and node.gpus.use is not None:
+        use = ",".join(map(str, node.gpus.use))
+        return _JobDevices(node.gpus.use, setting=f"`use: {use}`")
+    paths = context.fleet.fact(node.name, "env.paths")
+    everything = tuple(gpu.index for gpu in nvml.gpus)
+    if paths == NOT_ASKED:
+        return _JobDevices(everything, ALL_UNLESS)
+    if isinstance(paths, Absent):
+        why = paths.detail or paths.reason
+        return _JobDevices(everything, unknown=why, reason=paths.reason)
+    session = session_of(paths)
+    if session.value is None:
+        return _JobDevices(everything)
+    visible = visible_gpus(session.value, nvml, session.order)
+    return _JobDevices(
+        visible.indices,
+        f"the GPUs that {NAME} shows",
+        f"{NAME}={session.value}",
+        visible.doubt,
+        visible.unknown,
+    )
 
 
 def _places(nvml: Nvml | None, functions: tuple[Function, ...]) -> Places:
-    places: Places = {}
-    if nvml is not None:
-        numa_nodes = {function.pci: function.numa for function in functions}
-        for gpu in nvml.gpus:
-            places[gpu.index] = numa_nodes.get(_address(gpu.pci))
-    return places
+    if nvml is None:
+        return {}
+    return numa_nodes(nvml, {function.pci: function.numa for function in functions})
 
 
-def _judge_used(node: Node, places: Places, used: tuple[int, ...]) -> Outcome:
+def _judge_used(node: Node, places: Places, job: _JobDevices, nvml: Nvml) -> Outcome:
+    used = job.used
     seen = _seen(places, used)
     if len(used) == len(places):
-        return passed(node, "all GPUs are used", seen, "as declared")
-    holes = ""
-    if _has_holes(used):
-        use = ",".join(map(str, used))
-        holes = f", with holes in `use: {use}`"
+        message = ALL_UNLESS if job.what == ALL_UNLESS else "all GPUs are used"
+        return passed(node, message, seen, "as declared")
+    tail = f", with holes in {job.setting}" if _has_holes(used) else ""
+    if job.doubt:
+        tail += f" ({job.doubt})"
     if len({places[index] for index in used}) == 1:
-        message = f"the GPUs of this job are on one NUMA node{holes}"
-        return passed(node, message, seen, "one NUMA node")
-    fitting = _fitting(places, len(used))
+        return passed(node, f"{job.what} are on one NUMA node{tail}", seen, "one NUMA node")
+    fitting = _fitting(places, used, nvml)
     if fitting is None:
-        message = f"no NUMA node has {len(used)} GPUs{holes}"
+        message = f"no NUMA node has {len(used)} GPUs of one model{tail}"
         return passed(node, message, seen, "one NUMA node where one is enough")
     total = node.gpus.count if node.gpus else len(places)
     better = _as_use(fitting)
-    message = f"the GPUs of this job span NUMA nodes, and {better} would not{holes}"
+    names = {gpu.index: gpu.name for gpu in nvml.gpus}
+    other = ""
+    if names[fitting[0]] not in {names[index] for index in used}:
+        other = f" ({names[fitting[0]]})"
+    message = f"{job.what} span NUMA nodes, and {better}{other} would not{tail}"
     remedy = sentence(
         'set `gpus: {{count: {total}, use: "{better}"}}` for {name}',
         total=total,
@@ -99,11 +150,21 @@ def _by_numa_node(places: Places, indices: Iterable[int]) -> dict[int | None, li
     return groups
 
 
-def _fitting(places: Places, size: int) -> tuple[int, ...] | None:
-    """Return the first devices of a NUMA node that has enough of them."""
-    for numa_node, indices in _by_numa_node(places, places).items():
-        if numa_node is not None and len(indices) >= size:
-            return tuple(indices[:size])
+def _fitting(places: Places, used: tuple[int, ...], nvml: Nvml) -> tuple[int, ...] | None:
+    """Return the first devices of one model and NUMA node that are enough.
+
+    Those of a model that the job uses go first.
+    """
+    names = {gpu.index: gpu.name for gpu in nvml.gpus}
+    in_use = {names[index] for index in used}
+    groups: dict[tuple[str, int | None], list[int]] = {}
+    for index in places:
+        groups.setdefault((names[index], places[index]), []).append(index)
+    for (_, numa_node), indices in sorted(
+        groups.items(), key=lambda group: group[0][0] not in in_use
+    ):
+        if numa_node is not None and len(indices) >= len(used):
+            return tuple(indices[: len(used)])
     return None
 
 
@@ -135,12 +196,6 @@ def _seen(places: Places, used: tuple[int, ...]) -> str:
     return "; ".join(parts)
 
 
-def _address(pci: str) -> str:
-    """Return NVML's «00000000:18:00.0» as the kernel writes it."""
-    domain, _, rest = pci.lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}"
-
-
 def _with_moved_gpu(functions: tuple[Function, ...]) -> tuple[Function, ...]:
     """Return functions of which the last GPU sits at the other socket, for the proof."""
     last = max(functions, key=lambda function: function.pci)
@@ -156,8 +211,9 @@ SPAN = Check(
     title="NUMA nodes of the job's GPUs",
     why="GPUs on two sockets talk through the link between them; with four of ten that is seldom "
     "what was meant.",
-    how="numa_node of each GPU's PCI device. All devices in use: as meant. A part of them (`gpus: "
-    "{use: …}`): on one NUMA node where one has enough.",
+    how="numa_node of each GPU's PCI device. All devices in use: as meant. A part, declared by "
+    " `gpus: {use: …}` or else shown by the session's CUDA_VISIBLE_DEVICES: on one NUMA node "
+    "where one has enough of a model.",
     remedy=sentence(
         'set `gpus: {{count: N, use: "…"}}` to devices of one NUMA node: nvidia-smi topo -m'
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from clusterprep.facts import Fact
@@ -54,9 +55,16 @@ def cpuinfo(text: str) -> dict[str, str]:
     return fields
 
 
-def virtual(fields: dict[str, str]) -> bool:
-    """Return whether an x86 processor reports a hypervisor; other processors never report one."""
-    return "hypervisor" in fields.get("flags", "").split()
+def virtual(answer: Mapping[str, Any]) -> bool:
+    """Return whether this is a virtual machine.
+
+    An x86 processor reports the hypervisor; of others the name that the firmware gives the machine
+    decides.
+    """
+    fields = cpuinfo(answer["cpuinfo"])
+    if "flags" in fields:
+        return "hypervisor" in fields["flags"].split()
+    return answer.get("guest") is True
 
 
 def parse_cpus(answer: dict[str, Any]) -> Cpus:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterprep.facts import Fact, file
-from clusterprep.facts.cpu import cpuinfo, virtual
+from clusterprep.facts.cpu import virtual
 from clusterprep.model import Absent, Read
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -86,7 +86,7 @@ def parse_errors(files: Mapping[str, str] | Absent, cpus: Any) -> Errors | Absen
 
 
 def _no_controller(cpus: Any) -> Absent:
-    if isinstance(cpus, Mapping) and virtual(cpuinfo(cpus["cpuinfo"])):
+    if isinstance(cpus, Mapping) and virtual(cpus):
         return Absent(
             "not_applicable", "a virtual machine does not see the errors of its host's memory"
         )

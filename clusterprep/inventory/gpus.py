@@ -1,4 +1,4 @@
-"""Read `gpus:`: how many, of which model, and which of them this job uses."""
+"""Read `gpus:`: how many, of which model, which of them this job uses, and their NVLink domain."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ def read_gpus(document: Document, declared: int | dict[str, Any], place: Place) 
     if not isinstance(declared, dict):
         return Gpus(int(declared))
     use = declared.get("use")
+    domain = declared.get("nvlink_domain")
+    if domain is True:
+        domain = ""
     has_wrong_index = isinstance(use, list) and None in use
     if "count" not in declared or has_wrong_index:
         return None  # the schema has complained about this
     count = int(declared["count"])
     model = declared.get("model")
     if use is None:
-        return Gpus(count, model)
+        return Gpus(count, model, domain=domain)
     try:
         indices = _indices(use, count)
     except ValueError as error:
         document.complain((*place, "use"), str(error))
         return None
-    return Gpus(count, model, indices)
+    return Gpus(count, model, indices, domain)
 
 
 def _indices(use: str | int | list[int], count: int) -> tuple[int, ...]:

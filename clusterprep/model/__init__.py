@@ -38,11 +38,16 @@ class SshSettings:
 
 @dataclass(frozen=True)
 class Gpus:
-    """GPUs declared for a node. `use` lists the device indices of this job, in order."""
+    """GPUs declared for a node. `use` lists the device indices of this job, in order.
+
+    `domain` names the NVLink domain that spans this node and others, "" is one without a name;
+    False keeps the job's NVLink within nodes, None declares nothing.
+    """
 
     count: int
     model: str | None = None
     use: tuple[int, ...] | None = None
+    domain: str | Literal[False] | None = None
 
     @property
     def used(self) -> int:
@@ -321,6 +326,34 @@ class RankRow:
 
 
 @dataclass(frozen=True)
+class RankPlace:
+    """A rank that a launcher would start, and the GPU that it would have; `why` there is none."""
+
+    rank: int
+    local_rank: int
+    node: str
+    gpu: RankGpu | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class GpuSeat:
+    """A GPU as `nodes` have it: where it is on the bus, and what is near.
+
+    `nvlinks` are those that are up, None where NVML does not say; `near` are the RDMA ports of the
+    training under one PCIe switch with it.
+    """
+
+    nodes: tuple[str, ...]
+    index: int
+    model: str
+    pci: str
+    numa: int | None
+    nvlinks: int | None = None
+    near: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Culprit:
     kind: Literal["node", "link", "rank", "gpu", "interface"]
     nodes: tuple[str, ...]
@@ -431,3 +464,5 @@ class Report:
     since: Since | None = None  # what turned since an earlier run
     runs: tuple[RecordedRun, ...] | None = None  # earlier runs
     comparison: Comparison | None = None  # of two earlier runs
+    gpus: tuple[GpuSeat, ...] | None = None
+    ranks: tuple[RankPlace, ...] | None = None  # as a launcher would number them

@@ -12,6 +12,7 @@ from clusterprep.model.units import pluralize
 from clusterprep.reports.advice import advice
 from clusterprep.reports.blocks import number_reached, summarize, unreported_nodes
 from clusterprep.reports.console_findings import write_findings
+from clusterprep.reports.console_gpus import write_gpus, write_ranks
 from clusterprep.reports.console_history import write_comparison, write_runs, write_since
 from clusterprep.reports.console_launch import write_launch
 from clusterprep.reports.console_results import (
@@ -45,6 +46,8 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
     _write_error(page, report)
     _write_unreached(page, report)
     write_findings(page, report.findings or (), report.since)
+    write_gpus(page, report.gpus)
+    write_ranks(page, report.ranks)
     write_env(page, report.env)
     write_env_paths(page, report.env_paths)
     write_changes(page, report.changes)

@@ -21,6 +21,7 @@ from clusterprep.model import (
     Json,
     LaunchResult,
     NodeSnapshot,
+    RankPlace,
     Report,
     Stage,
     VerifyResult,
@@ -90,6 +91,8 @@ def document(report: Report) -> dict[str, Json]:
     sections["findings"] = _rows(report.findings, _finding)
     sections["env"] = _rows(report.env, _env)
     sections["env_paths"] = _rows(report.env_paths, _env_path)
+    sections["gpus"] = report.gpus
+    sections["ranks"] = _rows(report.ranks, _rank_place)
     sections["changes"] = _rows(report.changes, _change)
     sections["verify"] = _verify(report.verify)
     sections["launch"] = _launch(report.launch)
@@ -269,6 +272,14 @@ def _env_path(path: EnvPath) -> dict[str, Json]:
     row = _pick(path, _ENV_PATH)
     if path.add:
         row["add"] = path.add
+    return row
+
+
+def _rank_place(place: RankPlace) -> dict[str, Json]:
+    """Return the place of a rank; `why` only of one without a GPU."""
+    row = _pick(place, ("rank", "local_rank", "node", "gpu"))
+    if place.why:
+        row["why"] = place.why
     return row
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clusterprep.facts.environment import Setting
+from clusterprep.facts.gpu import Gpu, Nvml
 from clusterprep.model import Gpus
 from tests.support.fleet import REASONS, absent, env, findings, fleet, told
 
@@ -125,3 +126,35 @@ def test_not_knowing_is_as_grave(reason: str) -> None:
     whole = eight(node(), {"env.paths": absent(reason)})
     part = eight(node(), node(None, None, **{"login shell": absent(reason)}))
     assert told(whole, CHECK)["n2"] == told(part, CHECK)["n2"] == f"unknown error {reason}"
+
+
+UUIDS = ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-d1b93026-6d5b-03bd-3a71-f85b47a61bde")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "words"),
+    [
+        pytest.param(",".join(UUIDS), "fail warning", "hides GPUs", id="whole"),
+        pytest.param("GPU-8932,GPU-d1b9", "fail warning", "hides GPUs", id="beginnings"),
+        pytest.param(
+            "GPU-8932,GPU-ffff", "fail error", "from item 2 on, which is «GPU-ffff»", id="gone"
+        ),
+        pytest.param("GPU-8932,GPU-8932f9", "fail error", "names a device twice", id="twice"),
+    ],
+)
+def test_uuids_are_looked_up_where_nvml_was_asked(value: str, expected: str, words: str) -> None:
+    gpus = tuple(
+        Gpu(index, "NVIDIA H100", uuid, f"0000:{index:02x}:00.0")
+        for index, uuid in enumerate(UUIDS)
+    )
+    known = {"gpu.nvml": Nvml("550.54.15", "12.4", gpus)}
+    seen = fleet(each={"gpus": Gpus(2)}, n1={**node(value), **known})
+    (found,) = findings(seen, CHECK)
+    assert f"{found.verdict} {found.severity}" == expected
+    assert words in found.message
+
+
+def test_a_gpu_that_does_not_answer_may_have_any_uuid() -> None:
+    known = {"gpu.nvml": Nvml("550.54.15", "12.4", (), ("GPU 1: gpu_lost",))}
+    seen = fleet(each={"gpus": Gpus(2)}, n1={**node("GPU-ffff"), **known})
+    assert told(seen, CHECK) == {"n1": "fail warning"}

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from clusterprep.checks.gpu import fits
-from clusterprep.facts.gpu import DeviceNodes, Function, Model
+from clusterprep.facts.environment import Setting
+from clusterprep.facts.gpu import DeviceNodes, Function, Gpu, Model, Nvml
 from clusterprep.model import Absent, Gpus
 from tests.support.fleet import absent, findings, fleet, nvml, same, told
 
@@ -311,6 +312,22 @@ def test_the_remedy_names_devices_that_go_together() -> None:
     assert (
         found.seen == "GPU 0, 1: NVIDIA L40S (45 GiB, 8.9); GPU 2, 3, 4: NVIDIA L20 (45 GiB, 8.9)"
     )
+
+
+def test_the_remedy_keeps_to_devices_that_the_session_shows() -> None:
+    """Incident 1: six L40S and four L20 in a box, and the job is shown the last four."""
+    gpus = tuple(
+        Gpu(i, "NVIDIA L20" if i > 5 else "NVIDIA L40S", f"GPU-{i}", f"0000:{i + 16:02x}:00.0")
+        for i in range(10)
+    )
+    shown = Setting("CUDA_VISIBLE_DEVICES", "6,7,8,9", "/root/.bashrc", 9)
+    facts = {
+        "gpu.model": dict(enumerate([L40S] * 6 + [L20] * 4)),
+        "gpu.nvml": Nvml("550.54.15", "12.4", gpus),
+        "env.paths": {"login shell": (shown,), "ssh command": (shown,)},
+    }
+    (found,) = findings(fleet(n1=facts), "gpu.model_mix")
+    assert found.remedy == 'set `gpus: {count: 10, use: "6,7,8,9"}` for n1'
 
 
 @pytest.mark.parametrize(

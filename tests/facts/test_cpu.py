@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.cpu import Cpus, Governor, cpuinfo, virtual
+from clusterprep.facts.cpu import Cpus, Governor, virtual
 from clusterprep.model import Absent
 from tests.support.fleet import learned
 
@@ -66,9 +66,9 @@ def test_what_are_no_processors_is_garbled(given: list[Any]) -> None:
 
 
 def test_a_guest_says_so() -> None:
-    assert virtual(cpuinfo(GUEST))
-    assert not virtual(cpuinfo(XEON))
-    assert not virtual(cpuinfo(GRACE))
+    assert virtual({"cpuinfo": GUEST})
+    assert not virtual({"cpuinfo": XEON})
+    assert not virtual({"cpuinfo": GRACE})
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,10 @@ MEMINFO = (
 )
 METAL = {"cpuinfo": "model name\t: Intel(R) Xeon(R) Platinum 8480C\nflags\t\t: fpu tsc\n"}
 GUEST = {"cpuinfo": "model name\t: AMD EPYC\nflags\t\t: fpu tsc hypervisor\n"}
+# Graviton3E: Arm processors have no flag of a hypervisor, so the firmware's name decides.
+ARM = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\nFeatures\t: fp asimd\n"
+ARM_GUEST = {"cpuinfo": ARM, "guest": True}
+ARM_METAL = {"cpuinfo": ARM, "guest": False}
 
 
 def reason(found: object) -> str:
@@ -84,6 +88,8 @@ def test_errors_are_those_of_all_controllers(files: dict[str, str], expected: Er
     [
         pytest.param(["ok", {}], ["ok", METAL], "missing_tool", id="no-driver"),
         pytest.param(["ok", {}], ["ok", GUEST], "not_applicable", id="virtual-machine"),
+        pytest.param(["ok", {}], ["ok", ARM_GUEST], "not_applicable", id="virtual-machine-on-arm"),
+        pytest.param(["ok", {}], ["ok", ARM_METAL], "missing_tool", id="no-edac-on-arm"),
         pytest.param(
             ["ok", {}], ["no", "denied", ""], "missing_tool", id="what-machine-it-is-was-denied"
         ),

@@ -121,6 +121,13 @@ ROWS = (
     _row("an NVLink down", "nvl.state", _says(3, nvlink=_links(17))),
     _row("two GPUs without NVLink between them", "nvl.topology", _says(3, p2p={6: {"nvlink": 4}})),
     _row(
+        "a GPU in another NVLink domain",
+        "nvl.domain",
+        _says(
+            3, fabric={"state": 3, "clique": 2, "cluster": "9c6f5af3-53bf-49b5-a436-b66766c413c3"}
+        ),
+    ),
+    _row(
         "fabric not set up",
         "gpu.fabricmanager",
         _says(0, fabric={"state": 2, "status": 0, "clique": 0, "health": 0, "summary": 0}),

@@ -107,3 +107,32 @@ def test_apply_tells_nccl_to_leave_the_card_alone(lab: Lab) -> None:
     (cured,) = answer.findings("ib.configured")
     assert cured["fixed"]
     assert check(lab, gpus={"count": 10, "use": "6-9"}).findings("ib.configured") == []
+
+
+def test_without_a_declaration_the_session_says_which_devices_the_job_has(lab: Lab) -> None:
+    """The user's own shell has the list that the story is about, and nothing is declared."""
+    faults.session_environment(lab.hosts[0], {"CUDA_VISIBLE_DEVICES": "6,7,8,9"})
+    answer = clusterprep(
+        lab, "check", "--only", "gpu.,env.cuda_visible", inventory=lab.inventory(gpus=10)
+    )
+    (listed,) = answer.findings("env.cuda_visible")
+    assert (listed["severity"], listed["seen"]) == ("warning", "6,7,8,9")
+    (spread,) = answer.findings("gpu.numa_span")
+    assert spread["seen"] == "NUMA 0: GPU 6,7; NUMA 1: GPU 8,9"
+    (mixed,) = answer.findings("gpu.model_mix")
+    assert 'use: "6,7,8,9"' in mixed["remedy"]
+    places = [
+        (row["rank"], row["gpu"]["index"], row["gpu"]["pci"], row["gpu"]["numa"])
+        for row in answer.report["ranks"]
+    ]
+    assert places == [
+        (0, 6, "0000:3a:00.0", 0),
+        (1, 7, "0000:3b:00.0", 0),
+        (2, 8, "0000:9a:00.0", 1),
+        (3, 9, "0000:9b:00.0", 1),
+    ]
+    assert len({row["gpu"]["uuid"] for row in answer.report["ranks"]}) == 4
+    assert [(row["model"], row["numa"]) for row in answer.report["gpus"]][5:7] == [
+        ("NVIDIA L40S", 1),
+        ("NVIDIA L20", 0),
+    ]

@@ -304,6 +304,11 @@ def test_gpus_and_verify() -> None:
     assert (verify.min_busbw, verify.same_files) == (12.5, ("/etc/hosts",))
 
 
+def test_an_nvlink_domain_has_a_name_or_none_or_is_refused() -> None:
+    domains = [node.gpus.domain for node in good("nvlink_domains").nodes if node.gpus]
+    assert domains == ["rack1", "rack1", "", False, None]
+
+
 def test_every_short_name_of_a_requirement_is_a_check() -> None:
     assert set(ALIASES.values()) <= check_names()
     assert {"state.journal", "gpu.sdc", "launch.nproc", "nccl.allgather"} <= check_names()

@@ -79,5 +79,7 @@ def test_every_kind_says_where_it_comes_from(kind: str) -> None:
     assert any("nferred" in sentence for sentence in source), "says what was filled in"
 
 
-def test_there_are_at_least_twelve_kinds() -> None:
-    assert len(fleets.names()) >= 12
+def test_check_ends_well_on_thirty_kinds() -> None:
+    """Nearly all of them; the others hide the kernel's log from whom the check runs as."""
+    well = [kind for kind in fleets.names() if fleets.load(kind).exit == 0]
+    assert len(well) >= 30

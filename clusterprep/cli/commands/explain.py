@@ -14,6 +14,7 @@ from typing import Any
 
 from clusterprep.changes.resources.env import TARGETS, refuse_unrepresentable
 from clusterprep.checks import Check
+from clusterprep.cli.commands.time_limits import limit_lines
 from clusterprep.errors import InputError, NotKnown
 from clusterprep.inventory.demands import check_names
 from clusterprep.jobs.diagnose.known import causes, command_that_finds
@@ -112,6 +113,7 @@ def _check_page(check: Check | TrialCheckPage) -> str:
     parts = [f"{check.name}: {check.title}"]
     parts.append(_paragraph("Why it matters", check.why))
     parts.append(_paragraph("How it is measured", check.how))
+    parts.extend(_time_limits(check.name))
     parts.append(_remedy(check.remedy))
     if isinstance(check, Check):
         parts.append(_paragraph("Who may know it", needed_rights(check)))
@@ -156,10 +158,20 @@ def cause_page(cause: Cause) -> str:
         lines = "\n".join(examples)
         parts.append(f"Lines such as\n{lines}")
     parts.append(_paragraph("What it is not", cause.unlike))
+    parts.extend(_time_limits(cause.name))
     parts.append(_remedy(cause.remedy))
     if cause.check:
         parts.append(_found_before(cause.check))
     return "\n\n".join(parts)
+
+
+def _time_limits(topic: str) -> list[str]:
+    """Return the section of the time limits of a topic; none for a topic without any."""
+    lines = limit_lines(topic)
+    if not lines:
+        return []
+    listed = "\n".join(lines)
+    return [f"Time limits that fire here\n{listed}"]
 
 
 def _found_before(check: str) -> str:

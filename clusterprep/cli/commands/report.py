@@ -57,6 +57,7 @@ def survey_report(
 ) -> Report:
     """Return the report of a command that surveyed the nodes and ran to its end."""
     from clusterprep.nccl.launch_paths import launch_paths
+    from clusterprep.survey.rank_places import gpu_seats, rank_places
 
     settings = invocation.settings
     fleet = surveyed.fleet
@@ -64,6 +65,9 @@ def survey_report(
     env_values = None if env is None else env.values
     env_paths = launch_paths(fleet, writing=settings.command != "check")
     notices = _notices(invocation, surveyed)
+    places: dict[str, Any] = {}
+    if settings.command == "check":
+        places = {"gpus": gpu_seats(fleet), "ranks": rank_places(fleet)}
     return _invocation_report(
         invocation,
         code,
@@ -75,6 +79,7 @@ def survey_report(
         verify=verify,
         notices=notices,
         strict=settings.strict,
+        **places,
     )
 
 

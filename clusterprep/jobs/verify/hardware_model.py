@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from clusterprep.facts.gpu import Model
+from clusterprep.facts.gpu import Model, Nvml
 from clusterprep.facts.nvlink import NvLinks
+from clusterprep.facts.nvlink_domain import Domain
 from clusterprep.facts.pci import PciLink
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.model.colocation import largest_group
@@ -21,14 +22,25 @@ from clusterprep.nccl.interfaces import choose
 from clusterprep.nccl.rails import RdmaRail, kind_of, training_sets
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-FACTS = ("gpu.model", "nvlink.links", "pci.tree", "rdma.devices", "net.interfaces")
+FACTS = (
+    "gpu.nvml",
+    "gpu.model",
+    "nvlink.links",
+    "nvlink.domain",
+    "pci.tree",
+    "rdma.devices",
+    "net.interfaces",
+)
 """Names of the facts that the model looks at."""
 
 VALID_FROM = 1 << 30  # bytes; smaller messages measure latency as well
 
 # GB/s of one NVLink in one direction by compute capability: NVLink 2 to 5; the bridges of
 # workstation cards run slower.
-NVLINK = {"7.0": 25.0, "8.0": 25.0, "8.6": 14.0625, "9.0": 25.0, "10.0": 50.0}
+NVLINK = {"7.0": 25.0, "8.0": 25.0, "8.6": 14.0625, "9.0": 25.0, "10.0": 50.0, "10.3": 50.0}
+# GPUs that NVLink may join to those of other nodes. They count as a ring: over 72 of them 681 GB/s
+# were measured at 1 GiB and 839 at 4 GiB (coreweave/nccl-tests#43), on one tray 770.
+RACK = re.compile(r"\bGB\d00\b")
 RING = 0.79  # of the NVLinks of a GPU: 235 of 300 on A100, 367 of 450 on H200, 682 of 900 on B200
 # Of the NVLinks of a GPU where the switch adds up, by capability and links, before 2(n-1)/n: 473 to
 # 482 on H200 (0.60), 838 on B200 (0.53), eight GPUs each. Other numbers of links have no published
@@ -36,6 +48,11 @@ RING = 0.79  # of the NVLinks of a GPU: 235 of 300 on A100, 367 of 450 on H200, 
 IN_SWITCH = {("9.0", 18): 0.60, ("10.0", 18): 0.53}
 # Of the sum of network cards: 46 to 48 GB/s for each at 400 Gbit/s; EFA and Slingshot do likewise.
 NETWORK = 0.92
+FASTEST_PORT = 400.0  # Gbit/s; nothing is published beyond
+# A GB10's GPU is part of the processor, and two PCIe functions with as many lanes as they need
+# together share each of its network ports: 12 GB/s over one function and 20 to 24 over both of a
+# port of 200 Gbit/s (NVIDIA/dgx-spark-playbooks#25 and #103).
+SHARED_PORTS = re.compile(r"\bGB10\b")
 SOCKETS = 0.7  # of the interface: 2 to 2.5 GB/s at 25 Gbit/s, 6 to 10 at 100
 FASTEST_SOCKETS = 100_000  # Mbit/s; beyond that threads and cores decide, and no figure is known
 # GB/s of one PCIe lane by its GT/s.
@@ -75,6 +92,9 @@ def expected(
         return _unknown(f"{most_sharing} nodes share one GPU, whose ranks take turns")
     if not nodes:
         return _unknown("no node was reached")
+    if _is_in_domain(fleet, nodes, env):
+        whole = sum(ranks[node.name] for node in nodes)
+        return _slowest(_inside(fleet, node, whole, env.get(node.name, {})) for node in nodes)
     alone = len(nodes) == 1
     kinds: dict[object, list[Expected]] = {}
     for node in nodes:
@@ -92,6 +112,29 @@ def expected(
         same.append(of_node)
     best_of_kinds = map(_best, kinds.values())
     return _slowest(best_of_kinds)
+
+
+def _is_in_domain(
+    fleet: Fleet, nodes: Sequence[Node], env: Mapping[str, Mapping[str, str]]
+) -> bool:
+    """Return whether NVLink joins the GPUs of several nodes, and nothing keeps NCCL from it."""
+    if len(nodes) < 2:
+        return False
+    domains: set[object] = set()
+    for node in nodes:
+        node_env = env.get(node.name, {})
+        if any(node_env.get(name) for name in FORCING) or not _may_leave(node_env):
+            return False
+        readings = _readings_in_use(fleet.fact(node.name, "nvlink.domain"), node)
+        if isinstance(readings, Absent):
+            return False
+        domains.update(readings)
+    return len(domains) == 1 and all(isinstance(d, Domain) and d.cluster for d in domains)
+
+
+def _may_leave(env: Mapping[str, str]) -> bool:
+    """Return whether NCCL may use NVLink between nodes: src/mnnvl.cc wants cuMem too."""
+    return env.get("NCCL_MNNVL_ENABLE") != "0" and env.get("NCCL_CUMEM_ENABLE") != "0"
 
 
 def _best(values: Iterable[Expected]) -> Expected:
@@ -166,17 +209,15 @@ def _inside(fleet: Fleet, node: Node, count: int, env: Mapping[str, str]) -> Exp
 def _nvlink_of_node(
     node: Node, model: Model, links: Sequence[NvLinks], count: int, env: Mapping[str, str]
 ) -> Expected:
-    if re.search(r"\bGB\d00\b", model.name):
-        return _without_figure(f"NVLink may join {model.name} of several nodes")
     per_gpu = 0
     switched = True
     only_pairs = False
     for gpu in links:
         # A link that is down is not what is normal.
         per_gpu = max(per_gpu, len(gpu.up) + len(gpu.down))
-        if not gpu.switched:
+        if not gpu.switched or RACK.search(model.name):
             switched = False
-            only_pairs = only_pairs or len(gpu.peers) < 2
+            only_pairs = only_pairs or (not gpu.switched and len(gpu.peers) < 2)
     if not per_gpu or model.capability not in NVLINK:
         return _unknown(f"nothing is published about the NVLink of {model.name}")
     if only_pairs and count > 2:
@@ -239,7 +280,22 @@ def _between(fleet: Fleet, node: Node, count: int, env: Mapping[str, str]) -> Ex
         return _sockets(fleet, node, env)
     if not training.rails:
         return _sockets(fleet, node, env)
-    return _cards(fleet, node, training.rails, count)
+    return _rdma(fleet, node, training.rails, count, env)
+
+
+def _rdma(
+    fleet: Fleet, node: Node, rails: Sequence[RdmaRail], count: int, env: Mapping[str, str]
+) -> Expected:
+    for rail in rails:
+        if rail.port.rate is not None and rail.port.rate > FASTEST_PORT:
+            return _without_figure(f"RDMA ports of {rail.port.rate:g} Gbit/s")
+    nvml = fleet.fact(node.name, "gpu.nvml")
+    if isinstance(nvml, Nvml) and any(SHARED_PORTS.search(gpu.name) for gpu in nvml.gpus):
+        return _shared_ports(fleet, node, rails)
+    domains = _readings_in_use(fleet.fact(node.name, "nvlink.domain"), node)
+    if not isinstance(domains, Absent) and domains[0].cluster and _may_leave(env):
+        return _without_figure("several NVLink domains")
+    return _cards(fleet, node, rails, count)
 
 
 def _cards(fleet: Fleet, node: Node, rails: Sequence[RdmaRail], count: int) -> Expected:
@@ -260,6 +316,24 @@ def _cards(fleet: Fleet, node: Node, rails: Sequence[RdmaRail], count: int) -> E
         return Expected(NETWORK * gpus, f"PCIe of {count} GPUs per node")
     gbits = best * 8
     return Expected(NETWORK * cards, f"{len(rails)} RDMA ports of {gbits:g} Gbit/s per node")
+
+
+def _shared_ports(fleet: Fleet, node: Node, rails: Sequence[RdmaRail]) -> Expected:
+    """Return what cards reach whose ports have two PCIe functions, told by their last digit."""
+    tree = fleet.fact(node.name, "pci.tree")
+    slots: dict[str, float] = {}
+    port_rate = 0.0
+    for rail in rails:
+        if rail.port.rate is None:
+            return _unknown(f"{rail.name} of {node.name} does not say its rate")
+        place = tree.device(rail.device.pci)
+        function = (rail.device.pci or rail.name).rpartition(".")[2]
+        slots[function] = slots.get(function, 0.0) + (_pcie(place.link) if place else UNLIMITED)
+        port_rate = max(port_rate, rail.port.rate / 8)
+    reached = sum(min(port_rate, slot) for slot in slots.values())
+    gbits = port_rate * 8
+    why = f"{len(slots)} ports of {gbits:g} Gbit/s per node over {len(rails)} PCIe functions"
+    return Expected(NETWORK * reached, why)
 
 
 def _pcie(link: PciLink | None) -> float:

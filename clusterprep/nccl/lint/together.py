@@ -38,6 +38,7 @@ def judge(text: Text, versions: Versions) -> Iterator[Remark]:
     held = text.held("file")  # two branches of a script never hold together
     yield from _sockets(held)
     yield from _contradictions(held)
+    yield from _without_cumem(held)
     yield from _useless(held)
     yield from _gid_index(text.held(), versions)
 
@@ -167,6 +168,23 @@ def _contradictions(held: Held) -> Iterator[Remark]:
             sentence("drop NCCL_IB_DISABLE"),
             "error",
         )
+
+
+def _without_cumem(held: Held) -> Iterator[Remark]:
+    """Yield a remark where NVLink between nodes is forced and the allocator that it needs is off.
+
+    ncclMnnvlCheck of src/mnnvl.cc goes no further without cuMem.
+    """
+    forced = held.get("NCCL_MNNVL_ENABLE")
+    if forced is None or _integer(held, "NCCL_MNNVL_ENABLE") != 1:
+        return
+    if "NCCL_CUMEM_ENABLE" in held and _integer(held, "NCCL_CUMEM_ENABLE") == 0:
+        message = (
+            "NCCL_CUMEM_ENABLE=0 switches off what NVLink between nodes needs, "
+            "so NCCL_MNNVL_ENABLE=1 cannot be had"
+        )
+        remedy = sentence("drop NCCL_CUMEM_ENABLE")
+        yield no_effect(forced, message, "one of the two", remedy)
 
 
 def _useless(held: Held) -> Iterator[Remark]:

@@ -9,7 +9,14 @@ import os
 import struct
 
 from clusterprep.remote.agent.light import socket
-from clusterprep.remote.agent.readers import NoAnswer, names_in, offer, read_file, run
+from clusterprep.remote.agent.readers import (
+    NoAnswer,
+    is_guest_by_dmi,
+    names_in,
+    offer,
+    read_file,
+    run,
+)
 
 PCI = "/sys/bus/pci/devices/"
 RDMA = "/sys/class/infiniband/"
@@ -306,7 +313,7 @@ def _acs_control(fd):
 def _virtual():
     """Return whether this is a virtual machine, by the flags of the first x86 processor.
 
-    None if the kernel shows no flags.
+    Without flags, as on Arm, the firmware's name decides; None if it says nothing either.
     """
     text = read_small("/proc/cpuinfo") or ""
     lines = text.split("\n")
@@ -315,7 +322,7 @@ def _virtual():
     for line in lines:
         if line.startswith("flags"):
             return "hypervisor" in line.split()
-    return None
+    return is_guest_by_dmi()
 
 
 # ---------------------------------------------------------------- RDMA

@@ -224,6 +224,7 @@ class NvmlLibrary(object):
         row["processes"] = self.processes(handle)
         row["links"] = self.links(handle)
         row["fabric"] = self.fabric(handle)
+        row["cluster"] = self.cluster(handle)
         started = time.monotonic()
         self.number("nvmlDeviceGetTemperature", handle, 0)
         seconds = time.monotonic() - started
@@ -352,6 +353,23 @@ class NvmlLibrary(object):
             return info
         status, clique, state = info
         return [state, status, clique, None, None]
+
+    def cluster(self, handle):
+        """Return the UUID of the NVLink cluster as 32 hexadecimal digits.
+
+        It stands in front of what `fabric` reads; zeros where NVLink does not leave the machine.
+        """
+        import binascii
+
+        newest = "nvmlDeviceGetGpuFabricInfoV"
+        uuid = self.structure(newest, handle, "=4x16s", 40, 3)
+        if refused(uuid):
+            uuid = self.structure(newest, handle, "=4x16s", 36, 2)
+        if refused(uuid):
+            uuid = self.structure("nvmlDeviceGetGpuFabricInfo_v4", handle, "=16s", 548)
+        if refused(uuid):
+            uuid = self.structure("nvmlDeviceGetGpuFabricInfo", handle, "=16s", 28)
+        return uuid if refused(uuid) else binascii.hexlify(uuid[0]).decode("ascii")
 
     def sample(self, handles, rows):
         """Add the clocks event reasons of several looks.

@@ -16,6 +16,22 @@ from clusterprep.remote.agent.light import loads, socket
 MAX_TEXT = 256 << 10  # bytes of one file or of a command's output that are returned
 MAX_FILES = 4096  # files that one pattern may match
 MAX_TEXTS = 1 << 20  # characters of all files of one read
+# What the firmware of virtual machines calls itself: systemd, src/basic/virt.c, dmi_vendor_table.
+GUESTS = (
+    "Amazon EC2",
+    "Apple Virtualization",
+    "BHYVE",
+    "Google Compute Engine",
+    "KVM",
+    "KubeVirt",
+    "OpenStack",
+    "Parallels",
+    "QEMU",
+    "VMware",
+    "Virtual Machine",
+    "VirtualBox",
+    "Xen",
+)
 
 
 class NoAnswer(Exception):
@@ -272,6 +288,25 @@ def _attributes(body):
 
 
 # ---------------------------------------------------------------- sessions
+
+
+def is_guest_by_dmi():
+    """Return whether the firmware names a virtual machine; None where it names no machine.
+
+    x86 processors have a flag for that, others have not.
+    """
+    words = []
+    for name in ("sys_vendor", "product_name"):
+        try:
+            words.append(read_file("/sys/class/dmi/id/" + name).strip())
+        except (OSError, NoAnswer):
+            continue
+    if not any(words):
+        return None
+    text = " ".join(words)
+    if "Amazon EC2" in text and "metal" in text:
+        return False
+    return any(name in text for name in GUESTS)
 
 
 def is_own(user):

@@ -5,6 +5,7 @@ import time
 
 from clusterprep.remote.agent.readers import (
     NoAnswer,
+    is_guest_by_dmi,
     matching_paths,
     names_in,
     offer,
@@ -117,7 +118,10 @@ def read_kernels():
 
 
 def read_cpus():
-    """Return the first processor of /proc/cpuinfo, and the sockets, cores and processors online."""
+    """Return the first processor of /proc/cpuinfo, and the sockets, cores and processors online.
+
+    "guest" is whether the firmware names a virtual machine.
+    """
     with open("/proc/cpuinfo", "rb") as source:
         text = source.read(CPUINFO).decode("utf-8", "replace")
     first, end, _ = text.partition("\n\n")
@@ -135,6 +139,7 @@ def read_cpus():
             continue
     return {
         "cpuinfo": first,
+        "guest": is_guest_by_dmi(),
         "sockets": len(sockets),
         "cores": len(cores),
         "cpus": count,

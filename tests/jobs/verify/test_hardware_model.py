@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.gpu import Model
+from clusterprep.facts.gpu import Gpu, Model, Nvml
 from clusterprep.facts.nvlink import NvLinks
+from clusterprep.facts.nvlink_domain import ALONE, Domain
 from clusterprep.facts.pci import PciDevice, PciLink, PciTree
 from clusterprep.facts.rdma import Port, RdmaDevice
 from clusterprep.jobs.verify.hardware_model import Expected, expected
@@ -34,8 +35,11 @@ MODELS = {
     "H200": ("9.0", "NVIDIA H200"),
     "B200": ("10.0", "NVIDIA B200"),
     "GB200": ("10.0", "NVIDIA GB200"),
-    "B300": ("10.3", "NVIDIA B300"),
+    "B300": ("10.3", "NVIDIA B300 SXM6 AC"),
+    "B400": ("11.0", "NVIDIA B400"),
+    "GB300": ("10.3", "NVIDIA GB300"),
     "L40S": ("8.9", "NVIDIA L40S"),
+    "GB10": ("12.1", "NVIDIA GB10"),
 }
 
 
@@ -68,6 +72,15 @@ def facts(
     }
 
 
+RACK_1 = Domain("9c6f5af3-53bf-49b5-a436-b66766c413c3", 32766)
+RACK_2 = Domain("dc6e40c4-d722-4357-9ba6-5291dd461278", 32766)
+
+
+def in_rack(gpu: str, domain: Domain = RACK_1) -> dict[str, Any]:
+    """A tray with four cards of 400 Gbit/s, in a domain of several nodes."""
+    return {**facts(gpu, 4, 18, 4, 400), "nvlink.domain": dict.fromkeys(range(4), domain)}
+
+
 def of(
     nodes: int, ranks: int, told: dict[str, Any], env: dict[str, str] | None = None, **other: Any
 ) -> Expected:
@@ -96,6 +109,12 @@ PUBLISHED = [
     ("6 of 8 H200, ml-engineering", 436, 1, 6, facts("H200", 8, 18)),
     ("7 of 8 H200, ml-engineering", 460, 1, 7, facts("H200", 8, 18)),
     ("8 B200, ml-engineering", 838, 1, 8, facts("B200", 8, 18)),
+    ("8 B300, floor of operators", 700, 1, 8, facts("B300", 8, 18)),
+    ("a GB200 tray, operators", 770, 1, 4, facts("GB200", 4, 18)),
+    ("a GB200 rack at 1 GiB, coreweave/nccl-tests#43", 681, 18, 4, in_rack("GB200")),
+    ("a GB200 rack at 4 GiB, coreweave/nccl-tests#43", 839, 18, 4, in_rack("GB200")),
+    ("two GB200 trays, operators", 843, 2, 4, in_rack("GB200")),
+    ("two GB300 trays, as GB200", 843, 2, 4, in_rack("GB300")),
     (
         "A100, 16 ports of 100 Gbit/s, floor of OCI",
         185,
@@ -165,8 +184,8 @@ def test_no_healthy_machine_of_the_table_would_be_accused() -> None:
 UNKNOWN = [
     (1, 4, facts("A100", 4, peers(1, 12), gen=16.0), "joins only pairs of GPUs on n1"),
     (2, 4, facts("L40S", 4, NONE, 1, 100, gen=16.0), "by PCIe alone"),
-    (1, 8, facts("B300", 8, 18), "nothing is published about the NVLink of NVIDIA B300"),
-    (1, 4, facts("GB200", 4, 18), "NVLink may join NVIDIA GB200 of several nodes"),
+    (1, 8, facts("B400", 8, 18), "nothing is published about the NVLink of NVIDIA B400"),
+    (2, 8, facts("B300", 8, 18, 8, 800, gen=64.0), "RDMA ports of 800 Gbit/s"),
     (1, 8, facts("H100", 8, absent("hung")), "the NVLinks of n1 are not known: hung"),
     (
         1,
@@ -296,17 +315,76 @@ def machines(kind: str) -> Fleet:
     return play.world(kind).fleet
 
 
+@pytest.mark.parametrize(
+    ("env", "second", "gbs", "why"),
+    [
+        pytest.param({}, RACK_1, 711, "18 NVLinks of 50 GB/s in a ring", id="one-domain"),
+        pytest.param({}, RACK_2, None, "several NVLink domains", id="two-racks"),
+        pytest.param({}, ALONE, 184, "4 RDMA ports", id="one-is-in-none"),
+        pytest.param({"NCCL_MNNVL_ENABLE": "0"}, RACK_1, 184, "4 RDMA ports", id="switched-off"),
+        pytest.param({"NCCL_CUMEM_ENABLE": "0"}, RACK_1, 184, "4 RDMA ports", id="no-cumem"),
+    ],
+)
+def test_nvlink_between_nodes_takes_the_place_of_cards(
+    env: dict[str, str], second: Domain, gbs: float | None, why: str
+) -> None:
+    seen = fleet(
+        n1=in_rack("GB200", RACK_1 if second != ALONE else ALONE), n2=in_rack("GB200", second)
+    )
+    found = expected(seen, {"n1": 4, "n2": 4}, dict.fromkeys(("n1", "n2"), env))
+    assert found.gbs == (None if gbs is None else pytest.approx(gbs, rel=0.01))
+    assert why in found.why
+
+
+def spark(*functions: str) -> dict[str, Any]:
+    """A DGX Spark with RDMA devices on these PCIe functions of x4."""
+    told = facts("GB10", 1, NONE)
+    narrow = PciLink(4, 4, 32.0, 32.0)
+    port = Port(1, "ACTIVE", "LinkUp", "Ethernet", 200, 4)
+    gpu = PciDevice("000f:01:00.0", True, "0x10de", PciLink(1, 1, 2.5, 2.5))
+    cards = [PciDevice(at, False, "0x15b3", narrow) for at in functions]
+    told["gpu.nvml"] = Nvml("580.126.09", "13.0", (Gpu(0, "NVIDIA GB10", "GPU-0", gpu.at),))
+    told["pci.tree"] = PciTree((gpu, *cards), {})
+    told["rdma.devices"] = tuple(
+        RdmaDevice(f"rocep{n}", at, None, None, None, (), (port,)) for n, at in enumerate(functions)
+    )
+    return told
+
+
+@pytest.mark.parametrize(
+    ("functions", "figure", "gbs"),
+    [
+        pytest.param(("0000:01:00.0",), 12.25, 14.5, id="one-function"),
+        pytest.param(("0000:01:00.0", "0002:01:00.0"), 20.1, 23, id="both-of-a-port"),
+        pytest.param(("0000:01:00.0", "0002:01:00.0"), 23.74, 23, id="both-of-a-port-2.28.9"),
+    ],
+)
+def test_two_functions_of_a_spark_share_a_port(
+    functions: tuple[str, ...], figure: float, gbs: float
+) -> None:
+    """tonyd2wild#35: 98 Gbit/s over one and 161 over both; dgx-spark-playbooks#103: 23.74 GB/s."""
+    found = of(2, 1, spark(*functions))
+    assert found.gbs == pytest.approx(gbs, rel=0.01)
+    assert figure / found.gbs > 0.8
+
+
 KINDS = {
-    "a100-4hdr": 92, "azure-nd-h100": 368, "bonded-frontend": 184, "dgx-h200": 368,
-    "dual-port-hca": 46, "gh200": 46, "h800": 158, "hgx-b200": 368, "hgx-h100-ib": 368,
+    "a100-4hdr": 92, "a100-slurm-job": 92, "azure-nd-h100": 368, "azure-ndv2-vm": 11.5,
+    "bonded-frontend": 184, "dgx-h200": 368, "dual-port-hca": 46, "gb10-spark": 23,
+    "gb200-tray": 711,
+    "gb300-nvl72": 711, "gcp-a3-ultra-vm": 368, "gh200": 46, "h800": 158, "oci-h100-roce": 368,
+    "p4d-efa-vm": 46, "p5en-efa-vm": 368, "p6-b200-vm": 368, "hgx-b200": 368, "hgx-h100-ib": 368,
     "hgx-h100-roce": 368, "k8s-pod": 368, "ordinary-user": 368, "p5-efa-vm": 368,
     "roce-lag": 184, "storage-hcas": 368, "v100-dgx1": 46,
 }  # fmt: skip
 
 
+NO_GPUS = {"cpu-only", "arm-cpu-efa"}
+
+
 @pytest.mark.machine
 @play.needs_chroot
-@pytest.mark.parametrize("kind", [name for name in fleets.names() if name != "cpu-only"])
+@pytest.mark.parametrize("kind", sorted({*fleets.names()} - NO_GPUS))
 def test_described_machines(kind: str) -> None:
     """By hand: number of training ports × rate × 0.92, or NVLink where that is slower.
 

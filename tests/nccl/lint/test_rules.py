@@ -257,6 +257,19 @@ def test_a_misspelt_name_gets_the_nearest(line: str, near: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("NCCL_MNNVL_ENABLE=1\nNCCL_CUMEM_ENABLE=0\n", ["1 warning no_effect"]),
+        ("NCCL_MNNVL_ENABLE=1\nNCCL_CUMEM_ENABLE=1\n", []),
+        ("NCCL_MNNVL_ENABLE=2\nNCCL_CUMEM_ENABLE=0\n", []),
+        ("NCCL_MNNVL_ENABLE=1\n", []),
+    ],
+)
+def test_nvlink_between_nodes_needs_cumem(text: str, lines: list[str]) -> None:
+    assert said(text) == lines
+
+
 def test_a_name_like_no_other_is_unknown_all_the_same() -> None:
     assert said("NCCL_XYZZY_FROBNICATE=1") == ["1 warning nccl_unknown"]
 

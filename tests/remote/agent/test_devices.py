@@ -235,6 +235,30 @@ def test_a_virtual_machine_by_the_first_processor(cpuinfo: str, expected: bool |
     )
 
 
+@pytest.mark.parametrize(
+    ("vendor", "product", "expected"),
+    [
+        ("Amazon EC2", "hpc7g.16xlarge", True),
+        ("Amazon EC2", "c7gn.metal", False),
+        ("Google", "Google Compute Engine", True),
+        ("Microsoft Corporation", "Virtual Machine", True),
+        ("QEMU", "KVM Virtual Machine", True),  # leptonai/gpud and Lambda's GH200
+        ("NVIDIA", "NVIDIA_DGX_Spark", False),
+        ("Supermicro", "ARS-121GL-NB3-LCC-R1", False),
+    ],
+)
+def test_an_arm_machine_is_virtual_by_its_firmware(
+    vendor: str, product: str, expected: bool
+) -> None:
+    files = {
+        "/proc/cpuinfo": "processor\t: 0\nFeatures\t: fp asimd\n",
+        "/sys/class/dmi/id/sys_vendor": f"{vendor}\n",
+        "/sys/class/dmi/id/product_name": f"{product}\n",
+    }
+    answer = ask("pci_tree", pci=[{"at": "0000:18:00.0", **GPU}], files=files)
+    assert answer[1]["virtual"] is expected
+
+
 def test_iommu_groups_virtual_functions_and_drivers() -> None:
     here = "/sys/devices/pci0000:18/0000:18:00.0"
     links = {

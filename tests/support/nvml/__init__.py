@@ -32,7 +32,7 @@ those listed so far. `seed`, a number, makes UUIDs and serial numbers that no ot
     processes, graphics         [{pid, mib}, …]
     nvlink                      one entry per link: down, or {type: switch|gpu, pci: …}
     p2p                         {index of the other: {nvlink: status}}; 0 is fine, 5 not supported
-    fabric                      {state, status, clique, health, summary}
+    fabric                      {state, status, clique, health, summary, cluster: UUID}
     pcie_generation, pcie_max_generation, pcie_width, pcie_max_width, pcie_replays
 
 Any value may be null (the call answers «not supported», 3) or `{code: 4}` (it answers that). And
@@ -359,6 +359,10 @@ def _rows(key: str, value: Any) -> list[tuple[str, Any]]:
         return [
             (f"p2p.{_CAPABILITIES[c]}.{o}", s) for o, caps in value.items() for c, s in caps.items()
         ]
+    if key == "fabric" and isinstance(value, Mapping) and "cluster" in value:
+        digits = str(value["cluster"]).replace("-", "")
+        plain = {part: item for part, item in value.items() if part != "cluster"}
+        return [("fabric_cluster", digits), *_rows(key, plain)]
     return [
         (
             _IN_MIB.get(key, _RENAMED.get(key, key)),

@@ -439,7 +439,7 @@ ret nvmlDeviceGetTopologyCommonAncestor(dev d, dev other, u32 *out) {
     return number32(d, key, out);
 }
 
-/* `fabric` is «STATE STATUS CLIQUE HEALTH-MASK SUMMARY». */
+/* `fabric` is «STATE STATUS CLIQUE HEALTH-MASK SUMMARY», `fabric_cluster` 32 hexadecimal digits. */
 static ret fabric(dev d, struct fabric *out) {
     u32 state, status, clique, health, summary;
     const char *value = find(d, "fabric");
@@ -451,6 +451,9 @@ static ret fabric(dev d, struct fabric *out) {
     out->state = (unsigned char)state;
     out->health = health;
     out->summary = (unsigned char)summary;
+    const char *cluster = find(d, "fabric_cluster");
+    for (int byte = 0; cluster && byte < 16; byte++)
+        if (sscanf(cluster + 2 * byte, "%2hhx", &out->cluster[byte]) != 1) return NOT_SUPPORTED;
     return OK;
 }
 
@@ -472,5 +475,6 @@ ret nvmlDeviceGetGpuFabricInfo(dev d, struct fabric_v1 *out) {
     ENTER(d);
     ret code = out ? fabric(d, &mine) : INVALID;
     if (!code) *out = (struct fabric_v1){{0}, mine.status, mine.clique, mine.state};
+    if (!code) memcpy(out->cluster, mine.cluster, sizeof mine.cluster);
     return code;
 }

@@ -1,0 +1,92 @@
+"""Write to the console the GPUs of the nodes, and the GPU that each rank would get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from clusterprep.model import GpuSeat, RankPlace
+from clusterprep.model.units import pluralize
+from clusterprep.reports.page import ReportPage
+from clusterprep.reports.plain import fold_nodes, fold_ranks, safe_text
+
+INDENT = 2
+KINDS = 4  # groups of nodes with equal GPUs shown without -v
+RANKS = 16  # ranks shown without -v, where they are worth a look
+
+
+def write_gpus(page: ReportPage, seats: Sequence[GpuSeat] | None) -> None:
+    """Write a line for each group of nodes with equal GPUs: model, NUMA nodes, near RDMA ports."""
+    if not seats:
+        return
+    kinds = _kinds(seats)
+    page.blank()
+    page.row(("GPUs", "bold"))
+    for nodes, gpus in page.shown(kinds, KINDS):
+        name = fold_nodes(nodes)
+        label = " " * INDENT + name
+        page.row(label, _summary(gpus), indent=len(label) + 2)
+    if len(kinds) > KINDS and not page.verbose:
+        page.under((f"… {len(kinds) - KINDS} more groups of nodes (-v)", "dim"), indent=INDENT)
+
+
+def _kinds(seats: Iterable[GpuSeat]) -> list[tuple[tuple[str, ...], tuple[GpuSeat, ...]]]:
+    """Return groups of nodes that have the same GPUs, with these."""
+    by_node: dict[str, list[GpuSeat]] = {}
+    for seat in seats:
+        for node in seat.nodes:
+            by_node.setdefault(node, []).append(seat)
+    nodes_by_gpus: dict[tuple[GpuSeat, ...], list[str]] = {}
+    for node, gpus in by_node.items():
+        ordered = tuple(sorted(gpus, key=lambda gpu: gpu.index))
+        nodes_by_gpus.setdefault(ordered, []).append(node)
+    return [(tuple(nodes), gpus) for gpus, nodes in nodes_by_gpus.items()]
+
+
+def _summary(gpus: Sequence[GpuSeat]) -> str:
+    """Return «8 × NVIDIA H200, 18 NVLinks; NUMA 0: GPU 0-3 (mlx5_0, mlx5_3, …); …»."""
+    models = []
+    for model in dict.fromkeys(gpu.model for gpu in gpus):
+        same = [gpu for gpu in gpus if gpu.model == model]
+        links = {gpu.nvlinks for gpu in same} - {None, 0}
+        text = f"{len(same)} × {safe_text(model, 64)}"
+        if links:
+            text += f", {'/'.join(str(number) for number in sorted(filter(None, links)))} NVLinks"
+        models.append(text)
+    places = []
+    for numa in dict.fromkeys(gpu.numa for gpu in gpus):
+        there = [gpu for gpu in gpus if gpu.numa == numa]
+        near = dict.fromkeys(port for gpu in there for port in gpu.near)
+        text = f"NUMA {'?' if numa is None else numa}: GPU {fold_ranks(g.index for g in there)}"
+        if near:
+            text += f" ({', '.join(safe_text(port, 24) for port in near)})"
+        places.append(text)
+    return "; ".join([" and ".join(models), *places])
+
+
+def write_ranks(page: ReportPage, ranks: Sequence[RankPlace] | None) -> None:
+    """Write the GPU of each rank: with -v always, else where it is not simply the next one."""
+    if not ranks or (not page.verbose and _is_plain(ranks)):
+        return
+    page.blank()
+    page.row(("Ranks", "bold"), "  the GPU that each would get", indent=INDENT)
+    for place in page.shown(ranks, RANKS):
+        node = safe_text(place.node, 64)
+        text = f"{node} local {place.local_rank}, {_device(place)}"
+        page.row(f"  rank {place.rank}", text, indent=INDENT + 12)
+    if len(ranks) > RANKS and not page.verbose:
+        more = pluralize(len(ranks) - RANKS, "more rank")
+        page.under((f"… {more} (-v)", "dim"), indent=INDENT)
+
+
+def _is_plain(ranks: Iterable[RankPlace]) -> bool:
+    """Return whether every rank has the GPU of its local number."""
+    return all(place.gpu is not None and place.gpu.index == place.local_rank for place in ranks)
+
+
+def _device(place: RankPlace) -> str:
+    gpu = place.gpu
+    if gpu is None:
+        return f"no GPU: {safe_text(place.why)}"
+    numa = "?" if gpu.numa is None else gpu.numa
+    uuid = safe_text(gpu.uuid, 64)
+    return f"GPU {gpu.index}, {uuid}, {safe_text(gpu.pci, 32)}, NUMA {numa}"
