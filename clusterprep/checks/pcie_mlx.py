@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed
 from clusterprep.checks.log import DAY, judge_silence
+from clusterprep.facts import Fact
 from clusterprep.facts.kernel_log import LIMITED, NO_POWER, KernelLog, KernelRecord
-from clusterprep.model import Node
+from clusterprep.model import Absent, Node, Read
 from clusterprep.remedies import shell_line
 
 _POWER = re.compile(rf"mlx5_core ([0-9a-f:.]+\d): .*{NO_POWER}(?: \((\d+) ?W\))?")
@@ -20,7 +22,13 @@ _BANDWIDTH = re.compile(
 )
 
 
-def limited(context: CheckContext, node: Node, log: KernelLog) -> Outcome:
+def parse_cards(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | Absent:
+    """Return the addresses of the functions of NVIDIA's (Mellanox's) network adapters."""
+    addresses = tuple(str(row["pci"]) for row in rows)
+    return addresses or Absent("not_applicable", "no ConnectX adapter here")
+
+
+def limited(context: CheckContext, node: Node, log: KernelLog, cards: tuple[str, ...]) -> Outcome:
     """Fail if an mlx5 adapter of this boot has too little power or bandwidth of its slot."""
     power = _by_device(_POWER, log.records)
     bandwidth = _by_device(_BANDWIDTH, log.records)
@@ -43,7 +51,7 @@ def limited(context: CheckContext, node: Node, log: KernelLog) -> Outcome:
     devices = list(dict.fromkeys((*power, *bandwidth)))
     remedy = shell_line(
         "lspci -vv -s {device} | grep -i -e power -e LnkSta"
-        "   # the slot's power limit in the BIOS, the card's extra cable; reseat it, or another slot",
+        "   # the slot's power limit in the BIOS, the card's cable; reseat it, or another slot",
         device=devices[0],
     )
     return failed(
@@ -83,10 +91,12 @@ def _with_weak_slot(log: KernelLog) -> KernelLog:
     return replace(log, records=(*log.records, record))
 
 
+MELLANOX = "0x15b3"  # vendor id; NVIDIA's network adapters have kept it
+CARDS = Fact("pcie.mlx_cards", lambda node, inventory: (Read("pci", (MELLANOX,)),), parse_cards)
 LIMITED_CARDS = Check(
     "pcie.mlx_limited",
-    facts=("log.records",),
-    judge=each(limited, "log.records"),
+    facts=("log.records", "pcie.mlx_cards"),
+    judge=each(limited, "log.records", "pcie.mlx_cards"),
     severity="warning",
     title="Network adapters and what their slots give them",
     why="A ConnectX adapter in a slot with too little power or too few lanes works, and stays "

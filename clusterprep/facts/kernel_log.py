@@ -248,7 +248,8 @@ def _with_journal(log: KernelLog, answer: Any) -> KernelLog:
     """Return the log with the journal's lines of this boot and of earlier ones."""
     boot = _finite(answer["now"]) - _finite(answer["up"])
     reach = _finite(answer["since"]) - boot
-    mine, earlier = [], []
+    mine: list[KernelRecord] = []
+    earlier: list[KernelRecord] = []
     for of_this_boot, clock, uptime, level, count, since, text in answer["records"]:
         seconds = float(uptime) if of_this_boot else float(clock) - boot
         record = KernelRecord(
@@ -261,7 +262,7 @@ def _with_journal(log: KernelLog, answer: Any) -> KernelLog:
         )
         (mine if of_this_boot else earlier).append(record)
     cut = dict(log.cut)
-    for phrase, count in answer["cut"].items():
+    for phrase, count in dict(answer["cut"]).items():
         cut[phrase] = cut.get(phrase, 0) + int(count)
     reaches_further = answer["lines"] > 0 and reach < log.first_seconds
     if reaches_further and not log.whole:

@@ -279,7 +279,7 @@ LINES = (
         "warning",
         "Xid 137",
     ),
-    # ---------------------------------------------------------------- the GPU or node is to be reset
+    # ---------------------------------------------------------------- a reset is due
     xid(
         "NVRM: Xid (PCI:0000:01:00): 95, pid=7062, Uncontained: LTC TAG (0x2,0x0). RST: Yes, "
         "D-RST: No",

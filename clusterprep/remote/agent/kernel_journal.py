@@ -22,7 +22,8 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # By _TRANSPORT and not by -k, which means this boot alone.
 KERNEL = "_TRANSPORT=kernel"
 FIELDS = "MESSAGE,PRIORITY,SYSLOG_FACILITY,_SOURCE_MONOTONIC_TIMESTAMP"
-NO_RIGHT = "not seeing messages"  # journalctl's hint to users that may not read the system's
+# What journalctl says to users that may not read the system's journal.
+NO_RIGHT = ("insufficient permissions", "not seeing messages", "Permission denied")
 
 
 def read_kernel_journal(days, words, rules):
@@ -68,12 +69,12 @@ def _beginning():
             return int(loads(line.decode("utf-8", "replace"))["__REALTIME_TIMESTAMP"]) / 1e6
     finally:
         lines.close()
-    if NO_RIGHT in lines.errors:
+    if any(words in lines.errors for words in NO_RIGHT):
         raise NoAnswer("denied", "only root and the groups adm and systemd-journal may read it")
     why = lines.errors.strip().split("\n")[0]
     if "output-fields" in why:  # systemd before 236 of 2017
         raise NoAnswer("missing_tool", "journalctl is too old to print single fields")
-    raise NoAnswer("missing", why or "it is empty")
+    raise NoAnswer("missing_tool", why or "the journal is empty")
 
 
 class Reading(object):
