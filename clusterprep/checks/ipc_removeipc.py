@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, skipped
 from clusterprep.facts import Fact, user_of_job
-from clusterprep.facts.account import Account, Rights
+from clusterprep.facts.account import Rights, parse_account
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.remedies import Remedy, sentence, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -36,7 +37,8 @@ LAST_SYSTEM_UID = 999  # logind leaves the segments of root and of such users al
 class Logind:
     """What logind does with segments of a user without sessions.
 
-    `source` is the file that says so, "" for the default. Users in `lingering` keep theirs.
+    `source` is the file that says so, "" for the default. Users in `lingering` keep theirs. `uid`
+    is the id of the job's user, None if there is no such user.
     """
 
     removes: bool
@@ -44,10 +46,12 @@ class Logind:
     lingering: tuple[str, ...] = ()
     runs: bool = True
     slurmd: bool = False
+    uid: int | None = None
 
 
-def parse_logind(files: Mapping[str, str]) -> Logind:
+def parse_logind(files: Mapping[str, str], account: dict[str, Any] | None) -> Logind:
     """Return what logind was told by its file and the drop-ins, as systemd reads them."""
+    user = parse_account(account)
     removes, source = UPSTREAM, ""
     for path in _in_order(files):
         for key, value in _settings(files[path], path):
@@ -59,6 +63,7 @@ def parse_logind(files: Mapping[str, str]) -> Logind:
         lingering=tuple(path.rpartition("/")[2] for path in files if path.startswith(LINGER)),
         runs=LOGIND in _folders(files),
         slurmd=any(files.get(path, "").strip() for path in SLURMD),
+        uid=user.uid if user else None,
     )
 
 
@@ -108,13 +113,7 @@ def _boolean(text: str) -> bool | None:
     return None
 
 
-def judge(
-    context: CheckContext,
-    node: Node,
-    logind: Logind,
-    account: Account | None,
-    rights: Rights,
-) -> Outcome:
+def judge(context: CheckContext, node: Node, logind: Logind, rights: Rights) -> Outcome:
     """Fail where jobs run outside of login sessions and logind removes what their user has."""
     if not logind.runs:
         return skipped(node, "systemd-logind does not run here", "not_applicable")
@@ -128,24 +127,24 @@ def judge(
         return _failure(node, "logind does otherwise than required", seen, wanted, logind)
     user = user_of_job(node) or rights.user
     outlives = node.transport == "slurm" or logind.slurmd
-    if outlives and not _keeps(logind, account, user):
+    if outlives and not _keeps(logind, user):
         message = (
             f"Slurm's jobs have no login session: when {user} logs out of this node, logind "
             "removes the shared memory of the jobs that run"
         )
         return _failure(node, message, seen, wanted, logind)
     message = (
-        _keeps(logind, account, user)
+        _keeps(logind, user)
         or f"shared memory of {user} goes with the last session: start no job in the background"
     )
     return passed(node, message, seen, wanted)
 
 
-def _keeps(logind: Logind, account: Account | None, user: str) -> str:
+def _keeps(logind: Logind, user: str) -> str:
     """Return why logind keeps what a user has; "" where it does not."""
     if not logind.removes:
         return "logind leaves shared memory alone"
-    if account is not None and account.uid <= LAST_SYSTEM_UID:
+    if logind.uid is not None and logind.uid <= LAST_SYSTEM_UID:
         return f"logind leaves what {user} has alone"
     if user in logind.lingering:
         return f"{user} lingers, so no logout is the last"
@@ -173,7 +172,8 @@ def parse_wanted(text: str) -> bool:
 def _reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     mains = [f"{folder}/logind.conf" for folder in FOLDERS]
     drop_ins = [f"{folder}/logind.conf.d/*" for folder in FOLDERS]
-    return (Read("files", (*mains, *drop_ins, f"{LINGER}/*", f"{LOGIND}/*", *SLURMD)),)
+    files = Read("files", (*mains, *drop_ins, f"{LINGER}/*", f"{LOGIND}/*", *SLURMD))
+    return (files, Read("account", (user_of_job(node),)))
 
 
 REMEDY: Remedy = shell_line(
@@ -185,8 +185,8 @@ KEPT = sentence("remove RemoveIPC=no from the file named, or what is required fr
 LOGIND_FACT = Fact("ipc.logind", _reads, parse_logind)
 CHECK = Check(
     "ipc.removeipc",
-    facts=("ipc.logind", "user.account", "ssh.rights"),
-    judge=each(judge, "ipc.logind", "user.account", "ssh.rights"),
+    facts=("ipc.logind", "ssh.rights"),
+    judge=each(judge, "ipc.logind", "ssh.rights"),
     severity="warning",
     title="Shared memory when the user logs out",
     why="With RemoveIPC=yes logind deletes all shared memory, semaphores and queues of a user when "
@@ -199,7 +199,7 @@ CHECK = Check(
     wants=parse_wanted,
     proof=Proof(
         "ipc.logind",
-        lambda logind: Logind(True, "/etc/systemd/logind.conf", slurmd=True),
+        lambda logind: Logind(True, "/etc/systemd/logind.conf", slurmd=True, uid=1000),
         machine={
             "files": {
                 "/run/systemd/seats/seat0": "IS_SEAT0=1\n",

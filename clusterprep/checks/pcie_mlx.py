@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed
-from clusterprep.checks.log import DAY, judge_silence
+from clusterprep.checks.log import judge_silence
 from clusterprep.facts import Fact
 from clusterprep.facts.kernel_log import LIMITED, NO_POWER, KernelLog, KernelRecord
 from clusterprep.model import Absent, Node, Read
@@ -34,7 +35,8 @@ def limited(context: CheckContext, node: Node, log: KernelLog, cards: tuple[str,
     bandwidth = _by_device(_BANDWIDTH, log.records)
     wanted = "as much as they can take"
     if not power and not bandwidth:
-        return judge_silence(node, log, DAY, (NO_POWER, LIMITED), "", "none")
+        # Drivers write these lines when they start, so nothing less than the whole boot will do.
+        return judge_silence(node, log, math.inf, (NO_POWER, LIMITED), "", "none")
     parts = []
     for device, found in power.items():
         watts = f"{found[2]} W" if found[2] else "too little"
@@ -103,7 +105,8 @@ LIMITED_CARDS = Check(
     "below its rate under load: the slowest adapter sets the pace of all. On DGX Spark (GB10) the "
     "line about 27 W is printed at each boot and is harmless, as NVIDIA says.",
     how="Lines of mlx5_core in the kernel's log since boot, for each adapter: «insufficient power "
-    "on the PCIe slot» and «available PCIe bandwidth, limited by».",
+    "on the PCIe slot» and «available PCIe bandwidth, limited by». They are written when the "
+    "driver starts: where the log no longer goes back to the boot, it is unknown.",
     remedy=shell_line("lspci -vv -s ADAPTER | grep -i -e power -e LnkSta"),
     proof=Proof("log.records", _with_weak_slot),
 )

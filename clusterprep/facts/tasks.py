@@ -112,7 +112,7 @@ def _stuck_task(row: Mapping[str, Any]) -> StuckTask:
         wchan=wchan,
         children=int(row["children"]),
         kernel=bool(row["kernel"]),
-        age=_seconds(row["age"]),
+        age=_age(row["age"]),
         waited=_seconds_or_none(row["waited"]),
     )
 
@@ -123,9 +123,14 @@ def _zombie(row: Mapping[str, Any]) -> Zombie:
         comm=str(row["comm"]),
         parent=int(row["parent"]),
         parent_comm=str(row["parent_comm"]),
-        age=_seconds(row["age"]),
+        age=_age(row["age"]),
         waited=_seconds_or_none(row["waited"]),
     )
+
+
+def _age(value: Any) -> float:
+    """Return the seconds since a task was started, without end where they are not known."""
+    return math.inf if value is None else _seconds(value)
 
 
 def _seconds(value: Any) -> float:

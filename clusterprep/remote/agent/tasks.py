@@ -66,13 +66,16 @@ class _Clocks(object):
     """Tells how long ago tasks were started, and how long ago they last ran."""
 
     def __init__(self):
-        self._uptime = float((_text("", "uptime") or "0").split()[0])
+        words = _text("", "uptime").split()
+        self._uptime = float(words[0]) if words else None
         self._ticks = os.sysconf("SC_CLK_TCK")
         # This task runs now. The scheduler's clock may have another beginning than that of boot.
         self._now = _last_ran("self")
 
     def age(self, row):
-        """Return the seconds since a task was started."""
+        """Return the seconds since a task was started; None where the time since boot is hidden."""
+        if self._uptime is None:
+            return None
         return max(0.0, self._uptime - int(row["start"]) / float(self._ticks))
 
     def waited(self, name):
