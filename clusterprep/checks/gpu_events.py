@@ -174,8 +174,8 @@ def _recovery(text: str) -> Meaning:
 
 
 Judged = list[tuple[Xid, Meaning]]
-EventsByMeaning = dict[tuple[int, Meaning], list[Xid]]
-"""Code and meaning → the Xids that have them."""
+EventsByMeaning = dict[tuple[str, Meaning], list[Xid]]
+"""Name and meaning → the Xids that have them."""
 
 
 def xids(context: CheckContext) -> Iterable[Outcome]:
@@ -185,10 +185,10 @@ def xids(context: CheckContext) -> Iterable[Outcome]:
         seen: Xids = context.value(node, "gpu.xids")
         judged = [(event, meaning(event)) for event in seen.events]
         bad = _group_by_meaning(_current(judged, seen))
-        for (code, means), events in bad.items():
+        for (name, means), events in bad.items():
             yield _failure(
                 node,
-                code,
+                name,
                 means,
                 events,
                 seen,
@@ -215,12 +215,19 @@ def _current(judged: Judged, seen: Xids) -> Judged:
 def _group_by_meaning(judged: Judged) -> EventsByMeaning:
     groups: EventsByMeaning = {}
     for event, means in judged:
-        groups.setdefault((event.code, means), []).append(event)
+        groups.setdefault((_name(event), means), []).append(event)
     return groups
 
 
-def _failure(node: Node, code: int, means: Meaning, events: list[Xid], seen: Xids) -> Outcome:
-    """Return the failure of all Xids of one code on a node; `seen` has the log's times."""
+def _name(event: Xid) -> str:
+    """Return «Xid 79», or what the driver wrote in its place."""
+    if not event.printed:
+        return "«fallen off the bus», without an Xid,"
+    return f"Xid {event.code or '?'}"
+
+
+def _failure(node: Node, name: str, means: Meaning, events: list[Xid], seen: Xids) -> Outcome:
+    """Return the failure of all Xids of one name on a node; `seen` has the log's times."""
     gpus = list(dict.fromkeys(event.pci for event in events if event.pci))
     newest = _newest(events)
     age = format_duration(seen.log.age(newest))
@@ -228,9 +235,6 @@ def _failure(node: Node, code: int, means: Meaning, events: list[Xid], seen: Xid
     times = f"{count} times, " if count > 1 else ""
     places = [place for event in events if (place := _place(event))]
     where = ", ".join(dict.fromkeys(places)) or f"«{newest.text[:80]}»"
-    name = f"Xid {code or '?'}"
-    if not any(event.printed for event in events):
-        name = "«fallen off the bus», without an Xid,"
     text = f"{name} on {where}: {times}last {age} ago"
     severity: Severity = "error" if means.kind == "fatal" else "warning"
     remedy = placed(means.remedy, GPU=_bus_id(gpus))
@@ -267,9 +271,9 @@ def _bus_id(gpus: list[str]) -> str:
 def _describe_events(judged: Judged, seen: Xids) -> list[str]:
     """Return each code with its meaning and the age of the newest Xid."""
     parts = []
-    for (code, means), events in _group_by_meaning(judged).items():
+    for (name, means), events in _group_by_meaning(judged).items():
         age = format_duration(seen.log.age(_newest(events)))
-        parts.append(f"Xid {code or '?'}: {means.means}, last {age} ago")
+        parts.append(f"{name.rstrip(',')}: {means.means}, last {age} ago")
     return parts
 
 

@@ -206,6 +206,8 @@ def parse_log(ring: Any, journal: Any) -> KernelLog | Absent:
             return ring
         return replace(_ring(ring), no_journal=journal.detail or journal.reason)
     if isinstance(ring, Absent):
+        if journal["lines"] == 0:  # then it does not take the kernel's lines
+            return ring
         of_boot = KernelLog(now=_finite(journal["up"]), first_number=1, first_seconds=math.inf)
         return _with_journal(of_boot, journal)
     return _with_journal(_ring(ring), journal)
@@ -247,7 +249,9 @@ def _record(row: Sequence[Any]) -> KernelRecord:
 def _with_journal(log: KernelLog, answer: Any) -> KernelLog:
     """Return the log with the journal's lines of this boot and of earlier ones."""
     boot = _finite(answer["now"]) - _finite(answer["up"])
-    reach = _finite(answer["since"]) - boot
+    reach = float(answer["from"])
+    if not math.isfinite(reach):
+        raise ValueError("no time")
     mine: list[KernelRecord] = []
     earlier: list[KernelRecord] = []
     for of_this_boot, clock, uptime, level, count, since, text in answer["records"]:

@@ -380,6 +380,12 @@ FALLEN = line(79, "GPU has fallen off the bus.")
             id="neither-may-be-read",
         ),
         pytest.param(
+            Absent("denied", "/dev/kmsg: Operation not permitted"),
+            journal_answer(lines=0),
+            "unknown error denied",
+            id="only-the-journal-without-the-kernels-lines",
+        ),
+        pytest.param(
             ring_answer(),
             journal_answer(earlier=((2 * DAY, FALLEN),)),
             "pass",
@@ -421,7 +427,7 @@ def test_what_was_overwritten_is_unknown_and_says_since_when() -> None:
     [
         {"up": -1},
         {"now": "x"},
-        {"since": float("nan")},
+        {"from": float("nan")},
         {"records": [[True, 1.0]]},
         {"records": None},
         {"cut": None},
@@ -431,3 +437,12 @@ def test_what_was_overwritten_is_unknown_and_says_since_when() -> None:
 def test_a_journal_that_makes_no_sense_is_no_silence(broken: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError)):
         facts_of(ring_answer(first=(7000, NOW - HOUR)), {**journal_answer(), **broken})
+
+
+def test_a_gpu_without_an_xid_and_one_with_are_told_apart() -> None:
+    texts = (FALLEN, "NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.")
+    found = findings(fleet(n1=facts_of(ring_answer(*texts))), "gpu.xid")
+    assert {finding.seen.partition(": ")[0] for finding in found} == {
+        "Xid 79 on 0000:1b:00",
+        "«fallen off the bus», without an Xid, on 0000:91:00",
+    }

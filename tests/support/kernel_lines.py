@@ -61,7 +61,7 @@ def journal_answer(
     return {
         "now": clock,
         "up": up,
-        "since": clock - reach,
+        "from": up - reach,
         "lines": lines,
         "records": records,
         "cut": {},

@@ -29,24 +29,25 @@ NO_RIGHT = ("insufficient permissions", "not seeing messages", "Permission denie
 def read_kernel_journal(days, words, rules):
     """Return the kernel's lines of the last days in the journal that hold one of the words.
 
-    {"now": seconds of the clock, "up": seconds since boot, "since": seconds of the clock from which
-    on no line is missing, "lines": how many of this boot there were, "records": [[is of this boot,
-    seconds of the clock, seconds since its boot, level, count, seconds of the clock of the first,
-    text], …], "cut": {word: lines left out}}. Lines of this boot that the ring has too are counted
-    and not returned.
+    {"now": seconds of the clock, "up": seconds since boot, "from": seconds since this boot from
+    which on no line is missing (0 or below: none is missing), "lines": how many of this boot there
+    were, "records": [[is of this boot, seconds of the clock, seconds since its boot, level, count,
+    seconds of the clock of the first, text], …], "cut": {word: lines left out}}. Lines of this boot
+    that the ring has too are counted and not returned.
     """
-    clock = time.time()
-    oldest = clock - days * 86400
-    begin = _beginning()
+    clock, up = time.time(), now()
+    oldest = days * 86400
     reading = Reading(words)
-    reading.run(_command("--reverse", "--since=@%d" % oldest, KERNEL))
-    since = max(oldest, begin)
+    begin = up - oldest
+    # By the time since boot: the clock may have been set since.
+    begin = max(begin, reading.uptime(_first_entry()))
+    reading.run(_command("--reverse", "--since=@%d" % (clock - oldest), KERNEL))
     if reading.is_cut:
-        since = max(since, reading.last)
+        begin = max(begin, reading.uptime(reading.last))
     return {
         "now": clock,
-        "up": now(),
-        "since": since,
+        "up": up,
+        "from": begin,
         "lines": reading.lines,
         "records": reading.records(rules),
         "cut": reading.cut,
@@ -58,15 +59,15 @@ def _command(*more):
     return ["journalctl", "--no-pager", "--system", "--output=json", fields] + list(more)
 
 
-def _beginning():
-    """Return the time of the journal's first entry, in seconds of the clock.
+def _first_entry():
+    """Return the journal's first entry.
 
     Raise NoAnswer if there is no journal, or if this user may not read it.
     """
     lines = Lines(_command())
     try:
         for line in lines:
-            return int(loads(line.decode("utf-8", "replace"))["__REALTIME_TIMESTAMP"]) / 1e6
+            return loads(line.decode("utf-8", "replace"))
     finally:
         lines.close()
     if any(words in lines.errors for words in NO_RIGHT):
@@ -82,7 +83,7 @@ class Reading(object):
 
     def __init__(self, words):
         self.lines = 0  # of this boot
-        self.last = 0.0  # time of the last line that was read, the oldest of them
+        self.last = None  # the last entry that was read, the oldest of them
         self.is_cut = False
         self.cut = {}
         self._words = words
@@ -113,8 +114,15 @@ class Reading(object):
             lines.close()
         self.is_cut = self.is_cut or lines.is_late
         if line:
-            entry = loads(line.decode("utf-8", "replace"))
-            self.last = int(entry["__REALTIME_TIMESTAMP"]) / 1e6
+            self.last = loads(line.decode("utf-8", "replace"))
+
+    def uptime(self, entry):
+        """Return the seconds from this boot to an entry, 0 for one of an earlier boot or none."""
+        if entry is None or entry["_BOOT_ID"] != self._boot:
+            return 0.0
+        # When the kernel wrote it; the other is when journald received it.
+        monotonic = entry.get("_SOURCE_MONOTONIC_TIMESTAMP") or entry["__MONOTONIC_TIMESTAMP"]
+        return int(monotonic) / 1e6
 
     def _add(self, entry):
         """Keep an entry if it is the kernel's own, has a word, and is not in the ring too."""
@@ -127,9 +135,7 @@ class Reading(object):
         if word is None:
             return
         is_this_boot = entry["_BOOT_ID"] == self._boot
-        # When the kernel wrote it; the other is when journald received it.
-        monotonic = entry.get("_SOURCE_MONOTONIC_TIMESTAMP") or entry["__MONOTONIC_TIMESTAMP"]
-        uptime = int(monotonic) / 1e6
+        uptime = self.uptime(entry)
         in_ring = self._ring_begins is not None and uptime >= self._ring_begins
         if is_this_boot and in_ring:
             return
@@ -149,8 +155,7 @@ class Reading(object):
                     kinds.add(word, len(uptimes), clock, level, text)
             for _, clock, level, count, since, text in kinds.records():
                 rows.append([wanted, clock, uptimes[clock], level, count, since, text])
-            for word, count in kinds.cut.items():
-                self.cut[word] = self.cut.get(word, 0) + count
+            self.cut = kinds.cut  # of this boot, which comes last
         return rows
 
 
