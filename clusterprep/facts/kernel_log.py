@@ -396,7 +396,9 @@ def _device_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
 
 JOURNAL_LIMIT = 10.0  # seconds; the reader stops by itself after four
 NEEDS = Needs(
-    "root", "/dev/kmsg is root's where kernel.dmesg_restrict is 1, as most systems have it"
+    "root",
+    "/dev/kmsg is root's where kernel.dmesg_restrict is 1, as most systems have it; the journal is "
+    "for root and the groups adm and systemd-journal",
 )
 LOG = Fact("log.records", _log_reads, parse_log, lenient=True, needs=NEEDS, moves=True)
 XIDS = Fact("gpu.xids", _device_reads, parse_xids, lenient=True, needs=NEEDS)
