@@ -17,7 +17,7 @@ from clusterprep.checks import (
 from clusterprep.model import Absent, Node
 from clusterprep.model.colocation import HOST_ID, have_distinct_ids, host_ids
 from clusterprep.model.units import format_duration, parse_duration
-from clusterprep.remedies import noted, sentence, shell_line
+from clusterprep.remedies import Remedy, noted, sentence, shell_line
 
 # Seconds since boot within which a node was booted lately; its services may still be starting.
 FRESH = 600.0
@@ -177,23 +177,44 @@ def _boot_ids(context: CheckContext, names: Iterable[str]) -> set[str]:
 
 
 def uptime(context: CheckContext, node: Node, seconds: float) -> Outcome:
-    """Judge that a node was not booted lately."""
+    """Judge that a node was not booted lately, and not between two looks of this run."""
+    booted = _booted_meanwhile(context, node)
+    if booted:
+        return failed(
+            node,
+            "the node booted in the middle of this run",
+            booted,
+            "one boot",
+            _why_it_booted(node),
+        )
     required = context.wanted(node)
     least = FRESH if required is None else parse_duration(required)
     wanted = f"more than {format_duration(least)}"
     if seconds > least:
         return passed(node, "the node has been up for a while", wanted, wanted)
     seen = f"up for {format_duration(seconds)}"
-    remedy = shell_line(
-        "ssh {name} 'last -x reboot shutdown | head; journalctl -b -1 -n 50'   # why did it boot?",
-        name=node.name,
-    )
     return failed(
         node,
         "the node booted lately",
         seen,
         wanted,
-        remedy,
+        _why_it_booted(node),
+    )
+
+
+def _booted_meanwhile(context: CheckContext, node: Node) -> str:
+    """Return both boot ids if they differ between two looks of this run, else ""."""
+    before = context.value(node, "host.boot_before")
+    now = context.value(node, "host.boot_id")
+    if not isinstance(before, str) or not isinstance(now, str) or before == now:
+        return ""
+    return f"boot id {before} at the first look, {now} at the second"
+
+
+def _why_it_booted(node: Node) -> Remedy:
+    return shell_line(
+        "ssh {name} 'last -x reboot shutdown | head; journalctl -b -1 -n 50'   # why did it boot?",
+        name=node.name,
     )
 
 
@@ -216,12 +237,14 @@ IDENTITY = Check(
 UPTIME = Check(
     "host.uptime",
     facts=("host.uptime",),
+    uses=("host.boot_id", "host.boot_before"),
     judge=each(uptime, "host.uptime"),
     severity="warning",
     title="The node has been up for a while",
     why="A node that booted minutes ago may have crashed, and may do so again under load; links "
     "train, file systems mount and daemons start while the job already looks for them.",
-    how="/proc/uptime; more than 10 min, or what `require: {host.uptime: 1h}` says.",
+    how="/proc/uptime; more than 10 min, or what `require: {host.uptime: 1h}` says. Where a "
+    "command looks twice, as apply does, the boot id has to be the same.",
     remedy=shell_line(
         "last -x reboot shutdown | head; journalctl -b -1 -n 50   # why did it boot?"
     ),

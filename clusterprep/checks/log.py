@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, unknown
-from clusterprep.facts.kernel_log import KernelLog, KernelRecord
+from clusterprep.facts.kernel_log import (
+    LIMITED,
+    NO_POWER,
+    OFF_THE_BUS,
+    PHRASES,
+    SXID,
+    XID,
+    KernelLog,
+    KernelRecord,
+)
 from clusterprep.model import Node
 from clusterprep.model.units import format_duration
 from clusterprep.remedies import Remedy, placed, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 DAY = 86400.0  # seconds
-WINDOW = 3600.0  # seconds that the log must cover before its silence says something
 
 
 @dataclass(frozen=True)
@@ -146,17 +154,6 @@ KINDS = (
         named=r"^nvme (nvme\d+)",
     ),
     _kind(
-        "adapter power",
-        r"insufficient power on the PCIe slot",
-        "a network adapter runs with less power than it asks for",
-        shell_line(
-            "lspci -vv -s NAME | grep -i power   "
-            "# the slot's power limit in the BIOS, or its extra cable"
-        ),
-        stays=True,
-        named=r"mlx5_core ([0-9a-f:.]+\d)",
-    ),
-    _kind(
         "adapter health",
         r"mlx5.*health compromised",
         "the firmware of a network adapter has failed",
@@ -176,6 +173,10 @@ KINDS = (
         stays=True,
     ),
 )
+
+# What other checks look for in the log.
+_OF_OTHERS = (XID, SXID, OFF_THE_BUS, NO_POWER, LIMITED)
+_PHRASES = tuple(phrase for phrase in PHRASES if phrase not in _OF_OTHERS)
 
 
 def complaints(context: CheckContext) -> Iterable[Outcome]:
@@ -201,20 +202,43 @@ def complaints(context: CheckContext) -> Iterable[Outcome]:
                     kind.cure(newest.text),
                 )
         if not fails:
-            yield judge_silence(node, log, "; ".join(summaries))
+            text = "; ".join((*summaries, *_before_boot(log)))
+            yield judge_silence(node, log, DAY, _PHRASES, text)
+
+
+def _before_boot(log: KernelLog) -> list[str]:
+    """Return what was complained of before the last boot: it is told, and counts no more."""
+    before = []
+    for kind in KINDS:
+        records = [record for record in log.earlier if kind.pattern.search(record.text)]
+        if records:
+            newest = max(records, key=lambda record: record.seconds)
+            before.append(f"{kind.name} {format_duration(log.age(newest))} ago")
+    return [f"before the last boot: {', '.join(before)}"] if before else []
 
 
 def judge_silence(
-    node: Node, log: KernelLog, seen: str, wanted: str = "none within a day"
+    node: Node,
+    log: KernelLog,
+    enough: float,
+    phrases: Collection[str],
+    seen: str,
+    wanted: str = "none within a day",
 ) -> Outcome:
-    """Judge a log without complaints: a pass if it goes back far enough, else unknown."""
+    """Judge a log without complaints: a pass if it goes back far enough, else unknown.
+
+    Far enough is to the boot, or `enough` seconds. `phrases` are those that the check looks for.
+    """
     window = format_duration(log.window)
     message = ""
-    if log.cut:
-        message = f"{sum(log.cut.values())} lines were left out: too many kinds of them"
+    left_out = sum(count for phrase, count in log.cut.items() if phrase in phrases)
+    if left_out:
+        message = f"{left_out} lines were left out: too many kinds of them"
         cure = shell_line("journalctl -k -b")
-    elif log.window < WINDOW and not log.whole:
+    elif log.window < enough and not log.whole:
         message = f"the log goes back {window} only: what was before has been overwritten"
+        if log.no_journal:
+            message = f"{message}, and the journal tells nothing: {log.no_journal}"
         cure = shell_line("journalctl -k -b   # and log_buf_len=4M on the kernel's command line")
     if message:
         return unknown(
@@ -257,10 +281,11 @@ KERNEL = Check(
     title="Complaints of the kernel",
     why="Before a node fails its kernel says so: a disk that stops answering, memory that loses "
     "data, a driver that locks up. The job sees a hang, hours later.",
-    how="/dev/kmsg, the kernel's messages since boot as far as they are kept; lines that processes "
-    "wrote there do not count, nor do tasks killed at the limit of their own container. What is "
-    "over counts for a day, damage and faults of the kernel itself until the next boot. Silence of "
-    "less than an hour is no answer.",
+    how="The kernel's messages since boot: /dev/kmsg, and the journal where that has lost them. "
+    "Lines that processes wrote there do not count, nor do tasks killed at the limit of their own "
+    "container. What is over counts for a day, damage and faults of the kernel itself until the "
+    "next boot; what an earlier boot said within a week is told. Silence counts where the log goes "
+    "back to the boot or a day.",
     remedy=shell_line("dmesg -T --level=emerg,alert,crit,err"),
     proof=Proof("log.records", lambda log: replace(log, records=(*log.records, _hung_task(log)))),
 )

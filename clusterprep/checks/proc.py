@@ -1,4 +1,4 @@
-"""Judges what runs before the job does: tasks stuck in the kernel, and load of other programs."""
+"""Judges what runs before the job does: stuck tasks, zombies, and load of other programs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
-from clusterprep.facts.tasks import Load, StuckTask, Tasks
+from clusterprep.facts.tasks import Load, StuckTask, Tasks, Zombie
 from clusterprep.model import Node
-from clusterprep.model.units import pluralize
+from clusterprep.model.units import format_duration, pluralize
 from clusterprep.remedies import Remedy, sentence, shell_line
 
 # Of the cores; what runs beside the job takes its data loaders' and NCCL's proxy threads' turns.
@@ -17,6 +17,7 @@ FOREIGN = 0.2
 FEW = 2.0  # load that any node may have: a busy core of a small machine is no foreign job
 # Where a parent waits that has vforked: D, never scheduled, and healthy.
 VFORK = ("vfork", "kernel_clone", "do_fork")
+LONG = 300.0  # seconds that a task may wait in the kernel, and a zombie for its parent
 NAMED = 5  # tasks in one finding
 NAMED_IN_REMEDY = 3
 
@@ -26,25 +27,38 @@ def dstate(context: CheckContext, node: Node, tasks: Tasks) -> Outcome:
 
     Threads of drivers may sleep so by design; the kernel's log tells of those that hang.
     """
+    wanted = f"none for more than {LONG:g} s"
     stuck: list[StuckTask] = []
     unclear: list[StuckTask] = []
-    kernel_threads = 0
+    undated: list[StuckTask] = []
+    others = 0  # threads of the kernel, and tasks that have not waited long
     for task in tasks.stuck:
-        if task.kernel:
-            kernel_threads += 1
+        if task.kernel or _is_short(task):
+            others += 1
         elif _may_wait_for_child(task):
             unclear.append(task)
         elif not _waits_for_child(task):
-            stuck.append(task)
+            (undated if task.waited is None else stuck).append(task)
     if stuck:
-        window = f"{tasks.seconds:g} s"
-        message = f"tasks hang in the kernel: in D for {window} without being scheduled"
         return failed(
             node,
-            message,
+            f"tasks have hung in the kernel for more than {LONG:g} s, in D without being scheduled",
             _join_tasks(stuck),
-            "none",
+            wanted,
             _remedy(stuck),
+        )
+    if undated:
+        message = (
+            f"tasks are in D and were not scheduled for {tasks.seconds:g} s; this kernel does not "
+            "show since when"
+        )
+        return unknown(
+            node,
+            message,
+            "the kernel has no /proc/PID/sched",
+            _join_tasks(undated),
+            wanted,
+            _remedy(undated),
         )
     if unclear:
         problem = "what they wait in is shown to root only"
@@ -55,11 +69,17 @@ def dstate(context: CheckContext, node: Node, tasks: Tasks) -> Outcome:
             message,
             "denied",
             seen,
-            "none",
+            wanted,
             sentence("run with `become: true`"),
         )
-    seen = f"{kernel_threads} threads of the kernel" if tasks.stuck else "none"
-    return passed(node, "no task of a user hangs in the kernel", seen, "none")
+    seen = f"{others} threads of the kernel, or not for long" if tasks.stuck else "none"
+    return passed(node, "no task of a user hangs in the kernel", seen, wanted)
+
+
+def _is_short(task: StuckTask | Zombie) -> bool:
+    """Return whether a task has certainly not waited long."""
+    waited = task.age if task.waited is None else task.waited
+    return waited <= LONG
 
 
 def _waits_for_child(task: StuckTask) -> bool:
@@ -74,6 +94,8 @@ def _describe_task(task: StuckTask) -> str:
     text = f"{task.comm} ({task.pid})"
     if task.wchan:
         text = f"{text} in {task.wchan}"
+    if task.waited is not None:
+        text = f"{text} for {format_duration(task.waited)}"
     return text
 
 
@@ -91,6 +113,54 @@ def _remedy(tasks: Iterable[StuckTask]) -> Remedy:
         "head -n 50 {files}"
         "   # as root; kill does not reach them: mend what they wait for, or reboot",
         files=files[:NAMED_IN_REMEDY],
+    )
+
+
+def zombie(context: CheckContext, node: Node, tasks: Tasks) -> Outcome:
+    """Judge processes that have ended and that their parents do not collect."""
+    wanted = f"none for more than {LONG:g} s"
+    left = [task for task in tasks.zombies if not _is_short(task)]
+    old = [task for task in left if task.waited is not None]
+    if old:
+        return failed(
+            node,
+            f"processes ended more than {LONG:g} s ago, and their parents do not collect them",
+            _join_zombies(old, tasks.more_zombies),
+            wanted,
+            _parents_remedy(old),
+        )
+    if left:
+        return unknown(
+            node,
+            "zombies of processes that were started long ago; this kernel does not show their end",
+            "the kernel has no /proc/PID/sched",
+            _join_zombies(left, tasks.more_zombies),
+            wanted,
+            _parents_remedy(left),
+        )
+    seen = f"{len(tasks.zombies)} that ended just now" if tasks.zombies else "none"
+    return passed(node, "no process that has ended is left over", seen, wanted)
+
+
+def _join_zombies(zombies: list[Zombie], more: int) -> str:
+    parts = []
+    for task in zombies[:NAMED]:
+        text = f"{task.comm} ({task.pid}) of {task.parent_comm or 'parent'} ({task.parent})"
+        if task.waited is not None:
+            text = f"{text} for {format_duration(task.waited)}"
+        parts.append(text)
+    more += len(zombies[NAMED:])
+    if more > 0:
+        parts.append(f"{more} more")
+    return ", ".join(parts)
+
+
+def _parents_remedy(zombies: Iterable[Zombie]) -> Remedy:
+    parents = list(dict.fromkeys(task.parent for task in zombies))
+    return shell_line(
+        "ps -o pid,ppid,user,stat,etime,args -p {parents}"
+        "   # the parents: end or restart the job they belong to; a zombie itself cannot be killed",
+        parents=parents[:NAMED],
     )
 
 
@@ -134,13 +204,37 @@ DSTATE = Check(
     why="A task in uninterruptible sleep waits for a driver or a file server that does not come "
     "back. It cannot be killed, may hold a GPU, and the next job hangs in the same place.",
     how="/proc/*/stat of every process's first thread; where one is in D, two more looks within a "
-    "second: one that is still in D and was never scheduled hangs. A parent that waits for its "
-    "vfork child does not count, and threads of the kernel do not: log.kernel tells of those that "
-    "hang for two minutes.",
+    "second: one that is still in D and was never scheduled hangs if it last ran more than 300 s "
+    "ago (/proc/PID/sched; where a kernel has no such file, younger tasks pass and others are "
+    "unknown). A parent that waits for its vfork child does not count, and threads of the kernel "
+    "do not: log.kernel tells of those that hang for two minutes.",
     remedy=shell_line("cat /proc/PID/stack   # mend what it waits for, or reboot"),
     proof=Proof(
         "proc.tasks",
-        lambda tasks: replace(tasks, stuck=(StuckTask(4711, "python3", "rpc_wait_bit_killable"),)),
+        lambda tasks: replace(
+            tasks,
+            stuck=(StuckTask(4711, "python3", "rpc_wait_bit_killable", age=9000.0, waited=4000.0),),
+        ),
+    ),
+)
+ZOMBIE = Check(
+    "proc.zombie",
+    facts=("proc.tasks",),
+    judge=each(zombie, "proc.tasks"),
+    severity="warning",
+    title="Processes that ended and are left over",
+    why="A rank that ended and is not collected is the trace of a job that was not cleaned up: its "
+    "parent hangs or has forgotten it, and may hold GPUs, ports and shared memory.",
+    how="/proc/*/stat of every process: in Z, with no other thread, and last run more than 300 s "
+    "ago (/proc/PID/sched; where a kernel has no such file, processes that were started within "
+    "300 s pass and others are unknown).",
+    remedy=shell_line("ps -eo pid,ppid,user,stat,etime,comm | grep -w Z"),
+    proof=Proof(
+        "proc.tasks",
+        lambda tasks: replace(
+            tasks,
+            zombies=(Zombie(4712, "python3", 4711, "torchrun", age=9000.0, waited=4000.0),),
+        ),
     ),
 )
 LOAD = Check(

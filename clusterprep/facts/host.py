@@ -66,6 +66,8 @@ def parse_uptime(text: str | None) -> float:
 
 MACHINE_ID = Fact("host.machine_id", file("/etc/machine-id", etc=True), parse_machine_id)
 BOOT_ID = Fact("host.boot_id", file("/proc/sys/kernel/random/boot_id"), parse_boot_id)
+# The boot id that the first look of this run saw; None in a first look, the only one of most runs.
+BOOT_BEFORE = Fact("host.boot_before", stage="again", moves=True)
 HOST_NAME = Fact("host.name", file("/proc/sys/kernel/hostname"), parse_word)
 KERNEL = Fact("kernel.release", file("/proc/sys/kernel/osrelease"), parse_word)
 OS_RELEASE = Fact("os.release", file("/etc/os-release", etc=True), parse_os_release)

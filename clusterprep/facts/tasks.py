@@ -15,7 +15,8 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 class StuckTask:
     """A task in uninterruptible sleep that was not scheduled during the read.
 
-    `wchan` is "" where it is not shown.
+    `wchan` is "" where it is not shown. It was started `age` seconds ago and last ran `waited`
+    seconds ago, None where the kernel does not show that.
     """
 
     pid: int
@@ -23,11 +24,29 @@ class StuckTask:
     wchan: str = ""
     children: int = 0
     kernel: bool = False  # a thread of the kernel itself
+    age: float = math.inf
+    waited: float | None = None
+
+
+@dataclass(frozen=True)
+class Zombie:
+    """A process that has ended and that its parent has not collected.
+
+    It was started `age` seconds ago and ended `waited` seconds ago, None where the kernel does not
+    show that.
+    """
+
+    pid: int
+    comm: str
+    parent: int
+    parent_comm: str = ""
+    age: float = math.inf
+    waited: float | None = None
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """The job user's id and threads (None: no such user), and what is stuck.
+    """The job user's id and threads (None: no such user), what is stuck, and zombies.
 
     The read took `seconds`.
     """
@@ -37,6 +56,8 @@ class Tasks:
     stuck: tuple[StuckTask, ...] = ()
     more: int = 0
     seconds: float = 0.0
+    zombies: tuple[Zombie, ...] = ()
+    more_zombies: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +97,8 @@ def parse_tasks(answer: Any) -> Tasks:
         stuck=stuck,
         more=int(answer["more"]),
         seconds=float(answer["seconds"]),
+        zombies=tuple(_zombie(row) for row in answer["zombies"]),
+        more_zombies=int(answer["more_zombies"]),
     )
 
 
@@ -89,7 +112,36 @@ def _stuck_task(row: Mapping[str, Any]) -> StuckTask:
         wchan=wchan,
         children=int(row["children"]),
         kernel=bool(row["kernel"]),
+        age=_age(row["age"]),
+        waited=_seconds_or_none(row["waited"]),
     )
+
+
+def _zombie(row: Mapping[str, Any]) -> Zombie:
+    return Zombie(
+        pid=int(row["pid"]),
+        comm=str(row["comm"]),
+        parent=int(row["parent"]),
+        parent_comm=str(row["parent_comm"]),
+        age=_age(row["age"]),
+        waited=_seconds_or_none(row["waited"]),
+    )
+
+
+def _age(value: Any) -> float:
+    """Return the seconds since a task was started, without end where they are not known."""
+    return math.inf if value is None else _seconds(value)
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{value} seconds")
+    return seconds
+
+
+def _seconds_or_none(value: Any) -> float | None:
+    return None if value is None else _seconds(value)
 
 
 def parse_load(text: str | None) -> Load:

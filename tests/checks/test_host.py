@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterprep.cli.commands.stages import with_boots_before
 from clusterprep.model import EnvSetting
 from tests.support.fleet import absent, findings, fleet, silent, told
 
@@ -173,3 +174,38 @@ def test_how_long_ago_it_booted_is_said_where_it_matters() -> None:
         ("pass", ("n2", "n3"), "more than 10 min"),
     }
     assert [f.remedy.split(" ")[1] for f in found if f.verdict == "fail"] == ["n1"]
+
+
+BOOTS = ("0b1f7f1e-6a1c-4a8e-9d5e-0123456789ab", "7c2d7f1e-6a1c-4a8e-9d5e-0123456789ab")
+
+
+@pytest.mark.parametrize(
+    ("before", "seconds", "expected"),
+    [
+        pytest.param(None, 90000.0, "pass", id="one-look"),
+        pytest.param(BOOTS[1], 90000.0, "pass", id="the-same-boot"),
+        pytest.param(BOOTS[0], 90.0, "fail warning", id="another-boot"),
+        pytest.param(BOOTS[0], 90000.0, "fail warning", id="another-boot-of-a-long-run"),
+        pytest.param(absent("denied"), 90000.0, "pass", id="the-first-look-did-not-tell"),
+    ],
+)
+def test_a_boot_in_the_middle_of_a_run_is_named(before: Any, seconds: float, expected: str) -> None:
+    facts = {"host.uptime": seconds, "host.boot_id": BOOTS[1], "host.boot_before": before}
+    seen = fleet(n1=facts)
+    assert told(seen, "host.uptime") == {"n1": expected}
+    if before == BOOTS[0]:
+        (bad,) = findings(seen, "host.uptime")
+        assert bad.message == "the node booted in the middle of this run"
+        assert bad.seen == f"boot id {BOOTS[0]} at the first look, {BOOTS[1]} at the second"
+
+
+def test_the_second_look_knows_the_boots_of_the_first() -> None:
+    first = fleet(n1={"host.boot_id": BOOTS[0]}, n2={"host.boot_id": BOOTS[0]})
+    second = fleet(
+        n1={"host.boot_id": BOOTS[1], "host.uptime": 90.0},
+        n2={"host.boot_id": BOOTS[0], "host.uptime": 9000.0},
+    )
+    assert told(with_boots_before(second, first), "host.uptime") == {
+        "n1": "fail warning",
+        "n2": "pass",
+    }

@@ -7,18 +7,24 @@ from typing import Any
 import pytest
 
 from clusterprep.checks.proc import parse_part
-from clusterprep.facts.tasks import Load, StuckTask, Tasks
+from clusterprep.facts.tasks import Load, StuckTask, Tasks, Zombie
 from tests.support.fleet import absent, findings, fleet, told
 
-NFS = StuckTask(4711, "python3", "rpc_wait_bit_killable")
-DRIVER = StuckTask(815, "nvidia-smi", "")
-KERNEL = StuckTask(77, "nv_queue", "msleep", kernel=True)
-VFORK = StuckTask(99, "make", "kernel_clone", children=1)
-PARENT = StuckTask(98, "sh", "", children=2)
+
+def stuck(pid: int, comm: str, wchan: str = "", children: int = 0, **fields: Any) -> StuckTask:
+    """A task that has waited for an hour."""
+    return StuckTask(pid, comm, wchan, children, **{"age": 9000.0, "waited": 3600.0, **fields})
+
+
+NFS = stuck(4711, "python3", "rpc_wait_bit_killable")
+DRIVER = stuck(815, "nvidia-smi")
+KERNEL = stuck(77, "nv_queue", "msleep", kernel=True)
+VFORK = stuck(99, "make", "kernel_clone", children=1)
+PARENT = stuck(98, "sh", children=2)
 
 
 @pytest.mark.parametrize(
-    ("stuck", "expected"),
+    ("tasks", "expected"),
     [
         pytest.param((), "pass", id="none"),
         pytest.param((NFS,), "fail warning", id="a-file-server"),
@@ -26,17 +32,17 @@ PARENT = StuckTask(98, "sh", "", children=2)
         pytest.param((KERNEL,), "pass", id="a-thread-of-the-kernel"),
         pytest.param((VFORK,), "pass", id="a-parent-after-vfork"),
         pytest.param(
-            (StuckTask(99, "make", "wait_for_vfork_done", children=1),),
+            (stuck(99, "make", "wait_for_vfork_done", children=1),),
             "pass",
             id="by-its-newer-name",
         ),
         pytest.param(
-            (StuckTask(99, "make", "kernel_clone", children=0),),
+            (stuck(99, "make", "kernel_clone", children=0),),
             "fail warning",
             id="vfork-without-a-child",
         ),
         pytest.param(
-            (StuckTask(99, "make", "nfs_wait", children=4),),
+            (stuck(99, "make", "nfs_wait", children=4),),
             "fail warning",
             id="a-parent-that-hangs",
         ),
@@ -45,16 +51,62 @@ PARENT = StuckTask(98, "sh", "", children=2)
         pytest.param((KERNEL, VFORK), "pass", id="both-harmless"),
     ],
 )
-def test_what_hangs(stuck: tuple[StuckTask, ...], expected: str) -> None:
-    assert told(fleet(n1={"proc.tasks": Tasks(0, 9, stuck, seconds=1.0)}), "proc.dstate") == {
+def test_what_hangs(tasks: tuple[StuckTask, ...], expected: str) -> None:
+    assert told(fleet(n1={"proc.tasks": Tasks(0, 9, tasks, seconds=1.0)}), "proc.dstate") == {
         "n1": expected
     }
+
+
+UNDATED = "unknown warning the kernel has no /proc/PID/sched"
+
+
+@pytest.mark.parametrize(
+    ("age", "waited", "expected"),
+    [
+        pytest.param(9000.0, 301.0, "fail warning", id="long"),
+        pytest.param(9000.0, 300.0, "pass", id="not-yet"),
+        pytest.param(9000.0, 2.0, "pass", id="a-disk-that-works"),
+        pytest.param(200.0, None, "pass", id="too-young-to-have-waited-long"),
+        pytest.param(9000.0, None, UNDATED, id="not-shown"),
+    ],
+)
+def test_what_has_waited_how_long(age: float, waited: float | None, expected: str) -> None:
+    task = stuck(4711, "python3", "rpc_wait_bit_killable", age=age, waited=waited)
+    assert told(fleet(n1={"proc.tasks": Tasks(0, 9, (task,), seconds=1.0)}), "proc.dstate") == {
+        "n1": expected
+    }
+    left = Zombie(4712, "python3", 4711, "torchrun", age, waited)
+    assert told(fleet(n1={"proc.tasks": Tasks(0, 9, zombies=(left,))}), "proc.zombie") == {
+        "n1": expected
+    }
+
+
+def test_zombies_are_named_with_their_parents() -> None:
+    left = tuple(
+        Zombie(4712 + rank, "python3", 4711, "torchrun", 90000.0, 7200.0) for rank in range(8)
+    )
+    facts = {"proc.tasks": Tasks(0, 9, zombies=left, more_zombies=2)}
+    (bad,) = findings(fleet(n1=facts), "proc.zombie")
+    assert bad.seen.startswith("python3 (4712) of torchrun (4711) for 2 h, ")
+    assert bad.seen.endswith(", 5 more")
+    assert bad.remedy.startswith("ps -o pid,ppid,user,stat,etime,args -p 4711")
+
+
+def test_a_zombie_that_ended_just_now_is_said() -> None:
+    left = Zombie(4712, "python3", 4711, "torchrun", 9000.0, 3.0)
+    (good,) = findings(fleet(n1={"proc.tasks": Tasks(0, 9, zombies=(left,))}), "proc.zombie")
+    assert (good.verdict, good.seen) == ("pass", "1 that ended just now")
 
 
 @pytest.mark.parametrize("reason", ["denied", "hung", "garbled", "timed_out", "not_reached"])
 @pytest.mark.parametrize(
     ("check", "fact"),
-    [("proc.dstate", "proc.tasks"), ("proc.load", "proc.load"), ("proc.load", "proc.cores")],
+    [
+        ("proc.dstate", "proc.tasks"),
+        ("proc.zombie", "proc.tasks"),
+        ("proc.load", "proc.load"),
+        ("proc.load", "proc.cores"),
+    ],
 )
 def test_not_knowing(check: str, fact: str, reason: str) -> None:
     facts = {
@@ -68,7 +120,7 @@ def test_not_knowing(check: str, fact: str, reason: str) -> None:
 
 def test_a_task_is_named_with_where_it_waits() -> None:
     (bad,) = findings(fleet(n1={"proc.tasks": Tasks(0, 9, (NFS,), seconds=1.0)}), "proc.dstate")
-    assert bad.seen == "python3 (4711) in rpc_wait_bit_killable"
+    assert bad.seen == "python3 (4711) in rpc_wait_bit_killable for 1 h"
     assert bad.remedy.startswith("head -n 50 /proc/4711/stack")
 
 

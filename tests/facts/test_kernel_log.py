@@ -15,6 +15,8 @@ FALLEN = (
 )
 GPU = [{"pci": "0000:1b:00.0", "class": "0x030200"}]
 SWITCH = [{"pci": "0000:07:00.0", "class": "0x068000"}]
+WHY = "journalctl is not there"
+NONE = ["no", "missing_tool", WHY]
 
 
 def answer(*texts: str, **fields: Any) -> list[Any]:
@@ -23,10 +25,12 @@ def answer(*texts: str, **fields: Any) -> list[Any]:
 
 
 def test_a_log_knows_how_far_it_goes_back() -> None:
-    whole = learned("log.records", answer("a line"))
-    assert whole == KernelLog(9000.0, 0, 0.0, (KernelRecord(100, 50.0, 3, 1, 50.0, "a line"),))
+    whole = learned("log.records", answer("a line"), NONE)
+    assert whole == KernelLog(
+        9000.0, 0, 0.0, (KernelRecord(100, 50.0, 3, 1, 50.0, "a line"),), no_journal=WHY
+    )
     assert (whole.whole, whole.window, whole.age(whole.records[0])) == (True, 9000.0, 8950.0)
-    wrapped = learned("log.records", answer(first=[7000, 8000.0]))
+    wrapped = learned("log.records", answer(first=[7000, 8000.0]), NONE)
     assert (wrapped.whole, wrapped.window) == (False, 1000.0)
 
 
@@ -36,12 +40,10 @@ def test_a_record_is_never_from_the_future() -> None:
 
 
 def test_no_log_at_all_is_not_silence() -> None:
-    assert isinstance(parse_log(None), Absent)
-    assert learned("log.records", ["no", "missing", ""]).reason == "denied"
-    assert (
-        learned("log.records", ["no", "denied", "/dev/kmsg: Operation not permitted"]).reason
-        == "denied"
-    )
+    assert isinstance(parse_log(None, None), Absent)
+    assert learned("log.records", ["no", "missing", ""], NONE).reason == "denied"
+    refused = ["no", "denied", "/dev/kmsg: Operation not permitted"]
+    assert learned("log.records", refused, NONE).reason == "denied"
 
 
 @pytest.mark.parametrize(
@@ -59,8 +61,8 @@ def test_no_log_at_all_is_not_silence() -> None:
     ],
 )
 def test_what_is_no_log_is_garbled(fields: dict[str, Any]) -> None:
-    assert learned("log.records", answer(**fields)).reason == "garbled"
-    assert learned("gpu.xids", answer(**fields), ["ok", GPU]).reason == "garbled"
+    assert learned("log.records", answer(**fields), NONE).reason == "garbled"
+    assert learned("gpu.xids", answer(**fields), NONE, ["ok", GPU]).reason == "garbled"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_what_is_no_log_is_garbled(fields: dict[str, Any]) -> None:
     ],
 )
 def test_an_xid_names_its_gpu(text: str, expected: tuple[str, int]) -> None:
-    (event,) = learned("gpu.xids", answer("another line", text), ["ok", GPU]).events
+    (event,) = learned("gpu.xids", answer("another line", text), NONE, ["ok", GPU]).events
     assert (event.pci, event.code) == expected
 
 
@@ -101,12 +103,45 @@ def test_an_xid_names_its_gpu(text: str, expected: tuple[str, int]) -> None:
     ],
 )
 def test_why_nothing_is_known_of_xids(log: Any, pci: Any, reason: str) -> None:
-    assert learned("gpu.xids", log, pci).reason == reason
+    assert learned("gpu.xids", log, NONE, pci).reason == reason
 
 
 def test_a_gpu_that_left_the_bus_is_still_heard_of() -> None:
-    assert learned("gpu.xids", answer(FALLEN), ["ok", []]).events[0].code == 79
+    assert learned("gpu.xids", answer(FALLEN), NONE, ["ok", []]).events[0].code == 79
 
 
 def test_a_bus_that_was_not_read_is_not_empty() -> None:
-    assert learned("gpu.xids", answer(), ["no", "denied", ""]).events == ()
+    assert learned("gpu.xids", answer(), NONE, ["no", "denied", ""]).events == ()
+
+
+def test_a_journal_that_is_not_kept_is_named() -> None:
+    assert learned("log.records", answer(), ["no", "missing", ""]).no_journal == (
+        "no journal is kept here"
+    )
+    assert learned("log.records", answer(), ["no", "hung", ""]).no_journal == "hung"
+
+
+SXID = "nvidia-nvswitch0: SXid (PCI:0000:07:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+
+
+@pytest.mark.parametrize(
+    ("log", "pci", "reason"),
+    [
+        pytest.param(answer(), ["ok", GPU], "not_applicable", id="gpus-without-a-switch"),
+        pytest.param(["no", "denied", "x"], ["ok", GPU], "not_applicable", id="and-no-log"),
+        pytest.param(["no", "denied", "x"], ["ok", SWITCH], "denied", id="no-log"),
+        pytest.param(["no", "denied", "x"], ["no", "hung", "x"], "denied", id="nothing-answers"),
+    ],
+)
+def test_why_nothing_is_known_of_sxids(log: Any, pci: Any, reason: str) -> None:
+    assert learned("gpu.sxids", log, NONE, pci).reason == reason
+
+
+def test_a_switch_that_left_the_bus_is_still_heard_of() -> None:
+    (event,) = learned("gpu.sxids", answer(SXID), NONE, ["ok", GPU]).events
+    assert (event.pci, event.code, event.severity, event.link) == (
+        "0000:07:00.0",
+        20034,
+        "Fatal",
+        "30",
+    )

@@ -6,18 +6,37 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.tasks import Ids, Load, StuckTask, Tasks
+from clusterprep.facts.tasks import Ids, Load, StuckTask, Tasks, Zombie
 from clusterprep.model import Inventory, Node, SshSettings
 from clusterprep.survey import registry
 from tests.support.fleet import learned
 
-ANSWER = {"uid": 1000, "threads": 37, "tasks": 81, "stuck": [], "more": 0, "seconds": 0}
+ANSWER = {
+    "uid": 1000,
+    "threads": 37,
+    "tasks": 81,
+    "stuck": [],
+    "more": 0,
+    "seconds": 0,
+    "zombies": [],
+    "more_zombies": 0,
+}
 ROW = {
     "pid": 4711,
     "comm": "python (x) y",
     "kernel": False,
     "wchan": "rpc_wait_bit_killable",
     "children": 0,
+    "age": 9000.0,
+    "waited": 400.5,
+}
+ZOMBIE = {
+    "pid": 4712,
+    "comm": "python3",
+    "parent": 4711,
+    "parent_comm": "torchrun",
+    "age": 9000.0,
+    "waited": None,
 }
 
 
@@ -27,8 +46,16 @@ def test_a_node_at_rest() -> None:
 
 def test_a_stuck_task_keeps_its_name_and_where_it_waits() -> None:
     tasks = learned("proc.tasks", ["ok", {**ANSWER, "stuck": [ROW], "more": 3, "seconds": 1.0}])
-    assert tasks.stuck == (StuckTask(4711, "python (x) y", "rpc_wait_bit_killable"),)
+    assert tasks.stuck == (
+        StuckTask(4711, "python (x) y", "rpc_wait_bit_killable", age=9000.0, waited=400.5),
+    )
     assert (tasks.more, tasks.seconds) == (3, 1.0)
+
+
+def test_a_zombie_keeps_its_parent_and_what_is_not_shown_is_none() -> None:
+    tasks = learned("proc.tasks", ["ok", {**ANSWER, "zombies": [ZOMBIE], "more_zombies": 2}])
+    assert tasks.zombies == (Zombie(4712, "python3", 4711, "torchrun", 9000.0, None),)
+    assert tasks.more_zombies == 2
 
 
 @pytest.mark.parametrize("wchan", ["0", ""])
@@ -53,6 +80,10 @@ def test_a_user_who_is_not_there_has_no_threads() -> None:
         {**ANSWER, "threads": -1},
         {**ANSWER, "stuck": [{}]},
         {**ANSWER, "tasks": "x"},
+        {**ANSWER, "stuck": [{**ROW, "waited": -1}]},
+        {**ANSWER, "stuck": [{**ROW, "age": float("nan")}]},
+        {**ANSWER, "zombies": [{}]},
+        {**ANSWER, "zombies": None},
     ],
 )
 def test_no_tasks_at_all_are_no_healthy_node(answer: Any) -> None:

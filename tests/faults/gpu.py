@@ -25,6 +25,25 @@ _PROGRAM = (
     "3,3,86300000000,-;NVRM: Xid (PCI:0000:2a:00): 31, pid=4711, name=python3, "
     "Ch 00000008, intr 00000000.\n"
 )
+# Of public logs, but for times and addresses; tests/checks/driver_lines.py has their sources.
+_OFF_THE_BUS = "3,3,86300000000,-;NVRM: GPU 0000:2a:00.0: GPU has fallen off the bus.\n"
+_MIG = (
+    "3,3,86300000000,-;NVRM: Xid (PCI:0000:2a:00 GPU-I:05): 95, pid=7062, Uncontained: LTC TAG "
+    "(0x2,0x0). RST: Yes, D-RST: No\n"
+)
+_SXID = (
+    "3,3,86300000000,-;nvidia-nvswitch0: SXid (PCI:0000:07:00.0): 20034, Fatal, Link 30 LTSSM "
+    "Fault Up\n"
+)
+_DLREQ = (
+    "3,3,86300000000,-;nvidia-nvswitch0: SXid (PCI:0000:07:00.0): 22013, Non-fatal, Link 44 "
+    "Minion Link DLREQ interrupt\n"
+)
+_POWER = (
+    "4,3,5300200,-;mlx5_core 0000:29:00.0: mlx5_pcie_event:299:(pid 11): Detected insufficient "
+    "power on the PCIe slot (27W).\n"
+)
+_WRAPPED = "6,70011,86300000000,-;usb 1-1: the oldest line that is left\n"
 
 
 # What the management library would tell, were it to answer.
@@ -147,6 +166,44 @@ ROWS = (
         "gpu.xid",
         lambda host, lab: faults.file_over(host, KMSG, QUIET + _PROGRAM),
         verdict="pass",
+    ),
+    _row(
+        "GPU that fell off the bus without an Xid",
+        "gpu.xid",
+        lambda host, lab: faults.file_over(host, KMSG, QUIET + _OFF_THE_BUS),
+    ),
+    _row(
+        "Xid of a GPU in MIG mode",
+        "gpu.xid",
+        lambda host, lab: faults.file_over(host, KMSG, QUIET + _MIG),
+    ),
+    _row(
+        "fatal SXid in the kernel's log",
+        "gpu.sxid",
+        lambda host, lab: faults.file_over(host, KMSG, QUIET + _SXID),
+    ),
+    _row(
+        "SXid that can be ignored",
+        "gpu.sxid",
+        lambda host, lab: faults.file_over(host, KMSG, QUIET + _DLREQ),
+        verdict="pass",
+    ),
+    _row(
+        "kernel's log that goes back minutes",
+        "gpu.xid",
+        lambda host, lab: faults.file_over(host, KMSG, _WRAPPED),
+        verdict="unknown",
+        reason="truncated",
+        also={
+            "gpu.sxid": "it is told there",
+            "log.kernel": "likewise",
+            "pcie.mlx_limited": "likewise",
+        },
+    ),
+    _row(
+        "network adapter with too little power",
+        "pcie.mlx_limited",
+        lambda host, lab: faults.file_over(host, KMSG, QUIET + _POWER),
     ),
     Row(
         "another driver",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from tests.faults.row import Row
 from tests.support.lab import Host, Lab, faults
 from tests.support.lab.faults import Fault
@@ -38,6 +40,22 @@ def _quiet_after_a_program(host: Host, lab: Lab) -> Fault:
     """A process wrote into the kernel's log (facility 1): any process may write there."""
     line = "12,3,900000001,-;tester: watchdog: BUG: soft lockup - CPU#3 stuck for 22s!\n"
     return faults.file_over(host, KMSG, QUIET + line)
+
+
+def _stuck_for_long(host: Host, lab: Lab) -> Fault:
+    """A process hangs; that it does so for an hour is laid over."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(faults.stuck_task(host))
+        stack.enter_context(faults.waiting(host, "D", 3600))
+        return Fault(stack.pop_all().close)
+
+
+def _left_over(host: Host, lab: Lab) -> Fault:
+    """A rank that ended and is not collected; that it ended an hour ago is laid over."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(faults.zombie(host))
+        stack.enter_context(faults.waiting(host, "Z", 3600))
+        return Fault(stack.pop_all().close)
 
 
 _LOCKUP = "watchdog: BUG: soft lockup - CPU#12 stuck for 26s! [kworker/12:1:4187]"
@@ -82,8 +100,23 @@ ROWS = (
     Row(
         "process stuck in the kernel",
         "proc.dstate",
-        lambda host, lab: faults.stuck_task(host),
+        _stuck_for_long,
+        "laid over",
         also={"fs.mount": "the file system that it waits for does not answer"},
+    ),
+    Row(
+        "rank that ended and is not collected",
+        "proc.zombie",
+        _left_over,
+        "laid over",
+        several=True,
+    ),
+    Row(
+        "rank that ended just now",
+        "proc.zombie",
+        lambda host, lab: faults.zombie(host),
+        verdict="pass",
+        several=True,
     ),
     Row(
         "parent that waits for its vfork child",

@@ -29,7 +29,23 @@ def _log_closed(host: Host, lab: Lab) -> Fault:
     return Fault(lambda: host.run(["chmod", "644", "/dev/kmsg"]))
 
 
+def _removes_segments(host: Host, lab: Lab) -> Fault:
+    """logind and slurmd run, as files say, and logind was told nothing."""
+    return faults.together(
+        faults.written(host, "/run/systemd/seats/seat0", "IS_SEAT0=1\n"),
+        faults.written(host, "/etc/systemd/logind.conf", "[Login]\n#RemoveIPC=yes\n"),
+        faults.written(host, "/run/slurmd.pid", "812\n"),
+    )
+
+
 ROWS = (
+    Row(
+        "shared memory goes when the user of Slurm's jobs logs out",
+        "ipc.removeipc",
+        _removes_segments,
+        "laid over",
+        several=True,
+    ),
     Row("another user id", "user.uid", _other_uid),
     Row(
         "sudo asks for a password",
@@ -68,6 +84,10 @@ ORDINARY_ROWS = (
         _log_closed,
         verdict="unknown",
         reason="denied",
-        also={"gpu.xid": "it is told there"},
+        also={
+            "gpu.xid": "it is told there",
+            "gpu.sxid": "likewise",
+            "pcie.mlx_limited": "likewise",
+        },
     ),
 )

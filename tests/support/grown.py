@@ -101,6 +101,7 @@ _MOVING: tuple[tuple[str, str, int], ...] = (
     ('["file", "/proc/loadavg"', r"(?<=/)\d+|\d+(?=\\n)", 1),
     ('["file", "/proc/uptime"', r"\d+(?=\.)", 60),
     ('["kernel_log"', r'(?<="now": )\d+', 60),
+    ('["kernel_journal"', r'(?<="now": )\d+|(?<="up": )\d+|(?<="from": )\d+', 60),
     ('["command", "chronyc"', r"(?<=,)\d{10}(?=\.)", 1),
     ('["nvml"', r'(?<="temperature": )\d+|(?<="memory_temperature": )\d+', 0),
     ('["interrupts"', r'(?<=": )1\d\d\b', 1),

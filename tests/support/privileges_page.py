@@ -57,6 +57,7 @@ STAGES = {
     "open": "the connection itself",
     "pairs": "connections from node to node, by the running agents",
     "history": "nothing: the history of the controller",
+    "again": "nothing: the first look of the same command",
 }
 
 
@@ -86,6 +87,7 @@ READS: dict[str, Callable[..., str]] = {
     "nvml_libraries": lambda: "the loader's folders: `libnvidia-ml.so.1`",
     "fabric_manager": lambda: "`systemctl show nvidia-fabricmanager.service`, its `--version`",
     "kernel_log": lambda *_: "`/dev/kmsg`",
+    "kernel_journal": lambda *_: "`journalctl`, the kernel's lines of a week",
     "tasks": lambda *_: "`/proc/*/stat`, `status`, `wchan`",
     "probe": lambda *_: "statvfs of `/`, `/tmp`, `/var`, homes, `/dev/shm`, network mounts",
     "shm_segments": lambda: "`/dev/shm/nccl-*`; `/proc/*/maps` and `fd` if there are any",

@@ -50,7 +50,12 @@ KNOWS_ANYWAY = {
     "gpu.fabric_state": "GPUs and the service are two witnesses",
     "gpu.latency": "how long the driver took is known also where it answered with a refusal",
     "gpu.listed": "without NVML it is known that nothing is listed",
-    "gpu.xids": "the bus is asked only whether there is a GPU where the log cannot be read",
+    "gpu.xids": (
+        "ring and journal are two witnesses; the bus is asked only whether there is a GPU where "
+        "the log cannot be read"
+    ),
+    "gpu.sxids": "likewise, and whether there is an NVSwitch",
+    "log.records": "ring and journal are two witnesses",
     "mem.errors": (
         "processors are asked only to tell a virtual machine without counters "
         "from a real one without"
@@ -88,6 +93,16 @@ TOLERATED = {
     ("gpu.latency", '["nvml"]'): "what is judged is the time that the driver took to answer",
     ("gpu.hidden", '["nvml"]'): "device nodes tell by access(2) whether they may be opened",
     ("gpu.xid", '["pci"'): "the log was read, and holds no Xid",
+    ("gpu.sxid", '["pci"'): "the log was read, and holds no SXid",
+    **{
+        (check, read): "the other one of ring and journal goes back as far as is asked"
+        for check in ("gpu.xid", "gpu.sxid", "log.kernel", "pcie.mlx_limited")
+        for read in ('["kernel_log"', '["kernel_journal"')
+    },
+    (
+        "ipc.removeipc",
+        "logind.conf",
+    ): "Slurm does not run there, and without it what logind does is only told",
     ("gpu.fabricmanager", "fabric_manager"): "every GPU says itself that its fabric is complete",
     (
         "nv.module_vs_lib",

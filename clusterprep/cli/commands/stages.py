@@ -14,6 +14,7 @@ from clusterprep.changes.playbook.steps import Step, fact_names, own_facts
 from clusterprep.checks import Check
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.errors import InputError
+from clusterprep.facts.host import BOOT_BEFORE, BOOT_ID
 from clusterprep.history.samples import with_earlier
 from clusterprep.jobs.verify.hardware_model import FACTS as MODEL_FACTS
 from clusterprep.jobs.verify.pages import PAGES
@@ -158,8 +159,19 @@ def survey_again(
     invocation: Invocation, fanout: Fanout, query_plan: QueryPlan, before: Survey
 ) -> Survey:
     """Survey a second time; findings of `before` that pass by now are kept and marked as fixed."""
-    after = survey(invocation, fanout, query_plan)
-    return Survey(after.fleet, with_fixed(before.findings, after.findings))
+    fleet = _ask_nodes(invocation, fanout, query_plan, last=False)
+    fleet = with_boots_before(fleet, before.fleet)
+    findings = _judge(invocation, query_plan, fleet)
+    return Survey(fleet, with_fixed(before.findings, findings))
+
+
+def with_boots_before(fleet: Fleet, before: Fleet) -> Fleet:
+    """Return the fleet with the boot ids that an earlier look of the same run saw."""
+    added = {}
+    for node in fleet.reached:
+        if node.name in before.snapshots:
+            added[node.name] = {BOOT_BEFORE.name: before.fact(node.name, BOOT_ID.name)}
+    return fleet.with_facts(added)
 
 
 def _ask_nodes(

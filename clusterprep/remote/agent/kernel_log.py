@@ -10,25 +10,26 @@ PATH = "/dev/kmsg"
 KEPT = 200  # different lines that are sent to the controller, the newest of them
 LINE = 1000  # characters of one
 BEFORE = 100  # characters before the word, of a line that is longer
-# Two lines are of one kind if this many characters agree, from the word on: as far as the code of
-# an Xid.
+# Two lines are of one kind if they name the same device first and this many characters agree, from
+# the word on.
 ALIKE = 31
 MAX_BYTES = 64 << 20  # of a whole log; the largest ring that a kernel can be given has 32 MiB
 RECORD = 16 << 10  # bytes; one record of the kernel has 8 KiB at most
 
 
-def read_kernel_log(*words):
+def read_kernel_log(words, rules):
     """Return the kernel's lines that hold one of the words.
 
     {"now": seconds since boot, "first": [number, seconds] of the oldest record that the ring
     still has, "records": [[number, seconds, level, count, seconds of the first, text], …], "cut":
-    {word: lines left out}}. Lines that begin alike are one record, the newest, with their count.
+    {word: lines left out}}. Lines of one kind are one record, the newest, with their count; `rules`
+    say of some words what makes a kind, see Kinds.
     """
-    first, kinds = None, Kinds(words)
-    encoded = [word.encode("utf-8") for word in words]
+    first, kinds = None, Kinds(words, rules)
+    encoded = encode(words)
     for line in _lines():
         # Only lines with a word are decoded: a log may have 20,000 lines, and few of them matter.
-        if first is not None and _first_in(line, encoded) is None:
+        if first is not None and first_in(line, encoded) is None:
             continue
         head, _, text = line.decode("utf-8", "replace").partition(";")
         fields = head.split(",")
@@ -37,7 +38,7 @@ def read_kernel_log(*words):
         number, seconds = int(fields[1]), int(fields[2]) / 1e6
         if first is None:
             first = [number, seconds]
-        word = _first_in(text, words)
+        word = first_in(text, words)
         if word is None:
             continue
         priority = int(fields[0])
@@ -53,7 +54,7 @@ def read_kernel_log(*words):
     if first is None:
         raise NoAnswer("garbled", "%s holds no record" % PATH)
     return {
-        "now": _now(),
+        "now": now(),
         "first": first,
         "records": kinds.records(),
         "cut": kinds.cut,
@@ -61,33 +62,57 @@ def read_kernel_log(*words):
 
 
 class Kinds(object):
-    """Records with equal beginnings put together, the newest of each, KEPT of them at most."""
+    """Records of one kind put together, the newest of each, KEPT of them at most.
 
-    def __init__(self, words):
+    A rule is [word, pattern, grave]. Lines with this word are of one kind if the groups of the
+    pattern agree, and those that match `grave` are dropped last. Where no rule or pattern applies,
+    lines are of one kind if they name the same device first and go on alike from the word.
+    """
+
+    def __init__(self, words, rules):
         self.cut = {}
+        self._rules = dict((word, (pattern, grave)) for word, pattern, grave in rules)
         self._by_word = dict((word, {}) for word in words)
+        self._grave = set()
 
     def add(self, word, number, seconds, level, text):
-        start = text.find(word)
-        alike = text[start : start + ALIKE]
+        kind, is_grave = self._kind(word, text)
+        (self._grave.add if is_grave else self._grave.discard)(kind)
         kinds = self._by_word[word]
         # Removed and added again at the end: the order is that of the newest.
-        before = kinds.pop(alike, None)
+        before = kinds.pop(kind, None)
         count, since = 1, seconds
         if before:
             count, since = before[3] + 1, before[4]
-        shown = text
-        if len(text) > LINE:  # the word may stand behind what is kept of a line
-            shown = text[max(0, start - BEFORE) :][:LINE]
-        kinds[alike] = [number, seconds, level, count, since, shown]
+        shown = _around(text, text.find(word))
+        kinds[kind] = [number, seconds, level, count, since, shown]
         if sum(map(len, self._by_word.values())) > KEPT:
-            self._drop_oldest()
+            self._drop_one()
 
-    def _drop_oldest(self):
-        """Drop the oldest record of the word that has most, and count its lines."""
-        word = max(self._by_word, key=lambda word: len(self._by_word[word]))
+    def _kind(self, word, text):
+        """Return what makes a line's kind, and whether it is grave."""
+        start = text.find(word)
+        if word in self._rules:
+            # Here and not above: few nodes have such a line, and `re` takes longer than this read.
+            import re
+
+            pattern, grave = self._rules[word]
+            part = _around(text, start)
+            match = re.search(pattern, part)
+            if match:
+                return match.groups(""), bool(grave and re.search(grave, part))
+        return _device(text) + text[start : start + ALIKE], False
+
+    def _drop_one(self):
+        """Drop the oldest record of the word that has most, a grave one last; count its lines."""
+        lesser = {}
+        for word, kinds in self._by_word.items():
+            lesser[word] = [kind for kind in kinds if kind not in self._grave]
+        if not any(lesser.values()):
+            lesser = self._by_word
+        word = max(lesser, key=lambda word: len(lesser[word]))
         kinds = self._by_word[word]
-        oldest = min(kinds, key=lambda alike: kinds[alike][0])
+        oldest = next(iter(lesser[word]))
         dropped = kinds.pop(oldest)
         self.cut[word] = self.cut.get(word, 0) + dropped[3]
 
@@ -98,7 +123,29 @@ class Kinds(object):
         return sorted(records)
 
 
-def _first_in(line, words):
+def _around(text, start):
+    """Return a line, the part around a word of a long one."""
+    if len(text) <= LINE:
+        return text
+    return text[max(0, start - BEFORE) :][:LINE]
+
+
+def _device(text):
+    """Return «nvme nvme3: » of «nvme nvme3: I/O 12 QID 3 timeout», "" where no device is named."""
+    driver, _, rest = text.partition(" ")
+    name = rest.partition(" ")[0]
+    has_digit = any(character.isdigit() for character in name)
+    if name.endswith(":") and has_digit:
+        return "%s %s " % (driver, name)
+    return ""
+
+
+def encode(words):
+    """Return the words as bytes."""
+    return [word.encode("utf-8") for word in words]
+
+
+def first_in(line, words):
     """Return the first of the words that a line holds, None if it holds none."""
     for word in words:
         if word in line:
@@ -137,7 +184,7 @@ def _lines():
         os.close(fd)
 
 
-def _now():
+def now():
     """Return the seconds since boot, by the clock that the log uses."""
     try:
         with open("/proc/uptime", "rb") as source:

@@ -504,11 +504,10 @@ def executable(name, folders):
     raise NoAnswer("missing_tool", "%s is not there" % name)
 
 
-def run(argv, user=None):
-    """Run a command to its end in the C locale; return {"code", "out", "err"}.
+def start(argv, user=None):
+    """Start a command in the C locale; return its pid and the pipes of its output and errors.
 
-    There is no answer if it prints more than MAX_TEXT bytes. The command is in the process group of
-    the lane that runs it, and is killed with it.
+    The command is in the process group of the lane that runs it, and is killed with it.
     """
     folders = search_path()
     program = executable(argv[0], folders)
@@ -530,6 +529,15 @@ def run(argv, user=None):
             os._exit(NOT_STARTED)
     os.close(out_write)
     os.close(err_write)
+    return pid, out_read, err_read
+
+
+def run(argv, user=None):
+    """Run a command to its end in the C locale; return {"code", "out", "err"}.
+
+    There is no answer if it prints more than MAX_TEXT bytes.
+    """
+    pid, out_read, err_read = start(argv, user)
     out, err = _drain(out_read, err_read)
     status = os.waitpid(pid, 0)[1]
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)

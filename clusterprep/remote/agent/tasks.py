@@ -1,4 +1,4 @@
-"""The tasks of a node: the threads of a user, and tasks that stay in uninterruptible sleep."""
+"""The tasks of a node: a user's threads, tasks in uninterruptible sleep, and zombies."""
 
 import os
 import time
@@ -8,12 +8,12 @@ from clusterprep.remote.agent.readers import NoAnswer, offer
 LOOKS = 3  # at tasks that were in uninterruptible sleep, the first included
 GAP = 0.5  # seconds between two looks
 KERNEL = 0x00200000  # PF_KTHREAD of include/linux/sched.h
-NAMED = 50  # stuck tasks that are returned
+NAMED = 50  # stuck tasks that are returned, and as many zombies
 _agent = None  # pid of the agent
 
 
 def read_tasks(user):
-    """Return how many threads a user has, and the tasks stuck in the kernel.
+    """Return how many threads a user has, the tasks stuck in the kernel, and zombies.
 
     `user` None is the user of this process. A task is stuck if it is in D at every look and was not
     scheduled in between. The second look is only taken if the first has found a task in D.
@@ -21,6 +21,7 @@ def read_tasks(user):
     uid = _uid(user)
     threads = 0
     suspects = {}  # name -> (row, its switches)
+    zombies = {}  # name -> row
     parent_of = {}
     children = {}  # pid -> number of its children
     for name in os.listdir("/proc"):
@@ -32,15 +33,23 @@ def read_tasks(user):
         children[parent] = children.get(parent, 0) + 1
         if row["state"] == "D":
             suspects[name] = (row, _switches(name))
+        # With more threads than one the first has ended and the process goes on.
+        if row["state"] == "Z" and row["threads"] <= 1:
+            zombies[name] = row
         if not row["kernel"] and _owner(name) == uid:
             threads += row["threads"]
     if _stat("1") is None:
         raise NoAnswer("denied", "/proc does not show the tasks of others here (hidepid)")
     seconds = GAP * (LOOKS - 1) if suspects else 0
+    clocks = _Clocks()
     stuck = []
     for name, row in _still(suspects):
         if not _is_ours(int(name), parent_of):
-            stuck.append(_described(name, row, children))
+            stuck.append(_described(name, row, children, clocks))
+    ended = []
+    for name, row in sorted(zombies.items()):
+        if not _is_ours(int(name), parent_of):
+            ended.append(_described_zombie(name, row, clocks))
     return {
         "uid": uid,
         "threads": None if uid is None else threads,
@@ -48,7 +57,49 @@ def read_tasks(user):
         "stuck": stuck[:NAMED],
         "more": len(stuck[NAMED:]),
         "seconds": seconds,
+        "zombies": ended[:NAMED],
+        "more_zombies": len(ended[NAMED:]),
     }
+
+
+class _Clocks(object):
+    """Tells how long ago tasks were started, and how long ago they last ran."""
+
+    def __init__(self):
+        words = _text("", "uptime").split()
+        self._uptime = float(words[0]) if words else None
+        self._ticks = os.sysconf("SC_CLK_TCK")
+        # This task runs now. The scheduler's clock may have another beginning than that of boot.
+        self._now = _last_ran("self")
+
+    def age(self, row):
+        """Return the seconds since a task was started; None where the time since boot is hidden."""
+        if self._uptime is None:
+            return None
+        return max(0.0, self._uptime - int(row["start"]) / float(self._ticks))
+
+    def waited(self, name):
+        """Return the seconds since a task last ran; None where the kernel does not show it."""
+        ran = _last_ran(name)
+        if ran is None or self._now is None:
+            return None
+        return max(0.0, self._now - ran)
+
+
+def _last_ran(name):
+    """Return when a task last ran, in seconds of the scheduler's clock.
+
+    None where the kernel is built without CONFIG_SCHED_DEBUG. The line of /proc/PID/sched is
+    «se.exec_start : 60283131.153873», in milliseconds (print of kernel/sched/debug.c).
+    """
+    for line in _text(name, "sched").split("\n"):
+        label, _, value = line.partition(":")
+        if label.strip() == "se.exec_start":
+            try:
+                return float(value) / 1000
+            except ValueError:
+                return None
+    return None
 
 
 def _is_ours(pid, parent_of):
@@ -80,13 +131,27 @@ def _still(suspects):
     return rows
 
 
-def _described(name, row, children):
+def _described(name, row, children, clocks):
     return {
         "pid": int(name),
         "comm": row["comm"],
         "kernel": row["kernel"],
         "wchan": _text(name, "wchan").strip(),  # «0» if it may not be read
         "children": children.get(int(name), 0),
+        "age": clocks.age(row),
+        "waited": clocks.waited(name),
+    }
+
+
+def _described_zombie(name, row, clocks):
+    parent = _stat(str(row["parent"]))
+    return {
+        "pid": int(name),
+        "comm": row["comm"],
+        "parent": row["parent"],
+        "parent_comm": parent["comm"] if parent else "",
+        "age": clocks.age(row),
+        "waited": clocks.waited(name),
     }
 
 
@@ -139,7 +204,7 @@ def _switches(name):
 def _text(name, what):
     """Return a file of a process in /proc, "" if it cannot be read."""
     try:
-        fd = os.open("/proc/%s/%s" % (name, what), os.O_RDONLY)
+        fd = os.open(os.path.join("/proc", name, what), os.O_RDONLY)
     except OSError:
         return ""
     try:

@@ -94,7 +94,7 @@ def test_what_nccl_prints_is_whole_or_no_answer() -> None:
 
 
 def test_the_word_of_a_long_line_of_the_kernel_is_kept() -> None:
-    kinds = kernel_log.Kinds(["Out of memory: Kill"])
+    kinds = kernel_log.Kinds(["Out of memory: Kill"], [])
     text = "x" * 5000 + "Out of memory: Killed process 7"
     kinds.add("Out of memory: Kill", 1, 2.0, 3, text)
     (record,) = kinds.records()

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.machine
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
 UPTIME = "9000.00 1.0\n"
+# Of one word: what makes a kind, and what is grave.
+RULES = (("kind ", r"kind (\w+) (\w+)", "grave"),)
 
 
 def read(text: str | None, *words: str, uptime: str = UPTIME) -> Any:
@@ -24,7 +26,7 @@ def read(text: str | None, *words: str, uptime: str = UPTIME) -> Any:
         {"/proc/uptime": uptime} if text is None else {"/proc/uptime": uptime, "/dev/kmsg": text}
     )
     node = Node("n1", "10.0.0.1", 0)
-    asked = Read("kernel_log", words)
+    asked = Read("kernel_log", (words, RULES))
     return answers(Machine("n1", "10.0.0.1", files), [asked], Inventory("test", (node,)))[asked]
 
 
@@ -83,6 +85,32 @@ def test_a_flood_of_one_word_is_cut_and_the_other_words_are_kept() -> None:
 
 
 @needs_root
+def test_a_rule_says_what_makes_a_kind_and_lines_without_it_are_kept_apart_by_device() -> None:
+    lines = ("kind a b of c", "kind a b of d", "kind a c of c", "kind a", "kind a and so on")
+    lines += ("nvme nvme0: timeout kind", "nvme nvme3: timeout kind", "task python:1: timeout kind")
+    text = "".join(f"3,{n},{n}000000,-;{line}\n" for n, line in enumerate(lines, 1))
+    kinds = [row[3:] for row in told("6,0,0,-;x\n" + text, "kind ", "timeout")["records"]]
+    assert kinds == [
+        [2, 1.0, "kind a b of d"],
+        [1, 3.0, "kind a c of c"],
+        [1, 4.0, "kind a"],
+        [1, 5.0, "kind a and so on"],
+        [1, 6.0, "nvme nvme0: timeout kind"],
+        [1, 7.0, "nvme nvme3: timeout kind"],
+        [1, 8.0, "task python:1: timeout kind"],
+    ]
+
+
+@needs_root
+def test_what_is_grave_is_dropped_last() -> None:
+    lines = ["kind a grave"] + [f"kind b n{number} lesser" for number in range(KEPT + 50)]
+    text = "".join(f"3,{n},{n}000000,-;{line}\n" for n, line in enumerate(lines, 1))
+    value = told("6,0,0,-;x\n" + text, "kind ")
+    assert value["records"][0][5] == "kind a grave"
+    assert (len(value["records"]), value["cut"]) == (KEPT, {"kind ": 51})
+
+
+@needs_root
 def test_a_line_is_cut_and_pieces_of_a_file_are_put_together() -> None:
     long = "Oops " + "z" * 5000
     value = told(
@@ -121,6 +149,6 @@ def may_read_the_log() -> bool:
 @pytest.mark.skipif(not may_read_the_log(), reason="this user may not read the kernel's log")
 def test_this_machines_log_ends() -> None:
     """A device never ends: the read stops where a new message would have to be waited for."""
-    value = read_kernel_log("a word that no kernel says")
+    value = read_kernel_log(("a word that no kernel says",), ())
     assert value["records"] == []
     assert value["first"][1] <= value["now"]

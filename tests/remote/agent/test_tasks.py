@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,8 @@ def test_what_stays_in_d_is_named_with_its_children() -> None:
             "kernel": False,
             "wchan": "nfs_wait_bit_killable",
             "children": 1,
+            "age": None,
+            "waited": None,
         },
         {
             "pid": 40,
@@ -97,6 +100,8 @@ def test_what_stays_in_d_is_named_with_its_children() -> None:
             "kernel": True,
             "wchan": "nfs_wait_bit_killable",
             "children": 0,
+            "age": None,
+            "waited": None,
         },
     ]
     assert value["seconds"] == 1.0
@@ -134,11 +139,64 @@ def test_a_real_parent_after_vfork_is_in_d_and_not_stuck(tmp_path: Path) -> None
     mine = [stuck for stuck in tasks.stuck if stuck.pid == parent.pid]
     assert [stuck.children for stuck in mine] == [1]
     expected = "pass" if mine[0].wchan else "unknown warning denied"
-    seen = fleet(n1={"proc.tasks": parse_tasks({**EMPTY, "stuck": [{**vars(mine[0])}]})})
+    long = {**vars(mine[0]), "age": 9000.0, "waited": 4000.0}
+    seen = fleet(n1={"proc.tasks": parse_tasks({**EMPTY, "stuck": [long]})})
     assert told(seen, DSTATE.name) == {"n1": expected}
 
 
-EMPTY = {"uid": 0, "threads": 1, "tasks": 1, "more": 0, "seconds": 1.0}
+EMPTY = {
+    "uid": 0,
+    "threads": 1,
+    "tasks": 1,
+    "more": 0,
+    "seconds": 1.0,
+    "zombies": [],
+    "more_zombies": 0,
+}
+
+
+SCHED = """\
+python3 ({pid}, #threads: 1)
+-------------------------------------------------------------------
+se.exec_start                                :      {ran}
+se.vruntime                                  :         12345.678901
+"""  # kernel/sched/debug.c; a dump of Linux 6.18
+
+
+@pytest.mark.machine
+@needs_root
+def test_the_scheduler_tells_since_when_a_task_waits() -> None:
+    """Its clock has a beginning of its own: the time of the reader itself is what it is now."""
+    boot = {"/proc/uptime": "9000.00 1.0\n"}
+    own = {"/proc/self/sched": SCHED.format(pid=5, ran="8000000.250000")}
+    sleeping = {
+        **task(30, "python3", "D"),
+        "/proc/30/sched": SCHED.format(pid=30, ran="7600000.250000"),
+    }
+    ended = {**task(31, "rank", "Z"), "/proc/31/sched": SCHED.format(pid=31, ran="7999000.250000")}
+    value = read(INIT, boot, own, sleeping, ended)[1]
+    assert [row["waited"] for row in value["stuck"]] == [400.0]
+    (zombie,) = value["zombies"]
+    assert (zombie["pid"], zombie["comm"], zombie["parent_comm"]) == (31, "rank", "systemd")
+    assert zombie["waited"] == 1.0
+    assert 0 < zombie["age"] <= 9000.0
+
+
+@pytest.mark.machine
+@needs_root
+def test_a_first_thread_that_ended_before_the_others_is_no_zombie() -> None:
+    assert read(INIT, task(31, "rank", "Z", threads=4))[1]["zombies"] == []
+
+
+def test_a_real_zombie_is_found_with_its_time() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        time.sleep(1.0)
+        zombies = parse_tasks(read_tasks(None)).zombies
+    (mine,) = [zombie for zombie in zombies if zombie.pid == ended.pid]
+    assert (mine.comm, mine.parent) == ("true", os.getpid())
+    assert 0.9 <= mine.age < 60
+    assert mine.waited is None or 0.5 <= mine.waited < 60
 
 
 # As the agent does: it installs its parts, and reads in a child of its own, beside others.

@@ -73,7 +73,14 @@ from tests.support.lab.faults.storage import (
     tmpfs,
     unmounted,
 )
-from tests.support.lab.faults.tasks import compiled, limit, soft_limit, vfork_parent
+from tests.support.lab.faults.tasks import (
+    compiled,
+    limit,
+    soft_limit,
+    vfork_parent,
+    waiting,
+    zombie,
+)
 from tests.support.lab.faults.users import add_user, no_key
 
 __all__ = [
@@ -148,7 +155,9 @@ __all__ = [
     "unmounted",
     "unsynchronised",
     "vfork_parent",
+    "waiting",
     "without",
     "without_chronyd",
     "written",
+    "zombie",
 ]

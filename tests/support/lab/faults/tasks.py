@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.support.lab import processes
-from tests.support.lab.faults.fault import Fault
-from tests.support.lab.faults.files import written
+from tests.support.lab.faults.fault import Fault, together
+from tests.support.lab.faults.files import file_over, written
 from tests.support.lab.rooms import Host
 
 # The parent of a vfork waits in uninterruptible sleep until its child has called exec, as shells
@@ -50,6 +51,47 @@ def vfork_parent(host: Host) -> Fault:
         host.run(["rm", "-f", program])
 
     return Fault(undo)
+
+
+# Its child has ended, and it does not ask how.
+_PARENT = """
+import os, time
+pid = os.fork()
+if pid == 0:
+    os._exit(1)
+os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+print(flush=True)
+time.sleep(1e6)
+"""
+
+
+def zombie(host: Host) -> Fault:
+    """A process that has ended and whose parent does not collect it."""
+    parent = host.popen(
+        [sys.executable, "-c", _PARENT], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    parent.stdout.readline()
+
+    def undo() -> None:
+        processes.kill_group(parent)
+        parent.communicate()
+
+    return Fault(undo)
+
+
+def waiting(host: Host, state: str, seconds: float) -> Fault:
+    """The host's tasks in this state last ran so long ago, as the scheduler shows it."""
+    label = "se.exec_start"
+    now = next(
+        float(line.partition(":")[2])
+        for line in host.read("/proc/self/sched").splitlines()
+        if line.startswith(label)
+    )
+    text = f"{label} : {now - seconds * 1000:.6f}\n"
+    find = f"grep -l '^State:.{state}' /proc/[0-9]*/status"
+    found = host.run(["sh", "-c", find], check=False).stdout.split()
+    return together(*(file_over(host, path.replace("status", "sched"), text) for path in found))
 
 
 def compiled(host: Host, path: str, source: str) -> Fault:
