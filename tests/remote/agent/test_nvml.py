@@ -101,6 +101,69 @@ def test_all_of_one_gpu(tmp_path: Path) -> None:
         "links": links,
         "fabric": [3, 0, 0, 0, 0],
         "p2p": [[4, 0], [5, 0], [6, 0], [7, 0]],
+        "bar": 131072 << 20,
+        "ecc_corrected": 0,
+        "ecc_corrected_ever": 0,
+        "retired_single": ["no", "not_applicable"],
+        "retired_double": ["no", "not_applicable"],
+        "retired_pending": ["no", "not_applicable"],
+        "recovery": ["no", "not_applicable"],
+        "violations": {"power": 0, "thermal": 0, "board_limit": 0, "reliability": 0},
+        "link_errors": {"replay": 0, "recovery": 0, "crc": 0},
+        "link_speeds": 26562,
+    }
+
+
+SAMPLE = """
+import json, sys
+from clusterprep.remote.agent import nvml
+library = nvml.open_nvml()
+handles, _ = library.handles()
+json.dump({index: library.changing(handle) for index, handle in handles.items()}, sys.stdout)
+library.close()
+"""
+
+
+def test_what_changes_is_sampled_while_the_library_stays_open(tmp_path: Path) -> None:
+    busy = {
+        "index": 1,
+        "temperature": 71,
+        "power": 640.5,
+        "clock": {"graphics": 1755, "sm": 1755, "memory": 2619},
+        "pcie_replays": 3,
+        "ecc_volatile_corrected": 7,
+        "throttle": 4,
+        "link_errors": {"replay": {5: 12}, "recovery": 0, "crc": 0},
+        "violations": {"power": 9_000_000_000, "thermal": 0, "board_limit": 0, "reliability": 0},
+        "nvlink": [*[{"type": "switch", "pci": nvml.SWITCHES[0]}] * 17, "down"],
+    }
+    nvml.build(tmp_path, [{"count": 2}, busy, {"index": 0, "lost": "handle"}])
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", SAMPLE], env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == {
+        "1": {
+            "temperature": 71,
+            "power": 640500,
+            "clock_graphics": 1755,
+            "clock_memory": 2619,
+            "pcie_generation": 5,
+            "pcie_width": 16,
+            "pcie_replays": 3,
+            "throttle": 4,
+            "ecc_volatile": 0,
+            "ecc_corrected": 7,
+            "memory_temperature": 44,
+            "violations": {
+                "power": 9_000_000_000,
+                "thermal": 0,
+                "board_limit": 0,
+                "reliability": 0,
+            },
+            "links": [[link, 1, None] for link in range(17)] + [[17, 0, None]],
+            "link_errors": {"replay": [0] * 5 + [12] + [0] * 11, "recovery": 0, "crc": 0},
+        }
     }
 
 
@@ -117,7 +180,7 @@ def test_what_is_said_of_the_whole(tmp_path: Path) -> None:
         (15, "gpu_lost"),
         (17, "denied"),
         (18, "driver_library_mismatch"),
-        (999, "nvml_error"),
+        (999, "nvml_not_started"),
     ],
 )
 def test_a_library_that_does_not_start(tmp_path: Path, code: int, reason: str) -> None:
@@ -187,17 +250,47 @@ def test_more_processes_than_were_expected(tmp_path: Path) -> None:
     assert len(row(tmp_path, 3, {"processes": many})["processes"]) == 100
 
 
+def test_the_processes_of_drivers_with_longer_structures(tmp_path: Path) -> None:
+    """Drivers 535.43 to 535.86 fill 32 bytes for each process (pynvml 12.535.77 has the layout)."""
+    three = [{"pid": 4_000_000 + number, "mib": number} for number in range(1, 4)]
+    old = {"long_processes": 1, "without": ["nvmlDeviceGetRunningProcessDetailList"]}
+    found = row(tmp_path / "few", 3, {"processes": three}, **old)["processes"]
+    assert found == [[4_000_000 + number, number << 20, None] for number in range(1, 4)]
+    many = [{"pid": 4_000_000 + number, "mib": 1} for number in range(100)]
+    found = row(tmp_path / "many", 3, {"processes": many}, **old)["processes"]
+    assert [pid for pid, *_ in found] == [process["pid"] for process in many]
+
+
+def test_link_errors_of_libraries_without_their_fields(tmp_path: Path) -> None:
+    counters = {"replay": 0, "recovery": {3: 4}, "crc": 1, "crc_data": 2}
+    change = {"link_errors": None, "older_link_errors": counters}
+    assert row(tmp_path, 3, change)["link_errors"] == {
+        "replay": 0,
+        "recovery": [0, 0, 0, 4, *[0] * 14],
+        "crc": 3,
+    }
+
+
 @pytest.mark.parametrize(
     ("without", "field", "value"),
     [
         (["nvmlInitWithFlags"], "minor", 3),
         (["nvmlDeviceGetCurrentClocksEventReasons"], "throttle", [1, 1, 1]),
         (["nvmlDeviceGetMigMode"], "mig", ["no", "missing_tool"]),
-        (["nvmlDeviceGetGpuFabricInfoV"], "fabric", [3, 0, 0, None, None]),
+        (["nvmlDeviceGetGpuFabricInfoV"], "fabric", [3, 0, 0, 0, 0]),
         (
-            ["nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo"],
+            [
+                "nvmlDeviceGetGpuFabricInfoV",
+                "nvmlDeviceGetGpuFabricInfo_v4",
+                "nvmlDeviceGetGpuFabricInfo",
+            ],
             "fabric",
             ["no", "missing_tool"],
+        ),
+        (
+            ["nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo_v4"],
+            "fabric",
+            [3, 0, 0, None, None],
         ),
         (["nvmlDeviceGetComputeRunningProcesses_v3"], "processes", []),
         (["nvmlDeviceGetMemoryInfo_v2"], "memory", [81559 << 20, None, 551 << 20]),
