@@ -34,10 +34,14 @@ _PATHS = (
 
 @dataclass(frozen=True)
 class Sample:
-    """The counters of an earlier run in the same boot, `seconds` before now."""
+    """The counters of an earlier run in the same boot, `seconds` before now.
+
+    `gpu` has those of GPUs by UUID (the fact gpu.counters), None where that run did not ask.
+    """
 
     seconds: float
     ib: Counters
+    gpu: Counters | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from clusterprep.facts.counters import EARLIER, IB, Counters, Earlier, Sample
+from clusterprep.facts.gpu_counters import COUNTERS as GPU
 from clusterprep.facts.host import BOOT_ID, UPTIME
 from clusterprep.history.database import Unusable
 from clusterprep.history.runs import Runs
@@ -65,7 +66,8 @@ def earlier_of(facts: Mapping[str, Any], old: Sequence[Mapping[str, Any]]) -> Ea
         seconds = facts[UPTIME.name] - look[UPTIME.name]
         counters = look[IB.name]
         if LEAST <= seconds <= LONGEST and not _is_reset(counters, facts[IB.name]):
-            samples.append(Sample(seconds, counters))
+            gpu = look.get(GPU.name)
+            samples.append(Sample(seconds, counters, gpu=None if isinstance(gpu, Absent) else gpu))
     if not samples:
         return None
     samples.sort(key=lambda sample: sample.seconds)
@@ -94,7 +96,7 @@ def _facts_of(runs: Runs, run: str) -> dict[str, dict[str, Any]]:
     facts: dict[str, dict[str, Any]] = {}
     for snapshot in report.nodes or ():
         facts[snapshot.node] = {}
-    for name in FACTS:
+    for name in (*FACTS, GPU.name):
         column = runs.column(run, name, list(facts))
         for node, value in column.items():
             facts[node][name] = value

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from clusterprep.checks.gpu_health import by_text, parse_margin, parse_switch
-from clusterprep.facts.gpu_health import EccErrors, EccMode, Remap, Temperatures
+from clusterprep.facts.gpu_health import (
+    EccErrors,
+    EccMode,
+    Remap,
+    RetiredPages,
+    Temperatures,
+)
 from clusterprep.model import Gpus
 from clusterprep.survey import registry
 from tests.support.fleet import absent, findings, fleet, same, told
@@ -24,6 +30,8 @@ HEALTHY: dict[str, tuple[str, Any]] = {
     "gpu.throttle_hw": ("gpu.throttle", (1, 1, 1)),
     "gpu.throttle_sw": ("gpu.throttle", (1, 1, 1)),
     "gpu.latency": ("gpu.latency", 0.01),
+    "gpu.recovery": ("gpu.recovery", 0),
+    "gpu.retired": ("gpu.retired", RetiredPages(3, 1, pending=False)),
 }
 
 

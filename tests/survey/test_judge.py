@@ -17,7 +17,7 @@ from clusterprep.checks import Check, CheckContext, Outcome
 from clusterprep.cli.exit_codes import findings_code as exit_code
 from clusterprep.facts.account import Rights
 from clusterprep.facts.clock import Daemon, Offset
-from clusterprep.facts.gpu import DeviceNodes, Nvml
+from clusterprep.facts.gpu import DeviceNodes, Gone, Nvml
 from clusterprep.facts.gpu_driver import FabricState, Library
 from clusterprep.facts.gpu_health import Temperatures
 from clusterprep.facts.pairs import Dial, Listen
@@ -164,7 +164,7 @@ NONSENSE: dict[str, tuple[Any, tuple[str, ...]]] = {
     "nv.driver": ("0", ("nv.driver",)),
     "gpu.pci": (("",), ("gpu.count",)),
     "gpu.nvml": (Nvml("", "", ()), ("gpu.count",)),
-    "gpu.gone": (("",), ("gpu.lost",)),
+    "gpu.gone": (Gone(lost=("",)), ("gpu.lost",)),
     "gpu.nodes": (DeviceNodes({0: "denied"}, ()), ("gpu.hidden",)),
     "gpu.ecc": ({}, ("gpu.ecc_unc",)),
     "gpu.heat": ({0: Temperatures(0, None, None)}, ("gpu.temp",)),

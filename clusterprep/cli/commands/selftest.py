@@ -20,6 +20,7 @@ from clusterprep.checks import Check, Proof
 from clusterprep.cli.commands.report import new_report
 from clusterprep.cli.exit_codes import FAILED, OK
 from clusterprep.facts.counters import EARLIER, IB, Earlier, Sample
+from clusterprep.facts.gpu_counters import COUNTERS as GPU_COUNTERS
 from clusterprep.inventory.load import load_inventory
 from clusterprep.model import Absent, Finding, Fleet, Report
 from clusterprep.remedies import shell_line
@@ -110,7 +111,8 @@ def with_past(fleet: Fleet) -> Fleet:
         counters = fleet.fact(node.name, IB.name)
         if isinstance(counters, Absent):
             counters = {}
-        sample = Sample(HOUR, counters)
+        gpu = fleet.fact(node.name, GPU_COUNTERS.name)
+        sample = Sample(HOUR, counters, gpu=None if isinstance(gpu, Absent) else gpu)
         past[node.name] = {EARLIER.name: Earlier(sample, sample)}
     return fleet.with_facts(past)
 

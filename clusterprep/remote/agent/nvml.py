@@ -5,7 +5,7 @@ Each field is its value or ["no", reason]; a GPU that does not answer hides noth
 
 import time
 
-from clusterprep.remote.agent.readers import NoAnswer, has_library, offer, read_file
+from clusterprep.remote.agent.readers import NoAnswer, has_library, names_in, offer, read_file
 
 NVML = b"libnvidia-ml.so.1"
 # Flag of nvmlInitWithFlags: do not fail without GPUs. Not 2, «do not attach GPUs»: all of them are
@@ -27,14 +27,21 @@ MOST_PROCESSES = 4096  # of one GPU that are listed
 REASONS = {
     3: "not_applicable",
     4: "denied",
+    8: "power_cables",
     9: "no_driver",
+    11: "interrupts",
     12: "missing_tool",
     13: "missing_tool",
+    14: "corrupted_inforom",
     15: "gpu_lost",
     16: "reset_required",
     17: "denied",
     18: "driver_library_mismatch",
 }
+# Of these, the ones that mean the same where the library does not start or lists no GPUs; all other
+# codes are then NOT_STARTED, since a call that everything depends on cannot «not apply».
+GENERAL = (4, 9, 15, 16, 17, 18)
+NOT_STARTED = "nvml_not_started"
 
 # Field -> function, and what it takes after the handle.
 TEXTS = {
@@ -122,9 +129,16 @@ OLDER_LINK_ERRORS = {
 
 
 def read_nvml():
-    """Return driver, CUDA of the driver and GPUs; None if this node has no NVML library."""
+    """Return driver, CUDA of the driver and GPUs.
+
+    None if this node has no NVML library, and no GPUs that a driver has.
+    """
     nvml = open_nvml()
     if nvml is None:
+        bound = names_in("/proc/driver/nvidia/gpus")
+        if bound:
+            why = "no libnvidia-ml.so.1 here, although the driver has GPUs: %d" % len(bound)
+            raise NoAnswer("no_nvml_library", why)
         return None
     try:
         return nvml.everything()
@@ -154,9 +168,10 @@ def open_nvml():
 class NvmlLibrary(object):
     """The library, and how its functions return texts, numbers and structures."""
 
-    def __init__(self, library, ctypes):
+    def __init__(self, library, ctypes, pause=PAUSE):
         self.library = library
         self.ctypes = ctypes
+        self.pause = pause
 
     def start(self):
         """Initialise the library; releases before 418 know no flags."""
@@ -164,8 +179,7 @@ class NvmlLibrary(object):
         if code == FUNCTION_NOT_FOUND:
             code = self.call("nvmlInit_v2")
         if code:
-            reason = REASONS.get(code, "nvml_not_started")
-            raise NoAnswer(reason, "nvmlInit answered %d" % code)
+            raise NoAnswer(general_reason(code), "nvmlInit answered %d" % code)
 
     def close(self):
         """Give back what `start` took."""
@@ -188,7 +202,7 @@ class NvmlLibrary(object):
         """Call a function that everything else depends on; raise NoAnswer if it fails."""
         code = self.call(symbol, *args)
         if code:
-            raise NoAnswer(reason_of(code), "%s answered %d" % (symbol, code))
+            raise NoAnswer(general_reason(code), "%s answered %d" % (symbol, code))
 
     def number(self, symbol, *args, **kind):
         """Return one number: an unsigned int, or the type `of`."""
@@ -279,7 +293,8 @@ class NvmlLibrary(object):
             row[field] = self.number(call[0], handle, *call[1:])
         for field, symbol in PAIRS.items():
             row[field] = self.numbers(2, symbol, handle)
-        if refused(row["temperature"]):  # nvmlDeviceGetTemperature is deprecated from API 13 on
+        # nvmlDeviceGetTemperature is deprecated from API 13 on.
+        if refused(row["temperature"]) and not is_final(row["temperature"]):
             newer = self.structure(
                 "nvmlDeviceGetTemperatureV",
                 handle,
@@ -443,6 +458,8 @@ class NvmlLibrary(object):
             40,
             2,
         )
+        if is_final(sizes):
+            return sizes
         if not refused(sizes):
             total, reserved, _, used = sizes
             return [total, reserved, used]
@@ -538,6 +555,8 @@ class NvmlLibrary(object):
                 size,
                 version,
             )
+            if is_final(info):
+                return info
             if refused(info):
                 continue
             status, clique, state, health = info[:4]
@@ -545,6 +564,8 @@ class NvmlLibrary(object):
             return [state, status, clique, health, summary]
         # Of the 64 cliques that the newest structure has room for, the first is what it was before.
         info = self.structure("nvmlDeviceGetGpuFabricInfo_v4", handle, "=16xi4xI508xB3xIB3x", 548)
+        if is_final(info):
+            return info
         if not refused(info):
             status, clique, state, health, summary = info
             return [state, status, clique, health, summary]
@@ -561,7 +582,7 @@ class NvmlLibrary(object):
         """
         for number in range(SAMPLES):
             if number and handles:
-                time.sleep(PAUSE)
+                time.sleep(self.pause)
             for index, handle in handles.items():
                 reasons = self.clocks_event_reasons(handle)
                 rows[index].setdefault("throttle", []).append(reasons)
@@ -585,14 +606,24 @@ class NvmlLibrary(object):
             rows[index]["p2p"] = states
 
 
+def general_reason(code):
+    """Return the reason why nothing at all is known."""
+    return REASONS[code] if code in GENERAL else NOT_STARTED
+
+
 def reason_of(code):
-    """Return the reason of an answer that is missing."""
-    return REASONS.get(code, "nvml_error")
+    """Return the reason why a GPU gets no handle; none is «not applicable»."""
+    return "nvml_error" if code == NOT_SUPPORTED else REASONS.get(code, "nvml_error")
 
 
 def refused(value):
     """Return whether a field is a reason."""
     return isinstance(value, list) and value[:1] == ["no"]
+
+
+def is_final(value):
+    """Return whether a field says that its GPU is lost or needs a reset: no other call helps."""
+    return value in (["no", "gpu_lost"], ["no", "reset_required"])
 
 
 def no(code):

@@ -38,7 +38,7 @@ those listed so far. `seed`, a number, makes UUIDs and serial numbers that no ot
     retired_single, retired_double, retired_pending     pages; null from Ampere on
     recovery                    nvmlDeviceGpuRecoveryAction_t; null before driver 570
     violations                  {power, thermal, board_limit, reliability: nanoseconds}
-    link_speed                  MB/s of each link
+    link_speed, link_speeds     MB/s of each link; {link: MB/s} of those that differ
     link_errors                 {kind: count of each link, or {link: count}}, kinds as in LINK_KINDS
     older_link_errors           the same for the function that was there before the fields
 
@@ -413,7 +413,7 @@ def _rows(key: str, value: Any) -> list[tuple[str, Any]]:
         return [("capability_major", parts[0]), ("capability_minor", parts[1])]
     if key == "nvlink" and not refused:
         return [(f"nvlink.{link}", _link(end)) for link, end in enumerate(value or ())]
-    if key in ("link_errors", "older_link_errors", "violations"):
+    if key in _COUNTERS:
         return _counter_rows(key, value)
     if key == "p2p":
         return [
@@ -431,6 +431,7 @@ _COUNTERS = {
     "link_errors": ("field", LINK_KINDS),
     "older_link_errors": ("nvlink_error", _OLDER_KINDS),
     "violations": ("field", _VIOLATIONS),
+    "link_speeds": ("field.164", {link: link for link in range(36)}),
 }
 
 
