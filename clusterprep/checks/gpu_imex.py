@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, skipped
 from clusterprep.facts.imex import Imex
-from clusterprep.model import Node
+from clusterprep.model import Node, NodeSnapshot
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import sentence, shell_line
 
@@ -34,6 +36,12 @@ def imex(context: CheckContext, node: Node, state: Imex) -> Outcome:
     return failed(node, "IMEX is not ready: jobs go without NVLink between hosts", seen, WANTED)
 
 
+def _with_a_node_missing(snapshot: NodeSnapshot) -> NodeSnapshot:
+    """Return a node whose domain lacks another one; the recorded nodes have no IMEX."""
+    state = Imex("active", "DEGRADED", ("10.0.0.2 UNAVAILABLE",), 2)
+    return replace(snapshot, facts={**snapshot.facts, "gpu.imex": state})
+
+
 CHECK = Check(
     "gpu.imex",
     facts=("gpu.imex",),
@@ -46,5 +54,5 @@ CHECK = Check(
     "UP and every node READY. A service that does not run, or has no nodes in "
     "/etc/nvidia-imex/nodes_config.cfg, is skipped.",
     remedy=sentence("start nvidia-imex with the same nodes_config.cfg on all nodes of the domain"),
-    proof=Proof("gpu.imex", lambda _: Imex("active", "DEGRADED", ("10.0.0.2 UNAVAILABLE",), 2)),
+    proof=Proof("", _with_a_node_missing),
 )

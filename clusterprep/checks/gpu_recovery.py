@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clusterprep.checks import Check, Proof
 from clusterprep.checks.gpu_health import RESET, Trouble, each_gpu
+from clusterprep.model import NodeSnapshot
 from clusterprep.remedies import shell_line
 
 REBOOT = shell_line("dmesg | grep -e NVRM -e Xid   # end the jobs of this node, then reboot it")
@@ -30,6 +33,11 @@ def recovery(action: int) -> Trouble | None:
     return ACTIONS.get(action, unnamed)
 
 
+def _with_reset(snapshot: NodeSnapshot) -> NodeSnapshot:
+    """Return a node of which GPU 3 is to be reset; the recorded driver recommends nothing."""
+    return replace(snapshot, facts={**snapshot.facts, "gpu.recovery": {3: 1}})
+
+
 CHECK = Check(
     "gpu.recovery",
     facts=("gpu.recovery",),
@@ -42,5 +50,5 @@ CHECK = Check(
     "to drain P2P or to recover the IMEX domain a warning.",
     grade="an error if a reset or a reboot is asked for",
     remedy=shell_line("nvidia-smi -q | grep -A1 'Recovery Action'; dmesg | grep -e NVRM -e Xid"),
-    proof=Proof("gpu.recovery", lambda readings: {**readings, 3: 1}),
+    proof=Proof("", _with_reset),
 )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clusterprep.checks import Check, Proof
 from clusterprep.checks.gpu_health import RESET, Trouble, each_gpu
 from clusterprep.facts.gpu_health import RetiredPages
+from clusterprep.model import NodeSnapshot
 from clusterprep.remedies import sentence, shell_line
 
 # Of the 64 pages that can be retired (NVIDIA, «Row Remapping», table of differences) 60 were the
@@ -28,6 +31,12 @@ def retired(pages: RetiredPages) -> Trouble | None:
     return None
 
 
+def _with_pending_page(snapshot: NodeSnapshot) -> NodeSnapshot:
+    """Return a node of which GPU 3 is to retire a page; the recorded GPUs remap rows instead."""
+    pages = {3: RetiredPages(2, 1, pending=True)}
+    return replace(snapshot, facts={**snapshot.facts, "gpu.retired": pages})
+
+
 CHECK = Check(
     "gpu.retired",
     facts=("gpu.retired",),
@@ -43,5 +52,5 @@ CHECK = Check(
     how="NVML's retired pages of GPUs before Ampere: none pending, at most 10; from 60 on the "
     "board is to be returned. Later GPUs remap rows instead: gpu.remap.",
     remedy=shell_line("nvidia-smi -q -d PAGE_RETIREMENT"),
-    proof=Proof("gpu.retired", lambda _: {3: RetiredPages(2, 1, True)}),
+    proof=Proof("", _with_pending_page),
 )
