@@ -46,10 +46,12 @@ struct sram { u32 version; u64 aggregate_parity, aggregate_secded, aggregate_cor
 
 struct margin { u32 version; int left; };
 struct temperature { u32 version; u32 sensor; int value; };
+_Static_assert(sizeof(struct margin) == 8 && sizeof(struct temperature) == 12 && sizeof(struct histogram) == 20, "sizes");
 
 /* The sizes that the header's version words carry, and those without one. */
 _Static_assert(sizeof(struct pci) == 68 && sizeof(struct memory_v2) == 40 && sizeof(struct process) == 24, "sizes");
 _Static_assert(sizeof(struct process_long) == 32 && sizeof(struct fabric_v4) == 548, "sizes");
+_Static_assert(sizeof(struct process_v1) == 16 && sizeof(struct fabric_v1) == 28 && sizeof(struct bar) == 24, "sizes");
 _Static_assert(sizeof(struct field) == 40 && sizeof(struct fabric) == 40 && sizeof(struct sram) == 104, "sizes");
 
 enum { OK, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, TOO_SMALL = 7, LOST = 15,
