@@ -108,3 +108,19 @@ def test_a_history_that_cannot_be_used_is_no_history(tmp_path: Path) -> None:
         with_earlier(Runs(tmp_path), fleet(n1=look(10_000.0)), NOW).fact("n1", "counters.earlier")
         is None
     )
+
+
+def test_the_counters_of_gpus_come_with_the_sample(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    counted = {"GPU-1": {"ecc corrected": 5, "link 3 replay": 0}}
+    record(
+        runs,
+        900.0,
+        n1={**look(9100.0), "gpu.counters": counted},
+        n2={**look(9100.0), "gpu.counters": Absent("hung")},
+        n3=look(9100.0),
+    )
+    now = {name: look(10_000.0) for name in ("n1", "n2", "n3")}
+    seen = with_earlier(runs, fleet(**now), NOW)
+    earlier = [seen.fact(name, "counters.earlier").recent.gpu for name in now]
+    assert earlier == [counted, None, None]

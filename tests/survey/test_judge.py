@@ -478,6 +478,39 @@ def test_a_silenced_failure_keeps_its_verdict_is_marked_and_does_not_count() -> 
     assert exit_code(found, strict=True) == 0
 
 
+def without_nvml() -> Fleet:
+    """n2, whose NVML does not start."""
+    refused = Absent("nvml_not_started", "nvmlInit answered 999")
+    seen = healthy(3)
+    facts = seen.snapshots["n2"].facts
+    told = {name: refused for name in facts if name.startswith(("gpu.", "nvlink."))}
+    return seen.with_facts({"n2": {**told, "gpu.gone": Gone(stopped=refused.detail)}})
+
+
+def of_gpus(seen: Fleet) -> tuple[Finding, ...]:
+    checks = registry.checks()
+    return judge(seen, [checks[name] for name in ("gpu.lost", "gpu.busy", "gpu.temp")], TODAY)
+
+
+def test_what_follows_from_another_finding_is_told_once() -> None:
+    found = of_gpus(without_nvml())
+    of_n2 = {f.check: f.verdict for f in found if f.nodes == ("n2",) and f.verdict != "pass"}
+    assert of_n2.pop("gpu.lost") == "fail"
+    assert of_n2.pop("gpu.busy") == "unknown"
+    assert of_n2 == {"gpu.temp": "skip"}
+    alone = judge(without_nvml(), [registry.checks()["gpu.temp"]], TODAY)
+    assert ["unknown"] == [f.verdict for f in alone if "n2" in f.nodes]  # nothing else tells
+
+
+def test_what_follows_is_not_silenced_with_its_cause() -> None:
+    until = TODAY + timedelta(days=1)
+    seen = without_nvml()
+    silence = accept("n2", until=until, check="gpu.lost")
+    quiet = replace(seen, inventory=replace(seen.inventory, silences=(silence,)))
+    verdicts = {f.check: f.verdict for f in of_gpus(quiet) if f.nodes == ("n2",)}
+    assert verdicts["gpu.temp"] == "unknown"
+
+
 def test_a_silence_for_one_node_leaves_the_other() -> None:
     found = silenced(broken(), accept("n2"))
     assert {(f.nodes, f.silenced) for f in found if f.verdict == "fail"} == {

@@ -378,18 +378,16 @@ class NvmlLibrary(object):
         Kinds that this generation of NVLink does not count are left out. If no kind is left
         although there are links, the reason is returned instead.
         """
-        wanted = []
-        for number in LINK_ERRORS.values():
-            wanted += [(number, link) for link in links]
-        values = self.fields(handle, wanted)
+        if not links:
+            return {}
+        # The first link tells which kinds there are: each field takes the driver some time.
+        first = self.fields(handle, [(number, links[0]) for number in LINK_ERRORS.values()])
+        kinds = [kind for kind, count in zip(LINK_ERRORS, first) if not is_unknown_here(count)]
         errors = {}
-        for place, kind in enumerate(LINK_ERRORS):
-            counts = values[place * len(links) : (place + 1) * len(links)]
-            if not all(is_unknown_here(count) for count in counts):
-                errors[kind] = folded(counts)
-        if errors or not links:
-            return errors
-        return self.older_link_errors(handle, links)
+        for kind in kinds:
+            counts = self.fields(handle, [(LINK_ERRORS[kind], link) for link in links])
+            errors[kind] = folded(counts)
+        return errors or self.older_link_errors(handle, links)
 
     def older_link_errors(self, handle, links):
         """Return the same by the function that was there before the fields."""
