@@ -63,6 +63,9 @@ def runtime(
         return _compare_with_driver(node, str(build.cuda), nvml, libcuda)
     if not has_gpus:
         return skipped(node, "no NVIDIA driver and no GPU here")
+    if nvml is not None and nvml.driver is None:
+        message = "NVML does not tell the driver's version"
+        return unknown(node, message, "nvml_error", f"torch for CUDA {build.cuda}")
     message = "there is no driver to compare with: see nv.driver"
     return unknown(node, message, "no_driver", f"torch for CUDA {build.cuda}")
 

@@ -11,7 +11,10 @@ from clusterprep.remedies import shell_line
 
 REBOOT = shell_line("dmesg | grep -e NVRM -e Xid   # end the jobs of this node, then reboot it")
 DRAIN = shell_line("dmesg | grep -e NVRM -e Xid   # end the jobs that use P2P with GPU GPUS")
-RESTART_IMEX = shell_line("systemctl restart nvidia-imex; nvidia-imex-ctl -N   # on all its nodes")
+RESTART_IMEX = shell_line(
+    "nvidia-imex-ctl -N; journalctl -u nvidia-imex -n 50"
+    "   # then restart nvidia-imex on all nodes of the domain"
+)
 # nvmlDeviceGpuRecoveryAction_t: nvml.h 12.9 has 0 to 4, 13.5 the others too. A GPU that waits for a
 # reset or a reboot runs no new job; with the two others those that run may end.
 ACTIONS = {

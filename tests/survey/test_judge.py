@@ -499,7 +499,7 @@ def test_what_follows_from_another_finding_is_told_once() -> None:
     assert of_n2.pop("gpu.busy") == "unknown"
     assert of_n2 == {"gpu.temp": "skip"}
     alone = judge(without_nvml(), [registry.checks()["gpu.temp"]], TODAY)
-    assert ["unknown"] == [f.verdict for f in alone if "n2" in f.nodes]  # nothing else tells
+    assert [f.verdict for f in alone if "n2" in f.nodes] == ["unknown"]  # nothing else tells
 
 
 def test_what_follows_is_not_silenced_with_its_cause() -> None:

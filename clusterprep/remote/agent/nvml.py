@@ -428,7 +428,8 @@ class NvmlLibrary(object):
         """Return the values of fields that one call brings; `wanted` has (number, scope) of each.
 
         The scope is a link, and 0 for fields of the whole GPU. nvmlFieldValue_t is id, scope, two
-        64-bit times, type, code and value.
+        64-bit times, type, code and value. Where the call is refused as a whole for one field that
+        the library does not know, each is asked by itself.
         """
         if not wanted:
             return []
@@ -436,6 +437,8 @@ class NvmlLibrary(object):
         for place, (number, scope) in enumerate(wanted):
             output[5 * place] = number | scope << 32
         code = self.call_into("nvmlDeviceGetFieldValues", [handle, len(wanted)], [output])
+        if code in (INVALID_ARGUMENT, NOT_SUPPORTED) and len(wanted) > 1:
+            return [self.fields(handle, [one])[0] for one in wanted]
         if code:
             return [no(code)] * len(wanted)
         values = []

@@ -261,6 +261,13 @@ def test_the_processes_of_drivers_with_longer_structures(tmp_path: Path) -> None
     assert [pid for pid, *_ in found] == [process["pid"] for process in many]
 
 
+def test_a_library_that_refuses_all_fields_for_one_that_it_does_not_know(tmp_path: Path) -> None:
+    found = row(tmp_path, 3, {"retired_single": 2}, fields_before=200)
+    assert (found["memory_temperature"], found["retired_single"]) == (44, 2)
+    assert found["recovery"] == ["no", "nvml_error", 2]
+    assert found["link_errors"] == {"replay": 0, "recovery": 0, "crc": 0}
+
+
 def test_link_errors_of_libraries_without_their_fields(tmp_path: Path) -> None:
     counters = {"replay": 0, "recovery": {3: 4}, "crc": 1, "crc_data": 2}
     change = {"link_errors": None, "older_link_errors": counters}

@@ -49,7 +49,8 @@ for one GPU
 
 `system` says the same of all: driver ("550.54.15"), cuda (12040), nvml, init (the code of init: 9
 driver not loaded, 18 other version than the driver, 4 no permission), count (when it is to differ
-from the list), long_processes (1: structures of 32 bytes), codes, hangs, delays, without: [names
+from the list), long_processes (1: structures of 32 bytes), fields_before (N: a call that asks for a
+field from N on is refused as a whole), codes, hangs, delays, without: [names
 left out of the library], library (the version in the library's file name; default: the driver's).
 """
 

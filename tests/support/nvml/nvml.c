@@ -390,6 +390,8 @@ ret nvmlDeviceGetFieldValues(dev d, int count, struct field *values) {
     char key[64];
     ENTER(d);
     if (!values || count < 1) return INVALID;
+    for (int i = 0; find(&whole, "fields_before") && i < count; i++) /* refuses all for one that is newer */
+        if (values[i].id >= (u32)atoi(find(&whole, "fields_before"))) return INVALID;
     for (int i = 0; i < count; i++) {
         snprintf(key, sizeof key, "field.%u.%u", values[i].id, values[i].scope);
         if (!find(d, key)) snprintf(key, sizeof key, "field.%u", values[i].id);
