@@ -135,15 +135,24 @@ def read_nvml():
     """
     nvml = open_nvml()
     if nvml is None:
-        bound = names_in("/proc/driver/nvidia/gpus")
-        if bound:
-            why = "no libnvidia-ml.so.1 here, although the driver has GPUs: %d" % len(bound)
-            raise NoAnswer("no_nvml_library", why)
+        missing_library()
         return None
     try:
         return nvml.everything()
     finally:
         nvml.close()
+
+
+def missing_library():
+    """Raise NoAnswer if a driver gives this node GPUs.
+
+    /proc/driver is that of the host in every container; /dev has only the GPUs that it was given.
+    """
+    bound = names_in("/proc/driver/nvidia/gpus")
+    given = [name for name in names_in("/dev") if name[:6] == "nvidia" and name[6:].isdigit()]
+    if bound and given:
+        why = "no libnvidia-ml.so.1 here, although the driver has GPUs: %d" % len(bound)
+        raise NoAnswer("no_nvml_library", why)
 
 
 def open_nvml():

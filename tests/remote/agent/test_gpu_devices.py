@@ -98,6 +98,8 @@ def test_a_library_lies_where_a_debian_machine_has_it(tmp_path: Path) -> None:
 def test_a_driver_without_its_library_is_no_machine_without_gpus() -> None:
     """As where the GPU operator keeps the driver in a container."""
     files = {"/proc/driver/nvidia/gpus/0000:18:00.0/information": "Device Minor: 0\n"}
+    assert asked("nvml", files=files) == ["ok", None]  # a container that was given no GPU
+    files["/dev/nvidia0"] = ""
     why = "no libnvidia-ml.so.1 here, although the driver has GPUs: 1"
     assert asked("nvml", files=files) == ["no", "no_nvml_library", why]
 
