@@ -30,6 +30,10 @@ from clusterprep.remedies import Remedy, noted, sentence, shell_line
 # driver's CUDA must be as new as the program's.
 MINIMUM = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 FIRST_COMPATIBLE = 11
+CUDA_NOT_TOLD = "the driver does not tell its CUDA, as where libcuda.so.1 is missing"
+LIBCUDA = shell_line(
+    "ldconfig -p | grep libcuda.so.1   # in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+)
 
 
 # ---------------------------------------------------------------- torch and the driver
@@ -59,6 +63,9 @@ def runtime(
         return _compare_with_driver(node, str(build.cuda), nvml, libcuda)
     if not has_gpus:
         return skipped(node, "no NVIDIA driver and no GPU here")
+    if nvml is not None and nvml.driver is None:
+        message = "NVML does not tell the driver's version"
+        return unknown(node, message, "nvml_error", f"torch for CUDA {build.cuda}")
     message = "there is no driver to compare with: see nv.driver"
     return unknown(node, message, "no_driver", f"torch for CUDA {build.cuda}")
 
@@ -66,8 +73,11 @@ def runtime(
 def _compare_with_driver(node: Node, cuda: str, nvml: Nvml, libcuda: str | None) -> Outcome:
     """Judge whether the driver runs the CUDA that torch was built for."""
     built = leading_numbers(cuda)
+    if nvml.cuda is None:
+        seen = f"torch for CUDA {cuda}"
+        return unknown(node, CUDA_NOT_TOLD, "missing_tool", seen, remedy=LIBCUDA)
     supported = leading_numbers(nvml.cuda)
-    driver = leading_numbers(nvml.driver)
+    driver = leading_numbers(nvml.driver or "")
     seen = f"torch for CUDA {cuda}, driver {nvml.driver} for CUDA {nvml.cuda}"
     if not (built and supported and driver):
         return unknown(node, "a version could not be understood", "garbled", seen)
@@ -190,9 +200,15 @@ def _judge_required(node: Node, version: str, wanted: str) -> Outcome:
 
 
 def _newer_than_driver(context: CheckContext, node: Node, version: str | None) -> Iterable[Outcome]:
-    """Yield a failure if the toolkit's CUDA is of a later major version than the driver's."""
+    """Yield a failure if the toolkit's CUDA is of a later major version than the driver's.
+
+    Unknown if the driver does not tell its CUDA.
+    """
     nvml: Nvml | None = context.value(node, "gpu.nvml")
     if version is None or nvml is None:
+        return
+    if nvml.cuda is None:
+        yield unknown(node, CUDA_NOT_TOLD, "missing_tool", version, remedy=LIBCUDA)
         return
     supported = leading_numbers(nvml.cuda)
     installed = leading_numbers(version)

@@ -19,7 +19,7 @@ from clusterprep.checks import (
     unknown,
 )
 from clusterprep.checks.gpu_health import by_text, of_job
-from clusterprep.facts.gpu import DeviceNodes, Function, Model, Nvml
+from clusterprep.facts.gpu import MISSING, DeviceNodes, Function, Gone, Listed, Model, Nvml
 from clusterprep.facts.visible_gpus import session_of, visible_gpus
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import format_size
@@ -28,6 +28,22 @@ from clusterprep.remedies import Remedy, sentence, shell_line
 # Memory of one model differs by this part at most: ECC on GDDR takes a sixteenth of it.
 ALIKE = 0.10
 ALL_OPEN = "all may be opened"
+RESET = shell_line(
+    "nvidia-smi --gpu-reset   # with no process on any GPU; on an HGX board of all, or reboot"
+)
+KERNEL_LOG = shell_line("dmesg | grep -e NVRM -e Xid   # then reboot, or power cycle the node")
+NOT_STARTED = shell_line(
+    "nvidia-smi; dmesg | grep -e NVRM -e Xid"
+    "   # in a container: start it again, as a reload of systemd takes its GPUs away; else reboot"
+)
+NO_LIBRARY = shell_line(
+    "find / -xdev -name 'libnvidia-ml.so.*'"
+    "   # where the driver lives in a container, look at the nodes from the job's container; else "
+    "install the driver's libraries"
+)
+NO_DRIVER = shell_line(
+    "cat /proc/driver/nvidia/version; lspci -k -d 10de:   # then modprobe nvidia, or install it"
+)
 FREE = shell_line(
     "srun --jobid=JOB --overlap clusterprep check --local"
     "   # or exempt ssh sessions from the scheduler's device cgroup"
@@ -70,11 +86,21 @@ def count(
             seen,
             wanted,
             FREE,
+            severity="warning",
         )
     expected = declared
     if expected is None:
         # A container may be given GPUs and no view of the bus.
         expected = len(pci) or visible
+    if nvml is None and expected and not nodes.bound:
+        message = "no driver has the GPUs: it is not loaded, or its library is missing"
+        return failed(
+            node,
+            message,
+            seen,
+            wanted,
+            NO_DRIVER,
+        )
     if visible < expected:
         remedy = shell_line(
             "dmesg | grep -e NVRM -e Xid   # fell off the bus: reseat or power cycle"
@@ -171,7 +197,7 @@ def hidden(
     context: CheckContext,
     node: Node,
     nodes: DeviceNodes,
-    listed: int | None,
+    listed: Listed | None,
     functions: tuple[Function, ...],
 ) -> Outcome:
     """Judge that this session may open all GPUs. Never a failure: the GPUs themselves are there."""
@@ -197,7 +223,9 @@ def hidden(
             remedy,
         )
     declared = node.gpus.count if node.gpus else None
-    seen = _hidden(nodes, listed, declared)
+    seen = _hidden(nodes, listed.count if listed else None, declared)
+    if not seen and listed and listed.denied:
+        seen = f"NVML may not show GPU {', '.join(map(str, listed.denied))}"
     if seen:
         message = "a device cgroup hides GPUs from this session"
         return unknown(
@@ -211,12 +239,58 @@ def hidden(
     return passed(node, "no GPU of this job is hidden", "", ALL_OPEN)
 
 
-def lost(context: CheckContext, node: Node, gone: tuple[str, ...]) -> Outcome:
-    """Judge that no GPU is lost."""
+def lost(context: CheckContext, node: Node, gone: Gone) -> Iterable[Outcome]:
+    """Judge that every GPU can be used, as far as NVML and the bus say which cannot."""
     wanted = "every device answers"
-    if not gone:
-        return passed(node, "no GPU is lost", "", wanted)
-    return failed(node, "the GPU is gone", "; ".join(gone), wanted)
+    kinds = (
+        ("the GPU is gone", gone.lost, None),
+        ("the GPU must be reset before it can be used again", gone.reset, RESET),
+        ("the driver cannot use the GPU", gone.broken, KERNEL_LOG),
+    )
+    found = False
+    for message, texts, remedy in kinds:
+        if texts:
+            found = True
+            yield failed(
+                node,
+                message,
+                "; ".join(texts),
+                wanted,
+                remedy,
+            )
+    if gone.stopped:
+        found = True
+        message = "the driver is there, and NVML does not start: nothing is known of the GPUs"
+        yield failed(
+            node,
+            message,
+            gone.stopped,
+            wanted,
+            NOT_STARTED,
+        )
+    if gone.missing:
+        found = True
+        yield unknown(
+            node,
+            gone.missing,
+            MISSING,
+            "",
+            wanted,
+            NO_LIBRARY,
+        )
+    if gone.silent:
+        found = True
+        message = "NVML does not say what is wrong with the GPU"
+        yield unknown(
+            node,
+            message,
+            "nvml_error",
+            "; ".join(gone.silent),
+            wanted,
+            KERNEL_LOG,
+        )
+    if not found:
+        yield passed(node, "no GPU is lost", "", wanted)
 
 
 # ---------------------------------------------------------------- models
@@ -354,7 +428,7 @@ def _sizes(context: CheckContext) -> Sizes:
     seen: dict[tuple[str, str], set[int]] = {}
     for node in context.nodes:
         for model in of_job(node, context.value(node, "gpu.model")).values():
-            if isinstance(model, Model):
+            if isinstance(model, Model) and model.memory is not None:
                 key = (model.name, model.capability)
                 seen.setdefault(key, set()).add(model.memory)
     return {key: _distinct_sizes(memories) for key, memories in seen.items()}
@@ -370,7 +444,12 @@ def _distinct_sizes(memories: Iterable[int]) -> list[int]:
 
 
 def _describe_model(model: Model, sizes: Sizes) -> str:
-    """Return «NVIDIA H100 80GB HBM3 (80 GiB, 9.0)», with the memory in whole GiB."""
+    """Return «NVIDIA H100 80GB HBM3 (80 GiB, 9.0)», with the memory in whole GiB.
+
+    A GPU without memory of its own is «NVIDIA GB10 (12.1)».
+    """
+    if model.memory is None:
+        return f"{model.name} ({model.capability})"
     smaller = [size for size in sizes[model.name, model.capability] if size <= model.memory]
     gigabytes = round(max(smaller) / (1 << 30))
     return f"{model.name} ({format_size(gigabytes << 30)}, {model.capability})"
@@ -394,7 +473,7 @@ HIDDEN = Check(
     "gpu.hidden",
     facts=("gpu.nodes", "gpu.listed", "gpu.functions"),
     judge=each(hidden, "gpu.nodes", "gpu.listed", "gpu.functions"),
-    severity="error",
+    severity="warning",
     title="GPUs hidden from this session",
     why="Schedulers keep ssh sessions away from GPUs by a device cgroup; what is not seen there "
     "is not broken.",
@@ -414,13 +493,14 @@ LOST = Check(
     title="GPUs that are gone",
     why="A GPU that fell off the bus stays away until a power cycle, and every rank that is given "
     "it fails.",
-    how="NVML answers «GPU is lost», or the device's PCI configuration reads all ones (lspci: "
-    "«rev ff»).",
+    how="Any call of NVML answers «GPU is lost» or «reset required», or the device's PCI "
+    "configuration reads all ones (lspci: «rev ff»). Another code that a GPU answers is unknown, "
+    "with the code; a driver that is loaded while NVML does not start at all is one failure.",
     remedy=shell_line(
         "nvidia-smi --gpu-reset   # else power cycle the node (not only reboot), then reseat or "
         "return the board"
     ),
-    proof=Proof("gpu.gone", lambda _: ("GPU 3: gpu_lost",)),
+    proof=Proof("gpu.gone", lambda gone: replace(gone, lost=("GPU 3: gpu_lost",))),
 )
 MODEL_MIX = Check(
     "gpu.model_mix",

@@ -35,6 +35,7 @@ GSP = "GSP"
 COMPARED_PARTS = ("VBIOS", "InfoROM")
 EQUAL_BOARDS = "equal on equal boards"
 SET_UP = "completed"
+WITHOUT_BRANCH = 580  # the first branch whose package of the fabric manager has two names
 
 UsualVersions = Mapping[tuple[str, str], str | None]
 """Board and part → the version that most have; None without a strict majority."""
@@ -85,10 +86,11 @@ def firmware(context: CheckContext) -> Iterable[Outcome]:
 def _firmware_of_node(node: Node, readings: Readings, usual: UsualVersions) -> Outcome:
     """Return the outcome for one node; `readings` are those of the job's GPUs."""
     boards: dict[int, Firmware] = {}
-    unreadable = []
+    unreadable: list[Absent] = []
     for index, value in readings.items():
         if isinstance(value, Firmware):
             boards[index] = value
+            unreadable.extend(value.refused)
         elif isinstance(value, Absent) and value.reason != "not_applicable":
             unreadable.append(value)
     deviations = _deviations(boards, usual)
@@ -134,7 +136,10 @@ def _deviations(boards: Mapping[int, Firmware], usual: UsualVersions) -> dict[in
         text = _deviation(board, usual)
         if text:
             deviations[index] = text
-    gsp = {index: board.versions.get(GSP, "none") for index, board in boards.items()}
+    gsp = {}
+    for index, board in boards.items():
+        if not board.refused:
+            gsp[index] = board.versions.get(GSP, "none")
     if len(set(gsp.values())) > 1:
         for index, version in gsp.items():
             deviations.setdefault(index, f"{GSP} {version}")
@@ -277,15 +282,31 @@ def _start_manager(state: FabricState) -> Remedy:
     """Return a command that installs the fabric manager of the driver's version, or starts it."""
     version = state.service.version if state.service else None
     if version and state.driver and version != state.driver:
-        branch, _, _ = state.driver.partition(".")
-        package = f"nvidia-fabricmanager-{branch}={state.driver}-1"
+        return _install_manager(state.driver, version)
+    return shell_line(
+        "systemctl enable --now nvidia-fabricmanager; less /var/log/fabricmanager.log"
+    )
+
+
+def _install_manager(driver: str, version: str) -> Remedy:
+    """Return a command that installs the fabric manager of a driver, or finds it.
+
+    The package has the branch in its name; from 580 on some repositories have it without.
+    """
+    branch, _, _ = driver.partition(".")
+    package = f"nvidia-fabricmanager-{branch}"
+    if branch.isdecimal() and int(branch) >= WITHOUT_BRANCH:
         return shell_line(
-            "apt-get install {package}   # it is {version}, the driver is not",
+            "apt-cache madison nvidia-fabricmanager {package} | grep -F {driver}"
+            "   # install the one that is listed: it is {version}, the driver is not",
             package=package,
+            driver=driver,
             version=version,
         )
     return shell_line(
-        "systemctl enable --now nvidia-fabricmanager; less /var/log/fabricmanager.log"
+        "apt-get install {package}   # it is {version}, the driver is not",
+        package=f"{package}={driver}-1",
+        version=version,
     )
 
 

@@ -19,10 +19,12 @@ from clusterprep.checks import (
     skipped,
     unknown,
 )
-from clusterprep.facts.gpu import NVML_LIMIT, Readings
+from clusterprep.facts.counters import Counters, Earlier, Sample
+from clusterprep.facts.gpu import NVML_LIMIT, Nvml, Readings
+from clusterprep.facts.gpu_counters import HELD
 from clusterprep.facts.gpu_health import EccErrors, EccMode, Remap, Temperatures
 from clusterprep.model import Absent, Node, Severity
-from clusterprep.model.units import parse_duration
+from clusterprep.model.units import format_duration, parse_duration
 from clusterprep.remedies import NO_REMEDY, Remedy, placed, sentence, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -43,7 +45,11 @@ OUTLIER = 10  # °C over the median of the same seat in the other nodes
 WAKE = shell_line(
     "nvidia-smi -pm 1; dmesg | grep -e NVRM -e Xid   # reboot where that does not come back"
 )
+# Limits of NVML_FI_DEV_PERF_POLICY_* that are faults of cooling and supply.
+HELD_BY = {"thermal": "heat", "board_limit": "the board's limit"}
+HELD_PART = 0.01  # of the time between two looks
 PEERS = 3  # seats to compare before one of them is called hot
+COUNTED = ("gpu.counters", "gpu.nvml")  # the counters of GPUs by UUID, and their indices
 SLOW = 1.0  # s; idle drivers answer in milliseconds
 
 
@@ -368,15 +374,73 @@ def parse_margin(text: str) -> int:
 # ---------------------------------------------------------------- clocks held down
 
 
-def throttle_hw(samples: tuple[int, ...]) -> Trouble | None:
-    """Return the reasons that every sample shows.
+def throttle_hw(context: CheckContext) -> Iterable[Outcome]:
+    """Judge the reasons that every sample shows, and the time since an earlier run.
 
     The bit of the hardware slowdown also flashes when clocks change (nvml.h).
     """
+    for node in context.nodes:
+        readings: Readings = context.value(node, "gpu.throttle")
+        held = _held_since(context, node)
+        judged: dict[int, object] = {}
+        for index, samples in readings.items():
+            judged[index] = samples
+            if isinstance(samples, tuple):
+                judged[index] = _held_now(samples) or held.get(index) or samples
+        fine = "at rest the hardware does not slow it down"
+        if not held and _earlier_counters(context, node):
+            fine += ", and heat did not since the earlier run"
+        yield from one_by_one(
+            node,
+            judged,
+            _trouble_or_none,
+            fine,
+            "no slowdown",
+        )
+
+
+def _trouble_or_none(value: object) -> Trouble | None:
+    return value if isinstance(value, Trouble) else None
+
+
+def _held_now(samples: tuple[int, ...]) -> Trouble | None:
     seen = _reasons_in_all(samples, HARD)
-    if not seen:
-        return None
-    return Trouble("the hardware holds the clocks down", seen)
+    return Trouble("the hardware holds the clocks down", seen) if seen else None
+
+
+def _earlier_counters(context: CheckContext, node: Node) -> Sample | None:
+    earlier = context.fleet.fact(node.name, "counters.earlier")
+    return earlier.recent if isinstance(earlier, Earlier) and earlier.recent.gpu else None
+
+
+def _held_since(context: CheckContext, node: Node) -> dict[int, Trouble]:
+    """Return the GPUs that heat or the board's limit held down for long since an earlier run."""
+    sample = _earlier_counters(context, node)
+    counters = context.fleet.fact(node.name, "gpu.counters")
+    nvml = context.fleet.fact(node.name, "gpu.nvml")
+    if sample is None or isinstance(counters, Absent) or not isinstance(nvml, Nvml):
+        return {}
+    troubles = {}
+    for gpu in nvml.gpus:
+        parts = []
+        for limit, words in HELD_BY.items():
+            seconds = _growth(counters, sample, gpu.uuid, HELD + limit) / 1e9
+            if seconds > HELD_PART * sample.seconds:
+                parts.append(f"{words} for {seconds / sample.seconds:.0%} of the time")
+        if parts:
+            seen = f"{' and '.join(parts)} in {format_duration(round(sample.seconds))}"
+            message = "the hardware held the clocks down since the earlier run"
+            troubles[gpu.index] = Trouble(message, seen)
+    return troubles
+
+
+def _growth(now: Counters, sample: Sample, uuid: str, name: str) -> int:
+    """Return the growth of a counter, 0 where one of both samples lacks it or it was reset."""
+    before = (sample.gpu or {}).get(uuid, {}).get(name)
+    current = now.get(uuid, {}).get(name)
+    if before is None or current is None:
+        return 0
+    return max(0, current - before)
 
 
 def throttle_sw(context: CheckContext) -> Iterable[Outcome]:
@@ -527,15 +591,16 @@ TEMP = Check(
 THROTTLE_HW = Check(
     "gpu.throttle_hw",
     facts=("gpu.throttle",),
-    judge=each_gpu(
-        "gpu.throttle", throttle_hw, "at rest the hardware does not slow it down", "no slowdown"
-    ),
+    uses=("counters.earlier", "host.boot_id", "host.uptime", "ib.counters", *COUNTED),
+    judge=throttle_hw,
     severity="warning",
     title="Clocks held down by the hardware",
     why="Heat, a failing power supply or a power brake of the rack "
     "halve the clocks of one GPU, and the job's pace with it.",
     how="NVML's clocks event reasons, three samples within 0.1 s: hardware slowdown, hardware "
-    "thermal slowdown or power brake in all of them. At rest a pass says little about load.",
+    "thermal slowdown or power brake in all of them. At rest a pass says little about load; so "
+    "where an earlier run of this boot noted the counters, heat and the board's limit may not have "
+    "held the clocks for more than 1 % of the time since.",
     remedy=shell_line(
         "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; check power supplies and fans"
     ),

@@ -28,6 +28,7 @@ from clusterprep.remedies import Remedy, placed, shell_line
 MIB = 1 << 20
 USED = 2 << 30  # bytes that nothing should hold before a job starts; Primus' limit, CHECKS gpu.busy
 MOST_BYTES = 1 << 62  # of a limit that is «unlimited»
+NO_LOCKED_CLOCKS = "no application clock here, and NVML does not tell a clock that is locked"
 EQUAL_BY_MODEL = "equal on all GPUs of a model"
 # MPS shares a GPU between the job's own processes: it is a service, and no other job.
 SERVICES = ("nvidia-cuda-mps", "nvidia-persiste")  # as /proc shows names, 15 characters
@@ -42,18 +43,21 @@ Say = Callable[[Any], str]
 # ---------------------------------------------------------------- equal on all GPUs of a model
 
 
-def find_differing(context: CheckContext, fact: str, say: Say) -> dict[Place, str]:
+def find_differing(
+    context: CheckContext, fact: str, say: Say, kind: Say | None = None
+) -> dict[Place, str]:
     """Return the GPUs that differ from most GPUs of their model in the job, and what most have.
 
-    Without a strict majority each of them differs.
+    Without a strict majority each of them differs. Only GPUs of one `kind` are compared, if given.
     """
-    groups: dict[str, dict[Place, str]] = {}
+    groups: dict[tuple[str, str], dict[Place, str]] = {}
     for node in context.nodes:
         models: Readings = context.value(node, "gpu.model")
         for index, value in of_job(node, context.value(node, fact)).items():
             model = models.get(index)
             if not isinstance(value, Absent) and isinstance(model, Model):
-                group = groups.setdefault(model.name, {})
+                key = (model.name, kind(value) if kind else "")
+                group = groups.setdefault(key, {})
                 group[node.name, index] = say(value)
     differing: dict[Place, str] = {}
     for group in groups.values():
@@ -69,14 +73,19 @@ def _differing_in(group: Mapping[Place, str]) -> dict[Place, str]:
     return dict.fromkeys(group, "equal on all GPUs of this model")
 
 
-def _fail_differing(
-    context: CheckContext, fact: str, say: Say, message: str, cure: Remedy
+def fail_differing(
+    context: CheckContext,
+    fact: str,
+    say: Say,
+    message: str,
+    cure: Remedy,
+    kind: Say | None = None,
 ) -> Iterable[Outcome]:
     """Yield one failure for each node whose GPUs differ, and nothing for the others.
 
     GPUS and USUAL in `cure` become the indices of the GPUs, and what most have.
     """
-    differing = find_differing(context, fact, say)
+    differing = find_differing(context, fact, say, kind)
     for node in context.nodes:
         readings = of_job(node, context.value(node, fact))
         seen_by_gpu: dict[int, str] = {}
@@ -98,7 +107,7 @@ def _fail_differing(
         )
 
 
-def _with_other_nodes(
+def with_other_nodes(
     context: CheckContext,
     fact: str,
     failures: Iterable[Outcome],
@@ -163,24 +172,30 @@ def clocks(context: CheckContext) -> Iterable[Outcome]:
     """
     fact = "gpu.clocks"
     fine = "the application clock is as required"
-    yield from _judge_declared(context, fact, _wrong_clocks, fine)
+    yield from _judge_declared(_told_clocks(context), fact, _wrong_clocks, fine)
     rest = _without_declared(context)
     message = "clocks differ from those of the same GPUs"
     cure = shell_line("nvidia-smi -i GPUS -rac; nvidia-smi -i GPUS -rgc   # most have: USUAL")
-    failures = _fail_differing(
+    failures = fail_differing(
         rest,
         fact,
         _clocks_text,
         message,
         cure,
+        _kind_of_clocks,
     )
-    yield from _with_other_nodes(
+    yield from with_other_nodes(
         rest,
         fact,
         failures,
         _clocks_fine,
         EQUAL_BY_MODEL,
     )
+
+
+def _kind_of_clocks(clocks: Clocks) -> str:
+    """Return what is told: a GPU without application clocks does not differ from those with."""
+    return "highest" if clocks.application is None else "applications"
 
 
 def _clocks_text(clocks: Clocks) -> str:
@@ -201,6 +216,25 @@ def _wrong_clocks(clocks: Clocks, wanted: str) -> Trouble | None:
         if graphics == parse_clock(wanted):
             return None
     return Trouble("the application clock is not as required", _clocks_text(clocks))
+
+
+def _told_clocks(context: CheckContext) -> CheckContext:
+    """Return the context with the clocks of GPUs that have no application clock as not known.
+
+    What is required there can be set as a locked clock alone (nvidia-smi -lgc), and NVML has no
+    call that returns it.
+    """
+    added = {}
+    for node in context.nodes:
+        if context.wanted(node) is None:
+            continue
+        readings = {}
+        for index, clocks in context.value(node, "gpu.clocks").items():
+            readings[index] = clocks
+            if isinstance(clocks, Clocks) and clocks.application is None:
+                readings[index] = Absent("missing_tool", NO_LOCKED_CLOCKS)
+        added[node.name] = {"gpu.clocks": readings}
+    return replace(context, fleet=context.fleet.with_facts(added))
 
 
 def _clocks_fine(readings: Mapping[int, Clocks]) -> str:
@@ -235,14 +269,14 @@ def power_limit(context: CheckContext) -> Iterable[Outcome]:
     rest = _without_declared(context)
     message = "the power limit (W) differs from the rest"
     cure = shell_line("nvidia-smi -i GPUS -pl USUAL")
-    failures = _fail_differing(
+    failures = fail_differing(
         rest,
         fact,
         _watts,
         message,
         cure,
     )
-    yield from _with_other_nodes(
+    yield from with_other_nodes(
         rest,
         fact,
         failures,
@@ -351,18 +385,23 @@ def busy(context: CheckContext) -> Iterable[Outcome]:
         wanted = f"no process, and less than {format_size(limit)} in use"
         readings = context.value(node, "gpu.use")
         judge = partial(in_use, most=limit)
+        fine = "no process uses it"
+        uses = of_job(node, readings).values()
+        if any(isinstance(use, Use) and use.processes is None for use in uses):
+            fine = "little of its memory is in use, and NVML lists no processes here"
         yield from one_by_one(
             node,
             readings,
             judge,
-            "no process uses it",
+            fine,
             wanted,
         )
 
 
 def in_use(use: Use, most: int) -> Trouble | None:
     """Return the processes of other jobs on a GPU, or memory of at least `most` bytes in use."""
-    processes = [process for process in use.processes if not _is_service(process)]
+    listed = use.processes or ()
+    processes = [process for process in listed if not _is_service(process)]
     if processes:
         seen = ", ".join(map(_process_text, processes))
         pids = [process.pid for process in processes]
@@ -370,7 +409,7 @@ def in_use(use: Use, most: int) -> Trouble | None:
             "ps -o user,pid,lstart,args -p {pids}   # then ask, or kill them", pids=pids
         )
         return Trouble("other processes use it", seen, remedy)
-    if use.used >= most:
+    if use.used is not None and use.used >= most:
         message = "memory is in use and no process shows: one in another container, or left over"
         return Trouble(message, f"{use.used // MIB} MiB", shell_line("fuser -v /dev/nvidia*"))
     return None

@@ -10,7 +10,7 @@ from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, pass
 from clusterprep.checks.gpu_health import Trouble, of_job, one_by_one
 from clusterprep.facts.gpu import Model, Readings
 from clusterprep.facts.nvlink import NvLinks, pair_statuses
-from clusterprep.model import Node
+from clusterprep.model import Absent, Node
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import shell_line
 
@@ -23,6 +23,13 @@ ON_BOARD = (
     ("GB200", 18), ("GB300", 18),
 )  # fmt: skip
 SLOT = ("PCIE", "NVL")
+# MB/s of one link as NVML tells it on such boards: `nvidia-smi nvlink -s` of public dumps (V100
+# 25.781, A100 25, H100 and H200 26.562, B300 and GB200 53.125 or 50 GB/s), the least of them.
+SPEEDS = (
+    ("V100-SXM2", 25_000), ("V100-SXM3", 25_000), ("A100-SXM4", 25_000), ("A100-SXM", 25_000),
+    ("A800-SXM4", 25_000), ("H100 80GB HBM3", 26_000), ("H200", 26_000), ("H800", 26_000),
+    ("H20", 26_000), ("B200", 50_000), ("B300", 50_000), ("GB200", 50_000), ("GB300", 50_000),
+)  # fmt: skip
 SHOW_LINKS = shell_line(
     "nvidia-smi nvlink -s -i GPUS"
     "   # then reset them with no process on any, or reboot; if it stays: return the board"
@@ -41,6 +48,17 @@ P2P = {
 @functools.lru_cache(256)
 def expected(name: str) -> int | None:
     """Return the number of links of a GPU by its name; None where it depends on the machine."""
+    return _of_board(name, ON_BOARD)
+
+
+@functools.lru_cache(256)
+def least_speed(name: str) -> int | None:
+    """Return the MB/s that each link of a GPU has by its name; None where it is not known."""
+    return _of_board(name, SPEEDS)
+
+
+def _of_board(name: str, table: Iterable[tuple[str, int]]) -> int | None:
+    """Return what a table has for the model that is part of a GPU's name."""
     words = set()
     for word in name.upper().split():
         parts = word.split("-")
@@ -48,9 +66,9 @@ def expected(name: str) -> int | None:
             return None
         # A100-SXM4-80GB counts as A100-SXM4 too.
         words |= {word, "-".join(parts[:2])}
-    for model, count in ON_BOARD:
+    for model, number in table:
         if set(model.upper().split()) <= words:
-            return count
+            return number
     return None
 
 
@@ -73,6 +91,9 @@ def wrong_links(models: Readings, readings: Readings) -> dict[int, Trouble]:
         wanted = on_board or most[name]
         number = len(links.up)
         if number >= wanted:
+            slow = _slow_links(links, least_speed(name) or _usual_speed(known, models, name))
+            if slow is not None:
+                troubles[index] = slow
             continue
         if on_board or links.up or _all_joined_alike(name):
             seen = f"{number} of {wanted}"
@@ -81,6 +102,30 @@ def wrong_links(models: Readings, readings: Readings) -> dict[int, Trouble]:
                 seen = f"{seen}, down: {down}"
             troubles[index] = Trouble("NVLinks are down", seen, SHOW_LINKS)
     return troubles
+
+
+def _usual_speed(known: Mapping[int, NvLinks], models: Readings, name: str) -> int | None:
+    """Return the speed that most links of the node's GPUs of one name have."""
+    speeds: list[int] = []
+    for index, links in known.items():
+        if _model_name(models, index) == name:
+            speeds.extend(links.speeds)
+    return max(dict.fromkeys(speeds), key=speeds.count) if speeds else None
+
+
+def _slow_links(links: NvLinks, least: int | None) -> Trouble | None:
+    """Return that links are slower than `least` MB/s; None where speeds are not told."""
+    if least is None:
+        return None
+    slow = {}
+    for link, speed in zip(links.up, links.speeds, strict=False):
+        if speed < least:
+            slow[link] = speed
+    if not slow:
+        return None
+    numbers = ",".join(map(str, slow))
+    seen = f"links {numbers} at {min(slow.values()) / 1000:g} of {least / 1000:g} GB/s"
+    return Trouble("NVLinks are slow", seen, SHOW_LINKS)
 
 
 def _known_links(readings: Mapping[int, object]) -> dict[int, NvLinks]:
@@ -101,15 +146,21 @@ def state(context: CheckContext) -> Iterable[Outcome]:
     """Judge the number of links that are up on each GPU of the job."""
     for node in context.nodes:
         readings: Readings = context.value(node, "nvlink.links")
+        models: Readings = context.value(node, "gpu.model")
         job_readings = of_job(node, readings)
-        troubles = wrong_links(context.value(node, "gpu.model"), readings)
+        troubles = wrong_links(models, readings)
         counts = {len(links.up) for links in _known_links(job_readings).values()}
         if counts == {0} and not troubles:
             yield skipped(node, "no NVLink is in use here")
             continue
+        linked = {_model_name(models, index) for index in _known_links(readings)}
         judged: dict[int, object] = {}
         for index, reading in job_readings.items():
             judged[index] = troubles.get(index, reading)
+            # Cards may be without; of one board all have links, or none in a virtual machine.
+            name = _model_name(models, index)
+            if isinstance(reading, Absent) and name in linked and expected(name):
+                judged[index] = replace(reading, reason=_why(reading))
         numbers = "/".join(map(str, sorted(counts)))
         noun = "link" if counts == {1} else "links"
         fine = f"{numbers} {noun} up on each GPU"
@@ -120,6 +171,11 @@ def state(context: CheckContext) -> Iterable[Outcome]:
             fine,
             "every link up",
         )
+
+
+def _why(absent: Absent) -> str:
+    """Return why links are not known, although GPUs beside this one have some."""
+    return "nvml_error" if absent.reason == "not_applicable" else absent.reason
 
 
 def _trouble_or_none(value: object) -> Trouble | None:
@@ -155,7 +211,7 @@ def _judge_pairs(context: CheckContext, node: Node) -> Outcome:
         return unknown(
             node,
             message,
-            "garbled",
+            "nvml_error",
             "",
             wanted,
         )
@@ -209,7 +265,8 @@ STATE = Check(
     "the whole node.",
     how="NVML's state of each link, as many up as the model's board has (A100 12, H100, H200 and "
     "B200 18, A800 and H800 8); of others as many as the GPUs beside it have. Cards may have "
-    "bridges or none.",
+    "bridges or none. Where the driver tells the speed of links, it is that of the model (A100 25, "
+    "H100 26, B200 50 GB/s), else that of most links beside it.",
     remedy=shell_line(
         "nvidia-smi nvlink -s; nvidia-smi nvlink -e   # reset the GPUs, then return the board"
     ),

@@ -36,12 +36,14 @@ _PATHS = (
 class Sample:
     """The counters of an earlier run in the same boot, `seconds` before now.
 
-    `pcie` has the errors of PCI functions (the fact pci.errors), None where that run did not ask.
+    `pcie` has the errors of PCI functions (the fact pci.errors), and `gpu` those of GPUs by UUID
+    (the fact gpu.counters): None where that run did not ask.
     """
 
     seconds: float
     ib: Counters
     pcie: Counters | None = None
+    gpu: Counters | None = None
 
 
 @dataclass(frozen=True)

@@ -28,15 +28,42 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Nvml:
-    """What NVML reports.
+    """What NVML reports; `driver` and `cuda` are versions, None where it does not tell them.
 
-    `lost` says which devices did not answer and why, `denied` has those it may not show.
+    `gpus` has those that say who they are. `lost` says which of the others did not answer and why,
+    `denied` has those that it may not show.
     """
 
-    driver: str
-    cuda: str
+    driver: str | None
+    cuda: str | None
     gpus: tuple[Gpu, ...]
     lost: tuple[str, ...] = ()
+    denied: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Devices that cannot be used, each as «GPU 3: why».
+
+    `lost`: by NVML or by the bus. `reset`: NVML says that they need a reset. `broken`: NVML names
+    another fault. `silent`: it answered with a code that names none. `stopped` is why NVML does not
+    start at all although a driver is loaded, `missing` that there is no NVML although a driver has
+    GPUs; both are empty elsewhere.
+    """
+
+    lost: tuple[str, ...] = ()
+    reset: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    stopped: str = ""
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """How many GPUs NVML lists, and the indices of those that it may not show to this user."""
+
+    count: int
     denied: tuple[int, ...] = ()
 
 
@@ -55,10 +82,13 @@ class Function:
 
 @dataclass(frozen=True)
 class Model:
-    """What makes GPUs alike: memory in bytes by the driver, compute capability as «9.0»."""
+    """What makes GPUs alike: memory in bytes by the driver, compute capability as «9.0».
+
+    `memory` is None for GPUs that have none of their own, as GB10.
+    """
 
     name: str
-    memory: int
+    memory: int | None
     capability: str
 
 
@@ -86,21 +116,51 @@ def parse_nvml(answer: dict[str, Any] | Absent | None) -> Nvml | Absent | None:
     lost = []
     denied = []
     for row in answer["gpus"]:
-        if "no" not in row:
-            gpus.append(Gpu(row["index"], row["name"], row["uuid"], row["pci"]))
-        elif row["no"] == "denied":
-            denied.append(row["index"])
+        index = row["index"]
+        reason = row.get("no") or _reason_without_identity(row)
+        if reason == "denied":
+            denied.append(index)
+        elif reason is not None:
+            lost.append(f"GPU {index}: {reason}")
         else:
-            lost.append(f"GPU {row['index']}: {row['no']}")
-    cuda = answer["cuda"]
-    cuda_version = f"{cuda // 1000}.{cuda % 1000 // 10}"  # 12040 is 12.4
+            gpus.append(Gpu(index, row["name"], row["uuid"], row["pci"]))
     return Nvml(
-        answer["driver"],
-        cuda_version,
+        _version_or_none(answer["driver"]),
+        _cuda_version(answer["cuda"]),
         tuple(gpus),
         tuple(lost),
         tuple(denied),
     )
+
+
+def _reason_without_identity(row: Mapping[str, Any]) -> str | None:
+    """Return why a GPU does not say its name, UUID or address; None if it says them all."""
+    for field in ("name", "uuid", "pci"):
+        reason = refusal(row[field])
+        if reason is not None:
+            return "nvml_error" if reason[1] == "not_applicable" else str(reason[1])
+    return None
+
+
+def _version_or_none(value: object) -> str | None:
+    """Return a version, None where NVML refused it."""
+    if refusal(value):
+        return None
+    if not isinstance(value, str):
+        raise ValueError(f"expected a version, seen {value!r}")  # noqa: TRY004 - garbled
+    return value
+
+
+def _cuda_version(value: object) -> str | None:
+    """Return «12.4» for 12040, None where NVML refused it.
+
+    It does with code 12 where libcuda.so.1 is missing: in containers that were given nothing but
+    `utility`, and with split packages of the driver.
+    """
+    if refusal(value):
+        return None
+    number = require_number(value)
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 _NVML = (Read("nvml", (), limit=NVML_LIMIT),)
@@ -116,13 +176,14 @@ def per_gpu(
     make: Callable[..., Any],
     *fields: str,
     besides: tuple[str, ...] | None = None,
+    unsupported: tuple[str, ...] = (),
     moves: bool = False,
 ) -> Fact:
     """Return a fact with a reading of each GPU that answers, by the GPU's index.
 
     The reading is `make(*values)` of these fields of NVML's answer, or Absent if NVML refuses one
     of them. With `besides` it is `make(row)`: a dict of these fields and of further ones, each of
-    which may be refused.
+    which may be refused; those in `unsupported` only since this GPU does not have them.
     """
     needed_fields = (*fields, *(besides or ()))
     takes_row = besides is not None
@@ -136,7 +197,8 @@ def per_gpu(
         rows = answer["gpus"]
         for row in rows:
             if "no" not in row:
-                readings[row["index"]] = _reading(make, row, fields, takes_row)
+                needed = _needed(row, fields, unsupported)
+                readings[row["index"]] = _reading(make, row, needed, takes_row)
         return _readings_or_absent(readings, rows)
 
     def narrow(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -186,6 +248,18 @@ def _readings_or_absent(
     return reasons[0]
 
 
+def _needed(
+    row: Mapping[str, Any], fields: tuple[str, ...], unsupported: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the fields without which this GPU has no reading."""
+    needed = list(fields)
+    for field in unsupported:
+        reason = refusal(row[field])
+        if reason is None or reason[1] != "not_applicable":
+            needed.append(field)
+    return tuple(needed)
+
+
 def _reading(
     make: Callable[..., Any], row: Mapping[str, Any], fields: Iterable[str], takes_row: bool
 ) -> Any:
@@ -198,6 +272,21 @@ def _reading(
             return absence(field, reason)
         values.append(value)
     return make(row) if takes_row else make(*values)
+
+
+def is_unsupported(value: object) -> bool:
+    """Return whether NVML refused since this GPU, or this library, does not have what is asked."""
+    reason = refusal(value)
+    return reason is not None and reason[1] in ("missing_tool", "not_applicable")
+
+
+def is_older_driver(value: object) -> bool:
+    """Return the same of a field of nvmlDeviceGetFieldValues.
+
+    An older library answers a field that it does not know with «invalid argument» (2).
+    """
+    reason = refusal(value)
+    return is_unsupported(value) or (reason is not None and reason[1:] == ["nvml_error", 2])
 
 
 def refusal(value: object) -> list[Any] | None:
@@ -254,30 +343,104 @@ def parse_functions(devices: list[dict[str, Any]]) -> tuple[Function, ...]:
     return tuple(functions)
 
 
-def parse_listed(answer: Any) -> int | None:
+def parse_listed(answer: Any) -> Listed | None:
     """Return how many GPUs NVML lists, None where it does not answer."""
     if answer is None or isinstance(answer, Absent):
         return None
-    return len(answer["gpus"])
+    denied = []
+    for row in answer["gpus"]:
+        if (row.get("no") or _reason_without_identity(row)) == "denied":
+            denied.append(row["index"])
+    return Listed(len(answer["gpus"]), tuple(denied))
 
 
-def parse_gone(nvml: Any, devices: Any) -> tuple[str, ...] | Absent:
-    """Return the devices that NVML reports as lost or that do not respond on the bus.
+# What nvmlReturn_t 8 and 11 say of a GPU.
+_FAULTS = {
+    "power_cables": "its power cables are not attached properly",
+    "interrupts": "the kernel has trouble with its interrupts",
+}
+# Reasons for which NVML tells nothing at all, while the bus shows the GPUs.
+STOPPED, MISSING = "nvml_not_started", "no_nvml_library"
+
+
+def parse_gone(nvml: Any, devices: Any) -> Gone | Absent:
+    """Return the devices that cannot be used, as NVML and the bus tell.
 
     Where NVML does not answer, the bus may still show which are gone.
     """
     if isinstance(devices, Absent):
         return devices
     functions = parse_functions(devices)
-    gone = _gone_functions(functions)
-    known = parse_nvml(nvml)
-    if isinstance(known, Absent):
-        if known.reason == "gpu_lost":
-            gone.append(known.detail)
-        return tuple(gone) if gone else known
-    if known is None:
-        return tuple(gone) if functions else NO_GPU
-    return (*known.lost, *gone)
+    gone = tuple(_gone_functions(functions))
+    if isinstance(nvml, Absent) and nvml.reason != "no_driver":
+        return _gone_without_nvml(nvml, gone)
+    if nvml is None or isinstance(nvml, Absent):
+        return Gone(lost=gone) if functions else NO_GPU
+    texts: dict[str, list[str]] = {"lost": [], "reset": [], "broken": [], "silent": []}
+    for row in nvml["gpus"]:
+        trouble = _trouble_of_row(row)
+        if trouble is not None:
+            kind, why = trouble
+            texts[kind].append(f"GPU {row['index']}: {why}")
+    return Gone(
+        (*texts["lost"], *gone),
+        tuple(texts["reset"]),
+        tuple(texts["broken"]),
+        tuple(texts["silent"]),
+    )
+
+
+def _gone_without_nvml(nvml: Absent, gone: tuple[str, ...]) -> Gone | Absent:
+    """Return what is gone where NVML tells nothing; Absent if the bus shows nothing either."""
+    if nvml.reason == "gpu_lost":
+        return Gone(lost=(*gone, nvml.detail))
+    if nvml.reason == "reset_required":
+        return Gone(lost=gone, reset=(nvml.detail,))
+    if nvml.reason == STOPPED:
+        return Gone(lost=gone, stopped=nvml.detail)
+    if nvml.reason == MISSING:
+        return Gone(lost=gone, missing=nvml.detail)
+    return Gone(lost=gone) if gone else nvml
+
+
+def _trouble_of_row(row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the kind of trouble of a GPU, a field of Gone, and why; None where there is none.
+
+    One call that answers «lost» or «reset required» is enough, whatever the others answer.
+    """
+    reasons = _reasons_in(row)
+    if "gpu_lost" in reasons:
+        return "lost", "gpu_lost"
+    if "reset_required" in reasons:
+        return "reset", "reset_required"
+    for reason, fault in _FAULTS.items():
+        if reason in reasons:
+            return "broken", fault
+    unnamed = row.get("no") or _reason_without_identity(row)
+    if unnamed is None or unnamed == "denied":  # gpu.hidden tells what this user may not see
+        return None
+    return "silent", str(row.get("why") or unnamed)
+
+
+def _reasons_in(value: object) -> set[str]:
+    """Return the reasons of all that NVML refused in the row of a GPU.
+
+    Those of its pairs are left out: they may be about the other GPU.
+    """
+    if isinstance(value, Mapping):
+        reasons = {str(value["no"])} if "no" in value else set()
+        for key, part in value.items():
+            if key != "p2p":
+                reasons |= _reasons_in(part)
+        return reasons
+    if not isinstance(value, list):
+        return set()
+    if value[:1] == ["no"]:
+        return set(map(str, value[1:2]))
+    found: set[str] = set()
+    for part in value:
+        found |= _reasons_in(part)
+    return found
 
 
 def _gone_functions(functions: Iterable[Function]) -> list[str]:
@@ -290,13 +453,17 @@ def _gone_functions(functions: Iterable[Function]) -> list[str]:
     return gone
 
 
-def parse_model(name: object, memory: object, capability: object) -> Model:
-    """Parse a name, [total, reserved, used] of the memory in bytes, and a capability as [9, 0]."""
+def parse_model(row: Mapping[str, Any]) -> Model:
+    """Parse a name, [total, reserved, used] of the memory in bytes, and a capability as [9, 0].
+
+    GPUs that share the memory of the processor answer «not supported» for theirs.
+    """
+    name, memory, capability = row["name"], row["memory"], row["capability"]
     if not isinstance(name, str) or not name:
         raise ValueError("NVML names no model")
     if not isinstance(memory, list) or not isinstance(capability, list):
         raise ValueError("NVML names no model")  # noqa: TRY004 - garbled
-    total = require_number(memory[0])
+    total = None if refusal(memory) else require_number(memory[0])
     version = ".".join(str(require_number(part)) for part in capability)
     return Model(name, total, version)
 
@@ -342,6 +509,13 @@ PCI = Fact("gpu.pci", _pci_reads, parse_pci)
 DRIVER = Fact("nv.driver", file("/proc/driver/nvidia/version"), parse_driver)
 FUNCTIONS = Fact("gpu.functions", _pci_reads, parse_functions)
 NODES = Fact("gpu.nodes", lambda node, inventory: (Read("gpu_nodes"),), parse_nodes)
-MODEL = per_gpu("gpu.model", parse_model, "name", "memory", "capability")
+MODEL = per_gpu(
+    "gpu.model",
+    parse_model,
+    "name",
+    "capability",
+    besides=("memory",),
+    unsupported=("memory",),
+)
 LISTED = Fact("gpu.listed", nvml_read, parse_listed, lenient=True)
 GONE = Fact("gpu.gone", _gone_reads, parse_gone, lenient=True)

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterprep.facts import Fact
-from clusterprep.facts.gpu import Readings, columns, nvml_read, parse_driver, per_gpu, refusal
+from clusterprep.facts.gpu import (
+    Readings,
+    absence,
+    columns,
+    is_unsupported,
+    nvml_read,
+    parse_driver,
+    per_gpu,
+    refusal,
+)
 from clusterprep.facts.nvlink import FABRIC
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -21,11 +30,13 @@ LONGEST_VERSION = 64  # characters: a search from each of very many digits takes
 class Firmware:
     """Versions by part («VBIOS», «InfoROM», «GSP»).
 
-    `board` is the part number of the board, or the GPU's name.
+    `board` is the part number of the board, or the GPU's name. `refused` says why NVML does not
+    tell a part; a part that this GPU does not have is in neither.
     """
 
     board: str
     versions: Mapping[str, str]
+    refused: tuple[Absent, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,16 +77,20 @@ class FabricState:
 def _firmware(row: Mapping[str, Any]) -> Firmware:
     """Return the versions of one GPU; those that NVML refuses are left out."""
     versions = {}
+    refused = []
     for part in ("VBIOS", "InfoROM", "GSP"):
         version = row[part.lower()]
         if isinstance(version, str) and version:
             versions[part] = version
+        reason = refusal(version)
+        if reason is not None and not is_unsupported(version):
+            refused.append(absence(part, reason))
     if not versions:
         raise ValueError("no version of any firmware")
     board = row["name"]
     if not refusal(row["part"]):
         board = f"{board} {row['part']}"
-    return Firmware(board, versions)
+    return Firmware(board, versions, tuple(refused))
 
 
 def parse_library(nvml: Any, text: Any, files: Any) -> Library | Absent:

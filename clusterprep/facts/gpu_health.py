@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterprep.facts import Fact
-from clusterprep.facts.gpu import nvml_read, per_gpu, refusal, require_number
+from clusterprep.facts.gpu import (
+    absence,
+    is_older_driver,
+    nvml_read,
+    per_gpu,
+    refusal,
+    require_number,
+)
 from clusterprep.model import Absent
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -47,6 +54,30 @@ class Remap:
     pending: bool
     failed: bool
     spent: int | None
+
+
+@dataclass(frozen=True)
+class CorrectedErrors:
+    """Errors of memory that ECC corrected, since the driver was loaded and over the board's life.
+
+    `ever` is None where not reported.
+    """
+
+    uuid: str
+    since_load: int
+    ever: int | None
+
+
+@dataclass(frozen=True)
+class RetiredPages:
+    """Pages of memory that are no longer used, for single-bit and double-bit errors.
+
+    `pending`: some are still in use until the next reset. GPUs before Ampere have this.
+    """
+
+    single: int
+    double: int
+    pending: bool
 
 
 @dataclass(frozen=True)
@@ -125,6 +156,33 @@ def _ecc_errors(row: Mapping[str, Any]) -> EccErrors:
     return EccErrors(since_load, ever, exceeded)
 
 
+def _corrected(row: Mapping[str, Any]) -> CorrectedErrors:
+    ever = parse_ecc(row["ecc_corrected_ever"]) if _is_known(row["ecc_corrected_ever"]) else None
+    return CorrectedErrors(str(row["uuid"]), parse_ecc(row["ecc_corrected"]), ever)
+
+
+def _retired(row: Mapping[str, Any]) -> RetiredPages | Absent:
+    """Return the retired pages of one GPU; from Ampere on there are remapped rows instead."""
+    fields = ("retired_single", "retired_double", "retired_pending")
+    for field in fields:
+        reason = refusal(row[field])
+        if is_older_driver(row[field]):
+            return Absent("not_applicable", "this GPU retires no pages")
+        if reason is not None:
+            return absence(field, reason)
+    single, double, pending = (row[field] for field in fields)
+    return RetiredPages(parse_ecc(single), parse_ecc(double), require_flag(pending))
+
+
+def _recovery(row: Mapping[str, Any]) -> int | Absent:
+    """Return nvmlDeviceGpuRecoveryAction_t; drivers before 570 do not recommend any."""
+    action = row["recovery"]
+    if is_older_driver(action):
+        return Absent("not_applicable", "this driver recommends no recovery (from 570 on)")
+    reason = refusal(action)
+    return absence("recovery", reason) if reason is not None else require_number(action)
+
+
 def _remap(row: Mapping[str, Any]) -> Remap:
     spent = None
     banks = row["remap_banks"]  # banks with all, many, some, few and no spare rows
@@ -150,6 +208,20 @@ def _temperatures(row: Mapping[str, Any]) -> Temperatures:
 
 ECC_MODE = per_gpu("gpu.ecc_mode", _ecc_mode, "ecc", besides=("ecc_default",))
 ECC = per_gpu("gpu.ecc", _ecc_errors, "ecc_volatile", besides=("sram", "ecc_aggregate"))
+ECC_CORRECTED = per_gpu(
+    "gpu.ecc_corrected",
+    _corrected,
+    "uuid",
+    "ecc_corrected",
+    besides=("ecc_corrected_ever",),
+    moves=True,
+)
+RETIRED = per_gpu(
+    "gpu.retired",
+    _retired,
+    besides=("retired_single", "retired_double", "retired_pending"),
+)
+RECOVERY = per_gpu("gpu.recovery", _recovery, besides=("recovery",))
 REMAP = per_gpu("gpu.remap", _remap, "remap", besides=("remap_banks",))
 HEAT = per_gpu(
     "gpu.heat",

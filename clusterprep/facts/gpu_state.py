@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clusterprep.facts.gpu import per_gpu, refusal, require_number, require_rows
+from clusterprep.facts.gpu import (
+    absence,
+    is_unsupported,
+    per_gpu,
+    refusal,
+    require_number,
+    require_rows,
+)
 from clusterprep.facts.gpu_health import require_flag
+from clusterprep.model import Absent
 from clusterprep.runtime.lazy_dataclass import dataclass
 
+DEPRECATED = ["nvml_error", 26]  # these two settings are deprecated from API 13 on
 NO_SIZE = 0xFFFF_FFFF_FFFF_FFFF  # NVML_VALUE_NOT_AVAILABLE
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
@@ -17,8 +26,8 @@ COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclu
 class Clocks:
     """MHz of graphics and memory: the highest, what applications get, and what they get by default.
 
-    The last two are None where the GPU has no such setting (from Blackwell on, and in some virtual
-    machines).
+    The last two are None where the GPU or the driver has no such setting (from Blackwell on, and in
+    some virtual machines).
     """
 
     highest: tuple[int, int]
@@ -50,11 +59,12 @@ class GpuProcess:
 class Use:
     """The processes on a GPU and its used memory in bytes.
 
+    One of the two may be None: a GPU without memory of its own, or one that lists no processes.
     `apart`: the driver's own share is not part of `used`.
     """
 
-    processes: tuple[GpuProcess, ...]
-    used: int
+    processes: tuple[GpuProcess, ...] | None
+    used: int | None
     apart: bool
 
 
@@ -69,22 +79,33 @@ class Persistence:
     virtual: bool
 
 
-def _clocks(row: Mapping[str, Any]) -> Clocks:
+def _clocks(row: Mapping[str, Any]) -> Clocks | Absent:
     highest_graphics = require_number(row["clock_max_graphics"])
     highest_memory = require_number(row["clock_max_memory"])
+    application = _clock_pair(row, "application")
+    if isinstance(application, Absent):
+        return application
+    default = _clock_pair(row, "default")
     return Clocks(
         highest=(highest_graphics, highest_memory),
-        application=_clock_pair(row, "application"),
-        default=_clock_pair(row, "default"),
+        application=application,
+        default=None if isinstance(default, Absent) else default,
     )
 
 
-def _clock_pair(row: Mapping[str, Any], kind: str) -> tuple[int, int] | None:
-    graphics = row[f"clock_{kind}_graphics"]
-    memory = row[f"clock_{kind}_memory"]
-    if refusal(graphics) or refusal(memory):
-        return None
-    return require_number(graphics), require_number(memory)
+def _clock_pair(row: Mapping[str, Any], kind: str) -> tuple[int, int] | Absent | None:
+    """Return MHz, None where there is no such setting, Absent where it was refused."""
+    clocks = []
+    for part in ("graphics", "memory"):
+        field = f"clock_{kind}_{part}"
+        reason = refusal(row[field])
+        if is_unsupported(row[field]) or (reason is not None and reason[1:] == DEPRECATED):
+            return None
+        if reason is not None:
+            return absence(field, reason)
+        clocks.append(require_number(row[field]))
+    graphics, memory = clocks
+    return graphics, memory
 
 
 def parse_power(enforced: Any, default: Any) -> Power:
@@ -94,14 +115,21 @@ def parse_power(enforced: Any, default: Any) -> Power:
     return Power(enforced / 1000, default / 1000)
 
 
-def _use(row: Mapping[str, Any]) -> Use:
+def _use(row: Mapping[str, Any]) -> Use | Absent:
     """Return the processes on one GPU, each with its memory in bytes if NVML tells it."""
-    _, reserved, used = row["memory"]
+    reserved, used = None, None
+    if not refusal(row["memory"]):
+        _, reserved, used = row["memory"]
+        require_number(used)
+    if refusal(row["processes"]):
+        if used is None:
+            return Absent("missing_tool", "neither processes nor memory are told")
+        return Use(None, used, reserved is not None)
     processes = []
     for pid, size, name in require_rows(row["processes"]):
         process_used = None if size == NO_SIZE else require_number(size)
         processes.append(GpuProcess(require_number(pid), process_used, name))
-    return Use(tuple(processes), require_number(used), reserved is not None)
+    return Use(tuple(processes), used, reserved is not None)
 
 
 def _persistence(row: Mapping[str, Any]) -> Persistence:
@@ -131,7 +159,14 @@ CLOCKS = per_gpu(
     "gpu.clocks", _clocks, "clock_max_graphics", "clock_max_memory", besides=_OPTIONAL_CLOCKS
 )
 POWER = per_gpu("gpu.power", parse_power, "power_enforced", "power_default")
-USE = per_gpu("gpu.use", _use, "processes", "memory", besides=(), moves=True)
+USE = per_gpu(
+    "gpu.use",
+    _use,
+    besides=("processes", "memory"),
+    unsupported=("processes", "memory"),
+    moves=True,
+)
 PERSISTENCE = per_gpu("gpu.persistence", _persistence, "persistence", besides=("virtualization",))
+BAR = per_gpu("gpu.bar", require_number, "bar")
 MIG = per_gpu("gpu.mig", parse_mig, "mig")
 COMPUTE_MODE = per_gpu("gpu.compute_mode", parse_compute_mode, "compute_mode")

@@ -23,8 +23,9 @@ LIMIT = 30.0  # seconds for three shells and the starts of the job's interpreter
 #
 # The results are printed last and on lines of their own, because NCCL's output comes in blocks that
 # may end within a line. The texts in .rodata of the library (a few ms; the rest of the file is code
-# for GPUs) show which of the variables that are set this NCCL knows. From 2.30 on ncclParamDumpAll
-# (nccl.h) prints for typed parameters whether NCCL took what was set.
+# for GPUs) show which of the variables that are set this NCCL knows. ncclParamDumpAll prints for
+# typed parameters whether NCCL took what was set. The library exports it from 2.30.3 on, where
+# nccl.h does not declare it yet, so it is asked for by name.
 PROBE = r"""
 NAMES = "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID", "NCCL_CONF_FILE"
 OURS = {

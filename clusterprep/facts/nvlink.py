@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clusterprep.facts.gpu import Readings, per_gpu, refusal, require_number, require_rows
+from clusterprep.facts.gpu import (
+    Readings,
+    absence,
+    per_gpu,
+    refusal,
+    require_number,
+    require_rows,
+)
 from clusterprep.facts.gpu_health import require_flag
 from clusterprep.model import Absent
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -29,6 +36,11 @@ _HEALTH_FIELDS = {
     4: "unhealthy routes",
     6: "access time-outs",
 }
+# 2-bit fields in which 2 is wrong.
+_ABSENT_FIELDS = {
+    12: "no partition is assigned",
+    14: "no connection to the global fabric manager",
+}
 _SUMMARIES = {2: "unhealthy", 3: "limited capacity"}
 
 
@@ -37,7 +49,7 @@ class NvLinks:
     """The links of one GPU by number; `peers` are the PCI addresses of GPUs at their other ends.
 
     `switched`: a link leads to an NVSwitch. `virtual`: in a virtual machine, which may be given a
-    GPU without its links.
+    GPU without its links. `speeds`: MB/s of each link that is up, none where they are not told.
     """
 
     up: tuple[int, ...]
@@ -45,6 +57,15 @@ class NvLinks:
     switched: bool
     peers: tuple[str, ...]
     virtual: bool = False
+    speeds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class LinkErrors:
+    """Errors since the driver was loaded, by link and kind (LINK_ERRORS of the agent)."""
+
+    uuid: str
+    links: Mapping[int, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -86,7 +107,47 @@ def parse_links(row: Mapping[str, Any]) -> NvLinks | Absent:
         switched,
         tuple(sorted(peers)),
         virtual,
+        _speeds(row["link_speeds"], len(links_up)),
     )
+
+
+def per_link(value: object, links: int) -> list[Any]:
+    """Return the values of so many links; one value alone, also a refusal, is that of each."""
+    if not isinstance(value, list) or refusal(value) is value:
+        return [value] * links
+    if len(value) != links:
+        raise ValueError(f"values of {len(value)} links instead of {links}")
+    return value
+
+
+def _speeds(value: object, links: int) -> tuple[int, ...]:
+    """Return the speeds of the links, none if one is not told or 0."""
+    speeds = []
+    for speed in per_link(value, links):
+        if refusal(speed) or not require_number(speed):
+            return ()
+        speeds.append(speed)
+    return tuple(speeds)
+
+
+def parse_link_errors(row: Mapping[str, Any]) -> LinkErrors | Absent:
+    """Return the errors of the links that are up, which `link_errors` has by kind."""
+    rows = require_rows(row["links"])
+    links = [require_number(link) for link, up, _ in rows if require_flag(up)]
+    if not links:
+        return Absent("not_applicable", "no NVLink is in use here")
+    answer = row["link_errors"]
+    reason = refusal(answer)
+    if reason is not None:
+        return absence("link_errors", reason)
+    counts: dict[int, dict[str, int]] = {link: {} for link in links}
+    for kind, values in answer.items():
+        for link, count in zip(links, per_link(values, len(links)), strict=True):
+            unread = refusal(count)
+            if unread is not None:
+                return absence(f"{kind}_errors_of_link_{link}", unread)
+            counts[link][str(kind)] = require_number(count)
+    return LinkErrors(str(row["uuid"]), counts)
 
 
 def parse_fabric(fabric: list[Any]) -> Fabric | Absent:
@@ -100,8 +161,8 @@ def parse_fabric(fabric: list[Any]) -> Fabric | Absent:
 def _troubles(mask: int | None, summary: int | None) -> tuple[str, ...]:
     """Return the troubles of a health mask (NVML_GPU_FABRIC_HEALTH_MASK_* of nvml.h).
 
-    In each of its 2-bit fields 1 is true and 2 false; the 4-bit field at 8 names a wrong
-    configuration.
+    In each of its 2-bit fields 1 is true (assigned, connected) and 2 false; 0 is not supported. The
+    4-bit field at 8 names a wrong configuration.
     """
     troubles = []
     if summary in _SUMMARIES:
@@ -116,6 +177,9 @@ def _troubles(mask: int | None, summary: int | None) -> tuple[str, ...]:
     if configuration not in (0, 1):  # not reported, and none
         unnamed = f"a wrong configuration ({configuration})"
         troubles.append(_CONFIGURATIONS.get(configuration, unnamed))
+    for shift, trouble in _ABSENT_FIELDS.items():
+        if (mask >> shift) & 3 == 2:
+            troubles.append(trouble)
     return tuple(troubles)
 
 
@@ -138,6 +202,9 @@ def pair_statuses(pairs: Readings) -> dict[tuple[int, int], int | None]:
     return statuses
 
 
-LINKS = per_gpu("nvlink.links", parse_links, "links", besides=("virtualization",))
+LINKS = per_gpu("nvlink.links", parse_links, "links", besides=("virtualization", "link_speeds"))
+ERRORS = per_gpu(
+    "nvlink.errors", parse_link_errors, "uuid", "links", besides=("link_errors",), moves=True
+)
 PAIRS = per_gpu("nvlink.pairs", parse_pairs, besides=("p2p",))
 FABRIC = per_gpu("gpu.fabric", parse_fabric, "fabric")

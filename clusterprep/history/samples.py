@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from clusterprep.facts.counters import EARLIER, IB, Counters, Earlier, Sample
+from clusterprep.facts.gpu_counters import COUNTERS as GPU
 from clusterprep.facts.host import BOOT_ID, UPTIME
 from clusterprep.facts.pci import ERRORS
 from clusterprep.history.database import Unusable
@@ -66,8 +67,13 @@ def earlier_of(facts: Mapping[str, Any], old: Sequence[Mapping[str, Any]]) -> Ea
         seconds = facts[UPTIME.name] - look[UPTIME.name]
         counters = look[IB.name]
         if LEAST <= seconds <= LONGEST and not _is_reset(counters, facts[IB.name]):
-            pcie = look.get(ERRORS.name)
-            samples.append(Sample(seconds, counters, None if isinstance(pcie, Absent) else pcie))
+            sample = Sample(
+                seconds,
+                counters,
+                pcie=_known(look.get(ERRORS.name)),
+                gpu=_known(look.get(GPU.name)),
+            )
+            samples.append(sample)
     if not samples:
         return None
     samples.sort(key=lambda sample: sample.seconds)
@@ -90,13 +96,18 @@ def _is_reset(before: Counters, now: Counters) -> bool:
     return False
 
 
+def _known(value: Any) -> Any:
+    """Return a fact of an earlier run, None if that run did not learn it."""
+    return None if isinstance(value, Absent) else value
+
+
 def _facts_of(runs: Runs, run: str) -> dict[str, dict[str, Any]]:
     """Return node → fact → value of a recorded run, without the values that it does not have."""
     report = runs.report(run, only=())
     facts: dict[str, dict[str, Any]] = {}
     for snapshot in report.nodes or ():
         facts[snapshot.node] = {}
-    for name in (*FACTS, ERRORS.name):
+    for name in (*FACTS, ERRORS.name, GPU.name):
         column = runs.column(run, name, list(facts))
         for node, value in column.items():
             facts[node][name] = value

@@ -137,7 +137,7 @@ _PROGRAM = ("sums", "collectives", "belongings", "trial")  # of a rank, in the j
 # sent only where one of its kinds is asked for.
 _KINDS_OF_PART = {
     "nvml": ("nvml",),
-    "gpu_devices": ("gpu_nodes", "nvml_libraries", "fabric_manager"),
+    "gpu_devices": ("gpu_nodes", "nvml_libraries", "fabric_manager", "imex"),
     "kernel_log": ("kernel_log",),
     "kernel_journal": ("kernel_journal",),
     "tasks": ("tasks",),

@@ -31,6 +31,14 @@ LONGEST = 20_000
 
 NOT_BUILT, ONLY_VERIFY = "not built yet", "only verify judges it"  # reasons of skips
 
+# Where NVML tells nothing at all, this check says why, and the others follow from it. Not
+# gpu.busy: it must not be taken as done before ranks are started.
+TOLD_BY = {
+    "nvml_not_started": "gpu.lost",
+    "no_nvml_library": "gpu.lost",
+}
+NEVER_FOLLOWS = ("gpu.busy",)
+
 TROUBLE = ("fail", "unknown")  # verdicts that need attention
 
 Key = tuple[object, ...]
@@ -74,7 +82,39 @@ def apply_silences(
     parts: list[Finding] = []
     for finding in findings:
         parts.extend(_split_by_silence(finding, inventory.silences, today))
-    return merge(parts, inventory)
+    return merge(_told_once(parts), inventory)
+
+
+def _told_once(findings: Sequence[Finding]) -> Iterable[Finding]:
+    """Yield the findings, those that follow from another check's as skipped.
+
+    Only where that one counts: a silence of the cause silences nothing that follows from it.
+    """
+    telling: dict[str, set[str]] = {}
+    for finding in findings:
+        if finding.verdict in TROUBLE and _counts(finding):
+            telling.setdefault(finding.check, set()).update(finding.nodes)
+    for finding in findings:
+        cause = TOLD_BY.get(finding.reason or "")
+        if (
+            finding.verdict != "unknown"
+            or cause is None
+            or finding.check in (cause, *NEVER_FOLLOWS)
+        ):
+            yield finding
+            continue
+        told = _among(finding.nodes, telling.get(cause, ()))
+        rest = _without(finding.nodes, told)
+        if told:
+            yield replace(
+                finding,
+                verdict="skip",
+                nodes=told,
+                message=f"{finding.message}: see {cause}",
+                remedy=NO_REMEDY,
+            )
+        if rest:
+            yield replace(finding, nodes=rest)
 
 
 # ---------------------------------------------------------------- one check

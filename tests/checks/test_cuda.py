@@ -58,6 +58,16 @@ def node(
         pytest.param(node(NO_TORCH, "550.54.15", "12.4"), "skip not_applicable", id="no-torch"),
         pytest.param(node("12.4", None), "skip not_applicable", id="no-driver-and-no-gpu"),
         pytest.param(
+            {**node("12.4", "1"), "gpu.nvml": replace(nvml(), cuda=None)},
+            "unknown error missing_tool",
+            id="no-libcuda-for-nvml",
+        ),
+        pytest.param(
+            {**node("12.4", "1"), "gpu.nvml": replace(nvml(), driver=None)},
+            "unknown error nvml_error",
+            id="a-driver-without-its-version",
+        ),
+        pytest.param(
             node("12.4", "550.54.15", "?"), "unknown error garbled", id="nonsense-of-the-driver"
         ),
         pytest.param(
@@ -182,3 +192,8 @@ def test_a_required_toolkit_is_an_error_where_it_differs_or_is_missing() -> None
 def test_a_driver_that_does_not_answer_leaves_the_toolkit_unknown() -> None:
     seen = kits("12.4.1", "12.4.1", by_nvml=absent("hung"))
     assert set(told(seen, "cuda.toolkit").values()) == {"unknown warning hung"}
+
+
+def test_a_toolkit_is_not_compared_with_a_driver_that_does_not_tell_its_cuda() -> None:
+    seen = kits("12.4.1", "12.4.1", by_nvml=replace(nvml(), cuda=None))
+    assert told(seen, "cuda.toolkit") == dict.fromkeys(("n1", "n2"), "unknown warning missing_tool")

@@ -8,7 +8,7 @@ import pytest
 
 from clusterprep.checks.gpu import fits
 from clusterprep.facts.environment import Setting
-from clusterprep.facts.gpu import DeviceNodes, Function, Gpu, Model, Nvml
+from clusterprep.facts.gpu import DeviceNodes, Function, Gone, Gpu, Listed, Model, Nvml
 from clusterprep.model import Absent, Gpus
 from tests.support.fleet import absent, findings, fleet, nvml, same, told
 
@@ -27,7 +27,9 @@ def node(by_nvml: Any, on_bus: int, gone: int = 0, **nodes: str) -> dict[str, An
             Function(at, False, 0, number < gone) for number, at in enumerate(places)
         ),
         "gpu.nodes": DeviceNodes(states, places),
-        "gpu.listed": None if by_nvml is None or isinstance(by_nvml, Absent) else len(by_nvml.gpus),
+        "gpu.listed": None
+        if by_nvml is None or isinstance(by_nvml, Absent)
+        else Listed(len(by_nvml.gpus)),
     }
 
 
@@ -137,22 +139,26 @@ def test_nothing_is_counted_where_anything_is_not_known(fact: str, reason: str) 
         pytest.param(
             node(nvml(0), 8, n0="hidden"),
             8,
-            "unknown error hidden",
-            "unknown error hidden",
+            "unknown warning hidden",
+            "unknown warning hidden",
             id="by-a-cgroup",
         ),
         pytest.param(
             node(nvml(6), 8, n3="hidden"),
             None,
-            "unknown error hidden",
-            "unknown error hidden",
+            "unknown warning hidden",
+            "unknown warning hidden",
             id="some",
         ),
         pytest.param(
             node(nvml(4), 8, n3="hidden"), 4, "pass", "pass", id="the-job-counts-on-fewer"
         ),
         pytest.param(
-            node(nvml(8), 8, n3="denied"), 8, "unknown error denied", "pass", id="by-the-files-mode"
+            node(nvml(8), 8, n3="denied"),
+            8,
+            "unknown warning denied",
+            "pass",
+            id="by-the-files-mode",
         ),
         pytest.param(node(None, 0), 0, "skip not_applicable", "skip not_applicable", id="no-gpu"),
         pytest.param(node(nvml(7), 8), 8, "pass", "fail error", id="one-missing-and-none-hidden"),
@@ -173,8 +179,8 @@ def test_a_container_that_was_given_a_part_of_the_gpus() -> None:
         "gpu.nodes": DeviceNodes(dict.fromkeys(range(4), "open"), ("",) * 8),
     }
     for declared, said in (
-        (None, "unknown error hidden"),
-        (8, "unknown error hidden"),
+        (None, "unknown warning hidden"),
+        (8, "unknown warning hidden"),
         (4, "pass"),
     ):
         seen = fleet(each={"gpus": None if declared is None else Gpus(declared)}, n1=given)
@@ -184,7 +190,7 @@ def test_a_container_that_was_given_a_part_of_the_gpus() -> None:
 def test_gpus_without_a_driver_are_not_hidden() -> None:
     facts = {**node(None, 8), "gpu.nodes": DeviceNodes(dict.fromkeys(range(4), "open"), ("",) * 8)}
     assert told(fleet(n1=facts), "gpu.hidden") == {
-        "n1": "unknown error hidden"
+        "n1": "unknown warning hidden"
     }  # and no NVML to contradict
     facts = {**node(None, 8), "gpu.nodes": DeviceNodes({}, ())}
     assert told(fleet(n1=facts), "gpu.hidden") == {"n1": "skip not_applicable"}
@@ -201,7 +207,7 @@ def test_the_way_to_hidden_gpus_is_the_scheduler() -> None:
 @pytest.mark.parametrize("reason", ["denied", "hung", "garbled"])
 def test_device_nodes_that_are_not_known(reason: str) -> None:
     seen = fleet(n1={**node(nvml(8), 8), "gpu.nodes": absent(reason)})
-    assert told(seen, "gpu.hidden") == {"n1": f"unknown error {reason}"}
+    assert told(seen, "gpu.hidden") == {"n1": f"unknown warning {reason}"}
 
 
 # ---------------------------------------------------------------- lost
@@ -210,8 +216,13 @@ def test_device_nodes_that_are_not_known(reason: str) -> None:
 @pytest.mark.parametrize(
     ("gone", "expected"),
     [
-        ((), "pass"),
-        (("GPU 3: gpu_lost",), "fail error"),
+        (Gone(), "pass"),
+        (Gone(lost=("GPU 3: gpu_lost",)), "fail error"),
+        (Gone(reset=("GPU 3: reset_required",)), "fail error"),
+        (Gone(broken=("GPU 3: …",)), "fail error"),
+        (Gone(silent=("GPU 3: GPU 3 answered 999",)), "unknown error nvml_error"),
+        (Gone(stopped="nvmlInit answered 999"), "fail error"),
+        (Gone(missing="no libnvidia-ml.so.1 here"), "unknown error no_nvml_library"),
         (absent("hung"), "unknown error hung"),
         (absent("denied"), "unknown error denied"),
         (absent("not_applicable"), "skip not_applicable"),
@@ -223,14 +234,38 @@ def test_a_lost_gpu_fails(gone: Any, expected: str) -> None:
 
 def test_lost_gpus_are_named() -> None:
     (found,) = findings(
-        fleet(**same("gpu.gone", ("GPU 3: gpu_lost", "0000:3a:00.0 (GPU): reads all ones"))),
+        fleet(
+            **same("gpu.gone", Gone(lost=("GPU 3: gpu_lost", "0000:3a:00.0 (GPU): reads all ones")))
+        ),
         "gpu.lost",
     )
     assert found.seen == "GPU 3: gpu_lost; 0000:3a:00.0 (GPU): reads all ones"
 
 
+def test_a_gpu_that_needs_a_reset_is_told_so() -> None:
+    (found,) = findings(
+        fleet(**same("gpu.gone", Gone(reset=("GPU 3: reset_required",)))), "gpu.lost"
+    )
+    assert "must be reset" in found.message
+    assert found.remedy.startswith("nvidia-smi --gpu-reset")
+
+
+def test_gpus_without_a_driver_did_not_fall_off_the_bus() -> None:
+    facts = {**node(None, 8), "gpu.nodes": DeviceNodes({}, ())}
+    (found,) = findings(fleet(each={"gpus": Gpus(8)}, n1=facts), "gpu.count")
+    assert "no driver has the GPUs" in found.message
+    assert "fell off" not in found.remedy
+
+
+def test_a_gpu_that_may_not_be_shown_is_told_by_hidden() -> None:
+    facts = {**node(nvml(8), 8), "gpu.listed": Listed(8, (2,))}
+    (found,) = findings(fleet(n1=facts), "gpu.hidden")
+    assert (found.verdict, found.seen) == ("unknown", "NVML may not show GPU 2")
+
+
 # ---------------------------------------------------------------- models
 
+SPARK = Model("NVIDIA GB10", None, "12.1")
 H100 = Model("NVIDIA H100 80GB HBM3", 85520809984, "9.0")
 H100_96 = Model("NVIDIA H100 80GB HBM3", 96 << 30, "9.0")
 L20, L20_NO_ECC = Model("NVIDIA L20", 46068 << 20, "8.9"), Model("NVIDIA L20", 49140 << 20, "8.9")
@@ -241,6 +276,7 @@ L40S = Model("NVIDIA L40S", 46068 << 20, "8.9")
     ("models", "gpus", "expected"),
     [
         pytest.param([H100] * 8, None, "pass", id="alike"),
+        pytest.param([SPARK], Gpus(1, "NVIDIA GB10"), "pass", id="no-memory-of-its-own"),
         pytest.param([H100] * 7 + [H100_96], None, "fail warning", id="another-memory"),
         pytest.param([L20] * 3 + [L20_NO_ECC], None, "pass", id="ecc-takes-some-memory"),
         pytest.param([L40S] * 6 + [L20] * 4, None, "fail warning", id="mixed"),

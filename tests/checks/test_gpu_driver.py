@@ -184,3 +184,12 @@ def test_a_manager_of_another_version_is_the_cause() -> None:
     )
     assert found.seen == "GPU 0: in progress; nvidia-fabricmanager is failed"
     assert found.remedy.startswith(f"apt-get install nvidia-fabricmanager-550={DRIVER}-1")
+
+
+def test_a_package_of_newer_branches_is_looked_for_under_both_names() -> None:
+    """nvidia-fabricmanager-580=580.105.08-1 and nvidia-fabricmanager=580.95.05-1 are both found."""
+    state = FabricState({0: LATE}, FabricManager("loaded", "failed", OTHER), "580.95.05")
+    (found,) = findings(fleet(**same("gpu.fabric_state", state)), "gpu.fabricmanager")
+    assert found.remedy.startswith(
+        "apt-cache madison nvidia-fabricmanager nvidia-fabricmanager-580 | grep -F 580.95.05"
+    )

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from clusterprep.checks.gpu_health import by_text, parse_margin, parse_switch
-from clusterprep.facts.gpu_health import EccErrors, EccMode, Remap, Temperatures
+from clusterprep.facts.counters import Earlier, Sample
+from clusterprep.facts.gpu import Gpu, Nvml
+from clusterprep.facts.gpu_health import (
+    EccErrors,
+    EccMode,
+    Remap,
+    RetiredPages,
+    Temperatures,
+)
 from clusterprep.model import Gpus
 from clusterprep.survey import registry
 from tests.support.fleet import absent, findings, fleet, same, told
@@ -24,6 +32,8 @@ HEALTHY: dict[str, tuple[str, Any]] = {
     "gpu.throttle_hw": ("gpu.throttle", (1, 1, 1)),
     "gpu.throttle_sw": ("gpu.throttle", (1, 1, 1)),
     "gpu.latency": ("gpu.latency", 0.01),
+    "gpu.recovery": ("gpu.recovery", 0),
+    "gpu.retired": ("gpu.retired", RetiredPages(3, 1, pending=False)),
 }
 
 
@@ -275,3 +285,32 @@ def test_a_driver_that_never_answers_fails_here_and_only_here() -> None:
 )
 def test_equal_texts_are_told_once(said: dict[int, str], total: int, text: str) -> None:
     assert by_text(said, total) == text
+
+
+# ---------------------------------------------------------------- held down since an earlier run
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        pytest.param({}, {"thermal": 90 * 10**9}, "pass", id="not-counted-before"),
+        pytest.param(
+            {"thermal": 0}, {"thermal": 30 * 10**9}, "pass", id="half-a-minute-in-an-hour"
+        ),
+        pytest.param({"thermal": 0}, {"thermal": 90 * 10**9}, "fail warning", id="too-long"),
+        pytest.param({"board_limit": 0}, {"board_limit": 90 * 10**9}, "fail warning", id="board"),
+        pytest.param({"power": 0}, {"power": 3600 * 10**9}, "pass", id="the-power-limit-is-normal"),
+        pytest.param({"thermal": 10**12}, {"thermal": 0}, "pass", id="a-reset-between"),
+    ],
+)
+def test_the_time_that_heat_held_the_clocks(
+    before: dict[str, int], now: dict[str, int], expected: str
+) -> None:
+    sample = Sample(3600.0, {}, gpu={"GPU-0": {f"held down by {k}": v for k, v in before.items()}})
+    facts = {
+        "gpu.throttle": {0: (1, 1, 1)},
+        "gpu.counters": {"GPU-0": {f"held down by {k}": v for k, v in now.items()}},
+        "gpu.nvml": Nvml("580.95.05", "13.0", (Gpu(0, "H100", "GPU-0", "0000:18:00.0"),)),
+        "counters.earlier": Earlier(sample, sample),
+    }
+    assert told(fleet(n1=facts), "gpu.throttle_hw") == {"n1": expected}

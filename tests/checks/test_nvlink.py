@@ -84,6 +84,29 @@ FULL, SHORT, NONE = links(18), links(17, 1), links(0, 18)
         ),
         pytest.param(node(A100, *[links(12)] * 8), "pass", id="a100"),
         pytest.param(
+            node(H100, *[replace(FULL, speeds=(26562,) * 18)] * 8), "pass", id="full-speed"
+        ),
+        pytest.param(
+            node(H100, *[FULL] * 7, replace(FULL, speeds=(26562,) * 17 + (13281,))),
+            "fail error",
+            id="a-link-at-half-speed",
+        ),
+        pytest.param(
+            node(NEW, *[replace(links(4), speeds=(50000, 50000, 50000, 25000))] * 2),
+            "fail error",
+            id="slower-than-those-beside-it",
+        ),
+        pytest.param(
+            node("NVIDIA B200", *[replace(links(18), speeds=(53125,) * 18)] * 8),
+            "pass",
+            id="b200-as-most-drivers-tell",
+        ),
+        pytest.param(
+            node("NVIDIA GB200", *[replace(links(18), speeds=(50000,) * 18)] * 4),
+            "pass",
+            id="gb200-as-others-tell",
+        ),
+        pytest.param(
             node(A100, *[links(12)] * 7, links(11)),
             "fail error",
             id="a100-and-a-link-that-is-not-told",
@@ -110,7 +133,9 @@ FULL, SHORT, NONE = links(18), links(17, 1), links(0, 18)
             node(H100, *[FULL] * 7, absent("denied")), "unknown error denied", id="one-denied"
         ),
         pytest.param(
-            node(H100, *[FULL] * 7, absent("not_applicable")), "pass", id="one-not-supported"
+            node(H100, *[FULL] * 7, absent("not_applicable")),
+            "unknown error nvml_error",
+            id="one-not-supported",
         ),
         pytest.param(
             node("NVIDIA L40S", absent("not_applicable")), "skip not_applicable", id="no-nvlink"
@@ -142,7 +167,7 @@ def apart(*pairs: tuple[int, int], count: int = 8, status: int | None = 5) -> di
         ),
         pytest.param(
             node(H100, *[FULL] * 8, pairs=apart((2, 3), status=None)),
-            "unknown warning garbled",
+            "unknown warning nvml_error",
             id="not-told",
         ),
         pytest.param(

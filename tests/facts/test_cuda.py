@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -35,6 +36,29 @@ MISSING = ["no", "missing", "/usr/local/cuda"]
 )
 def test_the_version_is_found(new: list[Any], old: list[Any], expected: str | None) -> None:
     assert learned("cuda.toolkit", new, old) == expected
+
+
+def dated(version: str, nvcc: str | None) -> list[Any]:
+    """version.json of a release with a date; public dumps have 11.8.20220929 with nvcc 11.8.89."""
+    components = {"cuda": {"name": "CUDA SDK", "version": version}}
+    if nvcc is not None:
+        components["cuda_nvcc"] = {"name": "CUDA NVCC", "version": nvcc}
+    return ["ok", json.dumps(components)]
+
+
+@pytest.mark.parametrize(
+    ("version", "nvcc", "expected"),
+    [
+        ("11.8.20220929", "11.8.89", "11.8.0"),
+        ("12.1.20230222", "12.1.66", "12.1.0"),
+        ("12.2.20230823", "12.2.140", "12.2.2"),
+        ("12.2.20230823", None, "12.2"),
+        ("12.2.20230823", "12.2.9999", "12.2"),
+        ("13.0.3", "13.0.88", "13.0.3"),
+    ],
+)
+def test_a_day_in_place_of_the_third_number(version: str, nvcc: str | None, expected: str) -> None:
+    assert learned("cuda.toolkit", dated(version, nvcc), MISSING) == expected
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.gpu import DeviceNodes, Function, Gpu, Model, Nvml, parse_pci
+from clusterprep.facts.gpu import (
+    DeviceNodes,
+    Function,
+    Gone,
+    Gpu,
+    Listed,
+    Model,
+    Nvml,
+    parse_pci,
+)
 from clusterprep.model import Absent
 from tests.support.fleet import learned
 
@@ -184,30 +193,41 @@ LOST = {"index": 3, "no": "gpu_lost", "why": ""}
 @pytest.mark.parametrize(
     ("by_nvml", "bus", "expected"),
     [
-        (["ok", {"driver": "1", "cuda": 12040, "gpus": [row(0)]}], [BUS], ()),
+        (["ok", {"driver": "1", "cuda": 12040, "gpus": [row(0)]}], [BUS], Gone()),
         (
             ["ok", {"driver": "1", "cuda": 12040, "gpus": [row(0), LOST]}],
             [BUS],
-            ("GPU 3: gpu_lost",),
+            Gone(lost=("GPU 3: gpu_lost",)),
         ),
         (
             ["ok", {"driver": "1", "cuda": 12040, "gpus": [row(0)]}],
             [{**BUS, "config": "ffffffff"}],
-            ("0000:18:00.0 (GPU): reads all ones",),
+            Gone(lost=("0000:18:00.0 (GPU): reads all ones",)),
         ),
         (
             ["ok", None],
             [{**BUS, "class": "0x068000", "config": "ffffffff"}],
-            ("0000:18:00.0 (NVSwitch): reads all ones",),
+            Gone(lost=("0000:18:00.0 (NVSwitch): reads all ones",)),
         ),
         (
             ["no", "hung", "why"],
             [{**BUS, "config": "ffffffff"}],
-            ("0000:18:00.0 (GPU): reads all ones",),
+            Gone(lost=("0000:18:00.0 (GPU): reads all ones",)),
         ),
         (["no", "hung", "why"], [BUS], Absent("hung", "why")),
-        (["no", "gpu_lost", "nvmlInit answered 15"], [BUS], ("nvmlInit answered 15",)),
-        (["no", "no_driver", ""], [BUS], ()),
+        (["no", "gpu_lost", "nvmlInit answered 15"], [BUS], Gone(lost=("nvmlInit answered 15",))),
+        (
+            ["no", "reset_required", "nvmlInit answered 16"],
+            [BUS],
+            Gone(reset=("nvmlInit answered 16",)),
+        ),
+        (
+            ["no", "nvml_not_started", "nvmlInit answered 999"],
+            [BUS],
+            Gone(stopped="nvmlInit answered 999"),
+        ),
+        (["no", "no_nvml_library", "8 GPUs"], [BUS], Gone(missing="8 GPUs")),
+        (["no", "no_driver", ""], [BUS], Gone()),
         (["ok", None], [], Absent("not_applicable", "no GPU here")),
     ],
 )
@@ -256,14 +276,90 @@ def test_models() -> None:
 @pytest.mark.parametrize(
     ("answer", "count"),
     [
-        (["ok", {"gpus": [row(0), LOST]}], 2),
-        (["ok", {"gpus": []}], 0),
+        (["ok", {"gpus": [row(0), LOST]}], Listed(2)),
+        (["ok", {"gpus": [row(0), {"index": 1, "no": "denied"}]}], Listed(2, (1,))),
+        (["ok", {"gpus": []}], Listed(0)),
         (["ok", None], None),
         (["no", "denied", "nvmlInit answered 4"], None),
     ],
 )
 def test_how_many_are_listed(answer: Any, count: int | None) -> None:
     assert learned("gpu.listed", answer) == count
+
+
+def of_rows(*rows: dict[str, Any], cuda: Any = 12040) -> list[Any]:
+    return ["ok", {"driver": "580.95.05", "cuda": cuda, "gpus": list(rows)}]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"temperature": ["no", "gpu_lost"]}, Gone(lost=("GPU 0: gpu_lost",))),
+        ({"throttle": [1, ["no", "reset_required"]]}, Gone(reset=("GPU 0: reset_required",))),
+        (
+            {"violations": {"power": ["no", "reset_required"]}},
+            Gone(reset=("GPU 0: reset_required",)),
+        ),
+        ({"p2p": [[1, ["no", "gpu_lost"]]]}, Gone()),  # that is about GPU 1
+        ({"name": ["no", "reset_required"]}, Gone(reset=("GPU 0: reset_required",))),
+        ({"uuid": ["no", "nvml_error", 999]}, Gone(silent=("GPU 0: nvml_error",))),
+        ({"temperature": ["no", "nvml_error", 999]}, Gone()),
+        ({"ecc": ["no", "denied"]}, Gone()),
+    ],
+)
+def test_one_refused_call_is_enough_to_know_a_gpu_that_cannot_be_used(
+    change: dict[str, Any], expected: Gone
+) -> None:
+    assert learned("gpu.gone", of_rows({**row(0), **change}), ["ok", [BUS]]) == expected
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("nvml_error", Gone(silent=("GPU 3 answered 999",))),
+        ("interrupts", Gone(broken=("GPU 3: the kernel has trouble with its interrupts",))),
+        ("power_cables", Gone(broken=("GPU 3: its power cables are not attached properly",))),
+        ("reset_required", Gone(reset=("GPU 3: reset_required",))),
+        ("denied", Gone()),
+    ],
+)
+def test_a_handle_that_is_refused_for_another_reason_is_not_a_gpu_that_is_gone(
+    reason: str, expected: Gone
+) -> None:
+    refused = {"index": 3, "no": reason, "why": "GPU 3 answered 999"}
+    got = learned("gpu.gone", of_rows(row(0), refused), ["ok", [BUS]])
+    if expected.silent:
+        expected = Gone(silent=("GPU 3: GPU 3 answered 999",))
+    assert got == expected
+
+
+def test_a_driver_that_does_not_tell_its_cuda_still_tells_its_gpus() -> None:
+    """Code 12 where libcuda.so.1 is missing: NVIDIA_DRIVER_CAPABILITIES=utility (nvml.h)."""
+    found = learned("gpu.nvml", of_rows(row(0), cuda=["no", "missing_tool"]))
+    assert (found.cuda, len(found.gpus)) == (None, 1)
+
+
+def test_a_gpu_that_does_not_say_its_name_is_counted_and_not_garbled() -> None:
+    found = learned("gpu.nvml", of_rows(row(0), {**row(1), "name": ["no", "reset_required"]}))
+    assert [gpu.index for gpu in found.gpus] == [0]
+    assert found.lost == ("GPU 1: reset_required",)
+
+
+def test_gpus_without_memory_of_their_own() -> None:
+    """GB10 answers «not supported» to both memory calls, and lists processes (nvitop#208)."""
+    spark = {
+        **row(0),
+        "name": "NVIDIA GB10",
+        "memory": ["no", "not_applicable"],
+        "capability": [12, 1],
+        "processes": [[4711, 19 << 30, "python3"]],
+    }
+    assert learned("gpu.model", of_rows(spark)) == {0: Model("NVIDIA GB10", None, "12.1")}
+    use = learned("gpu.use", of_rows(spark))[0]
+    assert ([process.pid for process in use.processes], use.used) == ([4711], None)
+    for reason in ("denied", "nvml_error", "reset_required"):
+        refused = {**spark, "memory": ["no", reason]}
+        assert learned("gpu.use", of_rows(refused)).reason == reason
 
 
 def test_gpus_that_may_not_be_shown_are_not_lost() -> None:

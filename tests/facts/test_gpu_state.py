@@ -50,7 +50,43 @@ def test_a_reading(fact: str) -> None:
 @pytest.mark.parametrize("fact", FACTS)
 @pytest.mark.parametrize("reason", ["denied", "not_applicable", "missing_tool"])
 def test_a_reading_that_is_refused(fact: str, reason: str) -> None:
+    if (fact, reason) == ("gpu.use", "not_applicable"):
+        pytest.skip("its memory is told instead")
     assert of(fact, **{FACTS[fact][0]: ["no", reason]}).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"processes": NO}, Use(None, 512 << 20, apart=True)),
+        ({"memory": NO, "processes": []}, Use((), None, apart=False)),
+        (
+            {"memory": NO, "processes": NO},
+            Absent("missing_tool", "neither processes nor memory are told"),
+        ),
+    ],
+)
+def test_what_a_gpu_does_not_tell_of_its_use(change: dict[str, Any], expected: Any) -> None:
+    found = of("gpu.use", **change)
+    assert (found if isinstance(expected, Absent) else found[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("refusal", "expected"),
+    [
+        (NO, None),
+        (["no", "missing_tool"], None),
+        (["no", "nvml_error", 26], None),  # deprecated
+        (["no", "nvml_error", 2], "nvml_error"),
+        (["no", "denied"], "denied"),
+    ],
+)
+def test_application_clocks_that_are_not_told(refusal: Any, expected: str | None) -> None:
+    found = of("gpu.clocks", clock_application_memory=refusal)
+    if expected is None:
+        assert found[0].application is None
+    else:
+        assert found.reason == expected
 
 
 @pytest.mark.parametrize("fact", FACTS)

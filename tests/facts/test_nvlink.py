@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.nvlink import Fabric, NvLinks, pair_statuses
+from clusterprep.facts.nvlink import Fabric, LinkErrors, NvLinks, pair_statuses
 from clusterprep.model import Absent
 from tests.support.fleet import learned
 
@@ -14,8 +14,11 @@ SWITCH, PEER = [2, "00000000:07:00.0"], [0, "00000000:2a:00.0"]
 UNKNOWN = [["no", "nvml_error", 999], ["no", "nvml_error", 999]]
 
 
+ROW = {"index": 0, "virtualization": 0, "uuid": "GPU-1", "link_speeds": ["no", "not_applicable"]}
+
+
 def of(fact: str, **row: Any) -> Any:
-    return learned(fact, ["ok", {"gpus": [{"index": 0, "virtualization": 0, **row}]}])
+    return learned(fact, ["ok", {"gpus": [{**ROW, **row}]}])
 
 
 @pytest.mark.parametrize(
@@ -36,6 +39,65 @@ def of(fact: str, **row: Any) -> Any:
 )
 def test_links(links: Any, expected: NvLinks) -> None:
     assert of("nvlink.links", links=links) == {0: expected}
+
+
+@pytest.mark.parametrize(
+    ("speeds", "expected"),
+    [
+        (26562, (26562, 26562)),
+        ([26562, 13281], (26562, 13281)),
+        (0, ()),
+        ([26562, ["no", "nvml_error", 999]], ()),
+        (["no", "missing_tool"], ()),
+    ],
+)
+def test_speeds_of_links(speeds: Any, expected: tuple[int, ...]) -> None:
+    links = [[0, 1, SWITCH], [1, 0, None], [2, 1, SWITCH]]
+    assert of("nvlink.links", links=links, link_speeds=speeds)[0].speeds == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({"replay": 0}, {0: {"replay": 0}, 2: {"replay": 0}}),
+        ({"replay": [0, 7], "crc": 1}, {0: {"replay": 0, "crc": 1}, 2: {"replay": 7, "crc": 1}}),
+    ],
+)
+def test_errors_of_links(counts: Any, expected: Any) -> None:
+    links = [[0, 1, SWITCH], [1, 0, None], [2, 1, SWITCH]]
+    assert of("nvlink.errors", links=links, link_errors=counts)[0] == LinkErrors("GPU-1", expected)
+
+
+@pytest.mark.parametrize(
+    ("counts", "reason"),
+    [
+        (["no", "not_applicable"], "not_applicable"),
+        (["no", "denied"], "denied"),
+        ({"replay": [0, ["no", "gpu_lost"]]}, "gpu_lost"),
+        ({"replay": ["no", "nvml_error", 999]}, "nvml_error"),
+        ({"replay": [1, 2, 3]}, "garbled"),
+        ({"replay": None}, "garbled"),
+    ],
+)
+def test_errors_of_links_that_are_not_known(counts: Any, reason: str) -> None:
+    links = [[0, 1, SWITCH], [2, 1, SWITCH]]
+    assert of("nvlink.errors", links=links, link_errors=counts).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("mask", "troubles"),
+    [
+        (0x0, ()),  # H200 and GB200 of public dumps, with drivers that report nothing
+        (0x80, ()),  # B200
+        (0x5000 | 0x80, ()),  # a partition is assigned, and the manager is connected
+        (0x2 << 12, ("no partition is assigned",)),
+        (0x2 << 14, ("no connection to the global fabric manager",)),
+        (0x1 | 0x2 << 14, ("degraded bandwidth", "no connection to the global fabric manager")),
+    ],
+)
+def test_the_health_mask_of_newer_drivers(mask: int, troubles: tuple[str, ...]) -> None:
+    """Bits 12 and 14: nvml.h 13.5; both are 0 where an older driver does not report them."""
+    assert of("gpu.fabric", fabric=[3, 0, 0, mask, 1])[0].troubles == troubles
 
 
 def test_links_in_a_virtual_machine() -> None:

@@ -50,7 +50,7 @@ _WRAPPED = "6,70011,86300000000,-;usb 1-1: the oldest line that is left\n"
 NOTHING_KNOWN = {
     name: "the management library does not answer"
     for name in checks()
-    if name.startswith(("gpu.", "nvl.", "cuda.")) or name == "fw.gpu"
+    if name.startswith(("gpu.", "nvl.", "cuda.")) or name in ("fw.gpu", "pcie.bar")
 }
 
 
@@ -110,6 +110,21 @@ def _links(up: int) -> list[Any]:
     )
 
 
+_IMEX = """\
+{"nodes": {"0": {"status": "READY", "host": "10.77.0.1", "connections": {}},
+ "1": {"status": "UNAVAILABLE", "host": "10.77.0.2", "connections": {}}},
+ "timestamp": "9/4/2026 00:00:00.000", "status": "DEGRADED"}
+"""
+
+
+def _lonely_imex(host: Host, lab: Lab) -> Fault:
+    """IMEX runs, and the other node of its domain is not there."""
+    return faults.together(
+        faults.written(host, "/usr/bin/nvidia-imex-ctl", f"#!/bin/sh\ncat <<E\n{_IMEX}E\n", 0o755),
+        faults.written(host, "/etc/nvidia-imex/nodes_config.cfg", "10.77.0.1\n10.77.0.2\n"),
+    )
+
+
 ROWS = (
     _row("seven GPUs of eight", "gpu.count", _seven),
     _row(
@@ -118,6 +133,33 @@ ROWS = (
         _says(3, lost="calls"),
         "real",
         also={"gpu.count": "the driver lists it and it does not answer"},
+    ),
+    _row(
+        "a GPU that needs a reset",
+        "gpu.lost",
+        _says(3, codes={"nvmlDeviceGetTemperature": 16}),
+        also={"gpu.temp": "its temperature is what was refused"},
+    ),
+    _row("a reset that the driver asks for", "gpu.recovery", _says(3, recovery=1)),
+    _row(
+        "pages that wait to be retired",
+        "gpu.retired",
+        _says(5, retired_single=3, retired_double=1, retired_pending=1),
+    ),
+    _row(
+        "memory that corrected too many errors",
+        "gpu.ecc_corr",
+        _says(5, ecc_aggregate_corrected=60_000_000),
+    ),
+    _row("a BAR1 of 256 MiB", "pcie.bar", _says(2, bar=256)),
+    _row("an NVLink at half its speed", "nvl.state", _says(3, link_speeds={4: 13281})),
+    _row("an IMEX domain without its other node", "gpu.imex", _lonely_imex),
+    _row(
+        "a library that does not start",
+        "gpu.lost",
+        lambda host, lab: _library(host, init=999),
+        "real",
+        also=NOTHING_KNOWN,
     ),
     _row("uncorrected ECC errors", "gpu.ecc_unc", _says(2, ecc_volatile_uncorrected=3)),
     _row("ECC waits for a reset", "gpu.ecc_mode", _says(1, ecc_pending=0)),

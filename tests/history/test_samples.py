@@ -123,3 +123,19 @@ def test_errors_of_pci_functions_come_with_the_sample(recorded: Any, expected: A
     found = earlier_of(look(10_000.0), [old])
     assert found is not None
     assert found.recent.pcie == expected
+
+
+def test_the_counters_of_gpus_come_with_the_sample(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    counted = {"GPU-1": {"ecc corrected": 5, "link 3 replay": 0}}
+    record(
+        runs,
+        900.0,
+        n1={**look(9100.0), "gpu.counters": counted},
+        n2={**look(9100.0), "gpu.counters": Absent("hung")},
+        n3=look(9100.0),
+    )
+    now = {name: look(10_000.0) for name in ("n1", "n2", "n3")}
+    seen = with_earlier(runs, fleet(**now), NOW)
+    earlier = [seen.fact(name, "counters.earlier").recent.gpu for name in now]
+    assert earlier == [counted, None, None]

@@ -9,7 +9,7 @@ from typing import Any
 
 from clusterprep.facts.bonding import Bond, Member
 from clusterprep.facts.clock import Daemon, Offset
-from clusterprep.facts.gpu import DeviceNodes, Function, Gpu, Model, Nvml
+from clusterprep.facts.gpu import DeviceNodes, Function, Gone, Gpu, Listed, Model, Nvml
 from clusterprep.facts.gpu_driver import FabricManager, FabricState, Firmware, Library
 from clusterprep.facts.gpu_health import EccErrors, EccMode, Remap, Temperatures
 from clusterprep.facts.gpu_state import Clocks, Persistence, Power, Use
@@ -304,8 +304,8 @@ def gpu_facts(count: int = 8) -> dict[str, Any]:
         "gpu.nodes": DeviceNodes(
             dict.fromkeys(range(count), "open"), tuple(f"0000:{i:02x}:00.0" for i in range(count))
         ),
-        "gpu.listed": count,
-        "gpu.gone": (),
+        "gpu.listed": Listed(count),
+        "gpu.gone": Gone(),
         "gpu.fabric_state": FabricState(
             fabric, FabricManager("loaded", "active", None), "550.54.15"
         ),

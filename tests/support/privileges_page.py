@@ -86,6 +86,9 @@ READS: dict[str, Callable[..., str]] = {
     "gpu_nodes": lambda: "`/dev/nvidia*`: access(2) alone",
     "nvml_libraries": lambda: "the loader's folders: `libnvidia-ml.so.1`",
     "fabric_manager": lambda: "`systemctl show nvidia-fabricmanager.service`, its `--version`",
+    "imex": lambda: (
+        "`systemctl show nvidia-imex.service`, `nvidia-imex-ctl -N -j`, its file of nodes"
+    ),
     "kernel_log": lambda *_: "`/dev/kmsg`",
     "kernel_journal": lambda *_: "`journalctl`, the kernel's lines of a week",
     "tasks": lambda *_: "`/proc/*/stat`, `status`, `wchan`",

@@ -17,7 +17,7 @@ from clusterprep.checks import Check, CheckContext, Outcome
 from clusterprep.cli.exit_codes import findings_code as exit_code
 from clusterprep.facts.account import Rights
 from clusterprep.facts.clock import Daemon, Offset
-from clusterprep.facts.gpu import DeviceNodes, Nvml
+from clusterprep.facts.gpu import DeviceNodes, Gone, Nvml
 from clusterprep.facts.gpu_driver import FabricState, Library
 from clusterprep.facts.gpu_health import Temperatures
 from clusterprep.facts.pairs import Dial, Listen
@@ -164,7 +164,7 @@ NONSENSE: dict[str, tuple[Any, tuple[str, ...]]] = {
     "nv.driver": ("0", ("nv.driver",)),
     "gpu.pci": (("",), ("gpu.count",)),
     "gpu.nvml": (Nvml("", "", ()), ("gpu.count",)),
-    "gpu.gone": (("",), ("gpu.lost",)),
+    "gpu.gone": (Gone(lost=("",)), ("gpu.lost",)),
     "gpu.nodes": (DeviceNodes({0: "denied"}, ()), ("gpu.hidden",)),
     "gpu.ecc": ({}, ("gpu.ecc_unc",)),
     "gpu.heat": ({0: Temperatures(0, None, None)}, ("gpu.temp",)),
@@ -481,6 +481,39 @@ def test_a_silenced_failure_keeps_its_verdict_is_marked_and_does_not_count() -> 
     (bad,) = [finding for finding in found if finding.verdict == "fail"]
     assert (bad.nodes, bad.silenced, bad.severity) == (("n2", "n4"), "ticket 4711", "error")
     assert exit_code(found, strict=True) == 0
+
+
+def without_nvml() -> Fleet:
+    """n2, whose NVML does not start."""
+    refused = Absent("nvml_not_started", "nvmlInit answered 999")
+    seen = healthy(3)
+    facts = seen.snapshots["n2"].facts
+    told = {name: refused for name in facts if name.startswith(("gpu.", "nvlink."))}
+    return seen.with_facts({"n2": {**told, "gpu.gone": Gone(stopped=refused.detail)}})
+
+
+def of_gpus(seen: Fleet) -> tuple[Finding, ...]:
+    checks = registry.checks()
+    return judge(seen, [checks[name] for name in ("gpu.lost", "gpu.busy", "gpu.temp")], TODAY)
+
+
+def test_what_follows_from_another_finding_is_told_once() -> None:
+    found = of_gpus(without_nvml())
+    of_n2 = {f.check: f.verdict for f in found if f.nodes == ("n2",) and f.verdict != "pass"}
+    assert of_n2.pop("gpu.lost") == "fail"
+    assert of_n2.pop("gpu.busy") == "unknown"
+    assert of_n2 == {"gpu.temp": "skip"}
+    alone = judge(without_nvml(), [registry.checks()["gpu.temp"]], TODAY)
+    assert [f.verdict for f in alone if "n2" in f.nodes] == ["unknown"]  # nothing else tells
+
+
+def test_what_follows_is_not_silenced_with_its_cause() -> None:
+    until = TODAY + timedelta(days=1)
+    seen = without_nvml()
+    silence = accept("n2", until=until, check="gpu.lost")
+    quiet = replace(seen, inventory=replace(seen.inventory, silences=(silence,)))
+    verdicts = {f.check: f.verdict for f in of_gpus(quiet) if f.nodes == ("n2",)}
+    assert verdicts["gpu.temp"] == "unknown"
 
 
 def test_a_silence_for_one_node_leaves_the_other() -> None:

@@ -20,6 +20,7 @@ from clusterprep.checks import Check, Proof
 from clusterprep.cli.commands.report import new_report
 from clusterprep.cli.exit_codes import FAILED, OK
 from clusterprep.facts.counters import EARLIER, IB, Earlier, Sample
+from clusterprep.facts.gpu_counters import COUNTERS as GPU_COUNTERS
 from clusterprep.facts.pci import ERRORS
 from clusterprep.inventory.load import load_inventory
 from clusterprep.model import Absent, Finding, Fleet, Report
@@ -112,7 +113,13 @@ def with_past(fleet: Fleet) -> Fleet:
         if isinstance(counters, Absent):
             counters = {}
         pcie = fleet.fact(node.name, ERRORS.name)
-        sample = Sample(HOUR, counters, None if isinstance(pcie, Absent) else pcie)
+        gpu = fleet.fact(node.name, GPU_COUNTERS.name)
+        sample = Sample(
+            HOUR,
+            counters,
+            pcie=None if isinstance(pcie, Absent) else pcie,
+            gpu=None if isinstance(gpu, Absent) else gpu,
+        )
         past[node.name] = {EARLIER.name: Earlier(sample, sample)}
     return fleet.with_facts(past)
 

@@ -6,9 +6,22 @@ Device nodes, bound devices, libraries, and the fabric manager.
 import os
 import stat
 
-from clusterprep.remote.agent.readers import NoAnswer, names_in, offer, read_pci, run
+from clusterprep.remote.agent.readers import (
+    NoAnswer,
+    names_in,
+    offer,
+    read_file,
+    read_pci,
+    run,
+)
 
 SWITCH = "0x0680"  # PCI class of an NVSwitch: bridge, other
+# PCI device ids of GPUs on an HGX board whose NVSwitches are no PCI devices of NVIDIA's, although
+# their fabric manager runs on this host: B200, B200 168G, B300.
+SWITCHES_APART = ("2901", "2909", "3182")
+IMEX = "/usr/bin/nvidia-imex-ctl"
+IMEX_NODES = "/etc/nvidia-imex/nodes_config.cfg"
+UNIT = "--property=LoadState,ActiveState,SubState"
 
 
 def read_gpu_nodes():
@@ -49,11 +62,18 @@ def read_nvml_libraries():
 
 
 def read_fabric_manager():
-    """Return state and version of the fabric manager; None if no NVSwitch is on the bus."""
-    if not any(row["class"].startswith(SWITCH) for row in read_pci("0x10de")):
+    """Return state and version of the fabric manager; None if this host has no NVSwitches.
+
+    Where the switches are not on the bus, only a service that is installed counts: in a virtual
+    machine its host may run it.
+    """
+    functions = read_pci("0x10de")
+    on_bus = any(row["class"].startswith(SWITCH) for row in functions)
+    if not on_bus and not has_switches_apart(functions):
         return None
-    properties = "--property=LoadState,ActiveState,SubState"
-    state = run(["systemctl", "show", "nvidia-fabricmanager.service", properties])["out"]
+    state = run(["systemctl", "show", "nvidia-fabricmanager.service", UNIT])["out"]
+    if not on_bus and "LoadState=loaded" not in state:
+        return None
     version = ""
     if "ActiveState=active" not in state:  # then the question is whether it fits the driver
         try:
@@ -66,6 +86,45 @@ def read_fabric_manager():
     }
 
 
+def has_switches_apart(functions):
+    """Return whether GPUs are among these functions whose NVSwitches are none of them.
+
+    The first configuration word is the vendor's and the device's number, low byte first.
+    """
+    for row in functions:
+        config = row["config"] or ""
+        if config[6:8] + config[4:6] in SWITCHES_APART:
+            return True
+    return False
+
+
+def read_imex(control=IMEX, nodes=IMEX_NODES, systemctl="systemctl"):
+    """Return the state of the IMEX service and what it says of its domain; None without IMEX.
+
+    `nodes` is how many lines of its node file name an address, None without the file.
+    """
+    if not os.path.exists(control):
+        return None
+    state = run([systemctl, "show", "nvidia-imex.service", UNIT])["out"]
+    domain = None
+    if "ActiveState=active" in state:
+        domain = run([control, "-N", "-j"])["out"]
+    return {
+        "state": state,
+        "domain": domain,
+        "nodes": _count_addresses(nodes),
+    }
+
+
+def _count_addresses(path):
+    try:
+        lines = read_file(path).splitlines()
+    except OSError:
+        return None
+    addresses = [line.strip() for line in lines]
+    return len([address for address in addresses if address and not address.startswith("#")])
+
+
 def install(agent):
     """Register the readers of this part."""
     offer(
@@ -75,4 +134,4 @@ def install(agent):
         },
         lane="files",
     )
-    offer({"fabric_manager": read_fabric_manager}, lane="tools")
+    offer({"fabric_manager": read_fabric_manager, "imex": read_imex}, lane="tools")

@@ -5,7 +5,7 @@ Each field is its value or ["no", reason]; a GPU that does not answer hides noth
 
 import time
 
-from clusterprep.remote.agent.readers import NoAnswer, has_library, offer, read_file
+from clusterprep.remote.agent.readers import NoAnswer, has_library, names_in, offer, read_file
 
 NVML = b"libnvidia-ml.so.1"
 # Flag of nvmlInitWithFlags: do not fail without GPUs. Not 2, «do not attach GPUs»: all of them are
@@ -15,23 +15,33 @@ SAMPLES, PAUSE = 3, 0.05  # of the clocks event reasons, and the seconds between
 MAX_LINKS = 36  # NVML_NVLINK_MAX_LINKS
 # Values of nvmlReturn_t.
 INVALID_ARGUMENT = 2
+NOT_SUPPORTED = 3
 INSUFFICIENT_SIZE = 7
 FUNCTION_NOT_FOUND = 13
-LOST = 15
-MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
+CORRECTED, UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t
+PROCESS_SIZE, LONG_PROCESS_SIZE = 24, 32  # bytes of nvmlProcessInfo_t
 OVER_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
+MOST_PROCESSES = 4096  # of one GPU that are listed
 
 # Values of nvmlReturn_t that have a reason of their own: nvml.h, enum nvmlReturn_enum.
 REASONS = {
     3: "not_applicable",
     4: "denied",
+    8: "power_cables",
     9: "no_driver",
+    11: "interrupts",
+    12: "missing_tool",
     13: "missing_tool",
+    14: "corrupted_inforom",
     15: "gpu_lost",
     16: "reset_required",
     17: "denied",
     18: "driver_library_mismatch",
 }
+# Of these, the ones that mean the same where the library does not start or lists no GPUs; all other
+# codes are then NOT_STARTED, since a call that everything depends on cannot «not apply».
+GENERAL = (4, 9, 15, 16, 17, 18)
+NOT_STARTED = "nvml_not_started"
 
 # Field -> function, and what it takes after the handle.
 TEXTS = {
@@ -64,10 +74,94 @@ PAIRS = {
     "ecc": "nvmlDeviceGetEccMode",
     "mig": "nvmlDeviceGetMigMode",
 }
+# Fields of nvmlDeviceGetFieldValues: NVML_FI_DEV_MEMORY_TEMP, RETIRED_SBE, RETIRED_DBE,
+# RETIRED_PENDING, GET_GPU_RECOVERY_ACTION.
+FIELDS = {
+    "memory_temperature": 82,
+    "retired_single": 29,
+    "retired_double": 30,
+    "retired_pending": 31,
+    "recovery": 230,
+}
+# What changes while a GPU works: the temperature in °C, power in mW, clocks in MHz, the PCIe link.
+CHANGING = {
+    "temperature": ("nvmlDeviceGetTemperature", 0),
+    "power": ("nvmlDeviceGetPowerUsage",),
+    "clock_graphics": ("nvmlDeviceGetClockInfo", 0),
+    "clock_memory": ("nvmlDeviceGetClockInfo", 2),
+    "pcie_generation": ("nvmlDeviceGetCurrPcieLinkGeneration",),
+    "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth",),
+    "pcie_replays": ("nvmlDeviceGetPcieReplayCounter",),
+}
+# Nanoseconds for which a limit held the clocks down, since the driver was loaded:
+# NVML_FI_DEV_PERF_POLICY_*. The newer NVML_FI_DEV_CLOCKS_EVENT_REASON_* have changed their
+# numbers: 251 to 253 in drivers 575 and 580.65, 269 to 271 from 580.82 on.
+VIOLATIONS = {
+    "power": 74,
+    "thermal": 75,
+    "board_limit": 77,
+    "reliability": 79,
+}
+# Errors of a link since the driver was loaded, by NVML_FI_DEV_NVLINK_*: up to Hopper
+# (ERROR_DL_REPLAY and the two after it), and from Blackwell on (COUNT_*).
+LINK_ERRORS = {
+    "replay": 161,
+    "recovery": 162,
+    "crc": 163,
+    "malformed": 206,
+    "overrun": 207,
+    "received": 208,
+    "integrity": 211,
+    "discarded": 212,
+    "recovered": 213,
+    "not_recovered": 214,
+    "effective": 219,
+    "symbol": 221,
+}
+LINK_SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED, MB/s
+# nvmlNvLinkErrorCounter_t, for drivers that do not know the fields 161 to 163; data and flow
+# control have a counter of CRC errors each.
+OLDER_LINK_ERRORS = {
+    "replay": (0,),
+    "recovery": (1,),
+    "crc": (2, 3),
+}
 
 
 def read_nvml():
-    """Return driver, CUDA of the driver and GPUs; None if this node has no NVML library."""
+    """Return driver, CUDA of the driver and GPUs.
+
+    None if this node has no NVML library, and no GPUs that a driver has.
+    """
+    nvml = open_nvml()
+    if nvml is None:
+        missing_library()
+        return None
+    try:
+        return nvml.everything()
+    finally:
+        nvml.close()
+
+
+def missing_library():
+    """Raise NoAnswer if a driver gives this node GPUs.
+
+    /proc/driver is that of the host in every container; /dev has only the GPUs that it was given.
+    """
+    bound = names_in("/proc/driver/nvidia/gpus")
+    given = [name for name in names_in("/dev") if name[:6] == "nvidia" and name[6:].isdigit()]
+    if bound and given:
+        why = "no libnvidia-ml.so.1 here, although the driver has GPUs: %d" % len(bound)
+        raise NoAnswer("no_nvml_library", why)
+
+
+def open_nvml():
+    """Return the library, initialised; None if this node has none. Raises NoAnswer.
+
+    For samples over time: `handles, _ = nvml.handles()`, then `nvml.changing(handle)` of each GPU
+    as often as wanted, and `nvml.close()`. Calls may hang with the driver, so all this belongs into
+    a process of its own.
+    """
     if not has_library(NVML):
         return None
     import ctypes
@@ -77,18 +171,16 @@ def read_nvml():
     except OSError as error:
         raise NoAnswer("missing_tool", str(error))
     nvml.start()
-    try:
-        return nvml.everything()
-    finally:
-        nvml.call("nvmlShutdown")
+    return nvml
 
 
 class NvmlLibrary(object):
     """The library, and how its functions return texts, numbers and structures."""
 
-    def __init__(self, library, ctypes):
+    def __init__(self, library, ctypes, pause=PAUSE):
         self.library = library
         self.ctypes = ctypes
+        self.pause = pause
 
     def start(self):
         """Initialise the library; releases before 418 know no flags."""
@@ -96,7 +188,11 @@ class NvmlLibrary(object):
         if code == FUNCTION_NOT_FOUND:
             code = self.call("nvmlInit_v2")
         if code:
-            raise NoAnswer(reason_of(code), "nvmlInit answered %d" % code)
+            raise NoAnswer(general_reason(code), "nvmlInit answered %d" % code)
+
+    def close(self):
+        """Give back what `start` took."""
+        self.call("nvmlShutdown")
 
     def call(self, symbol, *args):
         """Call a function; return its code, 13 if the library is older than the function."""
@@ -115,7 +211,7 @@ class NvmlLibrary(object):
         """Call a function that everything else depends on; raise NoAnswer if it fails."""
         code = self.call(symbol, *args)
         if code:
-            raise NoAnswer(reason_of(code), "%s answered %d" % (symbol, code))
+            raise NoAnswer(general_reason(code), "%s answered %d" % (symbol, code))
 
     def number(self, symbol, *args, **kind):
         """Return one number: an unsigned int, or the type `of`."""
@@ -154,22 +250,16 @@ class NvmlLibrary(object):
 
     def everything(self):
         """Return the answer of the read."""
-        count = self.ctypes.c_uint()
-        self.must("nvmlDeviceGetCount_v2", self.ctypes.byref(count))
+        handles, rows = self.handles()
         cuda = self.number("nvmlSystemGetCudaDriverVersion_v2", of=self.ctypes.c_int)
-        handles = {}
-        rows = []
-        for index in range(count.value):
-            row = {"index": index}
-            rows.append(row)
-            handle = self.ctypes.c_void_p()
-            code = self.call_into("nvmlDeviceGetHandleByIndex_v2", [index], [handle])
-            code = code or self.describe(handle, row)
-            if code:
-                row["no"] = reason_of(code)
-                row["why"] = "GPU %d answered %d" % (index, code)
-            else:
-                handles[index] = handle
+        for index, handle in list(handles.items()):
+            if not self.describe(handle, rows[index]):
+                rows[index] = {
+                    "index": index,
+                    "no": "gpu_lost",
+                    "why": "GPU %d answered 15" % index,
+                }
+                del handles[index]
         self.sample(handles, rows)
         self.pairs(handles, rows)
         driver = self.text("nvmlSystemGetDriverVersion")
@@ -179,19 +269,41 @@ class NvmlLibrary(object):
             "gpus": rows,
         }
 
+    def handles(self):
+        """Return the handle of each GPU by index, and a row for each GPU that is listed.
+
+        The row of a GPU that gets no handle says why.
+        """
+        count = self.ctypes.c_uint()
+        self.must("nvmlDeviceGetCount_v2", self.ctypes.byref(count))
+        handles = {}
+        rows = []
+        for index in range(count.value):
+            row = {"index": index}
+            rows.append(row)
+            handle = self.ctypes.c_void_p()
+            code = self.call_into("nvmlDeviceGetHandleByIndex_v2", [index], [handle])
+            if code:
+                row["no"] = reason_of(code)
+                row["why"] = "GPU %d answered %d" % (index, code)
+            else:
+                handles[index] = handle
+        return handles, rows
+
     def describe(self, handle, row):
-        """Add all fields of one GPU to its row; return the code of a GPU that is lost, else 0."""
+        """Add all fields of one GPU to its row; return False if the GPU is lost."""
         for field, symbol in TEXTS.items():
             row[field] = self.text(symbol, handle)
             if row[field] == ["no", "gpu_lost"]:
-                return LOST
+                return False
         row["gsp"] = self.text("nvmlDeviceGetGspFirmwareVersion", handle)
         row["pci"] = self.pci("nvmlDeviceGetPciInfo_v3", handle)
         for field, call in NUMBERS.items():
             row[field] = self.number(call[0], handle, *call[1:])
         for field, symbol in PAIRS.items():
             row[field] = self.numbers(2, symbol, handle)
-        if refused(row["temperature"]):  # nvmlDeviceGetTemperature is deprecated from API 13 on
+        # nvmlDeviceGetTemperature is deprecated from API 13 on.
+        if refused(row["temperature"]) and not is_final(row["temperature"]):
             newer = self.structure(
                 "nvmlDeviceGetTemperatureV",
                 handle,
@@ -217,30 +329,101 @@ class NvmlLibrary(object):
             8,
             1,
         )
-        row["memory_temperature"] = self.field(handle, MEMORY_TEMPERATURE)
-        row["ecc_volatile"] = self.uncorrected(handle, 0)
-        row["ecc_aggregate"] = self.uncorrected(handle, 1)
+        wanted = [(number, 0) for number in FIELDS.values()]
+        row.update(zip(FIELDS, self.fields(handle, wanted)))
+        row["ecc_volatile"] = self.ecc_errors(handle, UNCORRECTED, 0)
+        row["ecc_aggregate"] = self.ecc_errors(handle, UNCORRECTED, 1)
+        row["ecc_corrected"] = self.ecc_errors(handle, CORRECTED, 0)
+        row["ecc_corrected_ever"] = self.ecc_errors(handle, CORRECTED, 1)
         row["memory"] = self.memory(handle)
+        bar = self.structure("nvmlDeviceGetBAR1MemoryInfo", handle, "=Q16x", 24)
+        row["bar"] = bar if refused(bar) else bar[0]
         row["processes"] = self.processes(handle)
         row["links"] = self.links(handle)
+        links = links_up(row["links"])
+        row["link_errors"] = self.link_errors(handle, links)
+        row["link_speeds"] = folded(self.fields(handle, [(LINK_SPEED, link) for link in links]))
+        row["violations"] = self.violations(handle)
         row["fabric"] = self.fabric(handle)
         row["cluster"] = self.cluster(handle)
         started = time.monotonic()
         self.number("nvmlDeviceGetTemperature", handle, 0)
         seconds = time.monotonic() - started
         row["seconds"] = round(seconds, 4)
-        return 0
+        return True
 
-    def uncorrected(self, handle, counter):
-        """Return the uncorrected ECC errors since the driver was loaded (0) or of all time (1)."""
+    def changing(self, handle):
+        """Return what changes while one GPU works, as `describe` names it; about 30 short calls."""
+        row = {}
+        for field, call in CHANGING.items():
+            row[field] = self.number(call[0], handle, *call[1:])
+        row["throttle"] = self.clocks_event_reasons(handle)
+        row["ecc_volatile"] = self.ecc_errors(handle, UNCORRECTED, 0)
+        row["ecc_corrected"] = self.ecc_errors(handle, CORRECTED, 0)
+        (row["memory_temperature"],) = self.fields(handle, [(FIELDS["memory_temperature"], 0)])
+        row["violations"] = self.violations(handle)
+        row["links"] = self.links(handle, with_ends=False)
+        row["link_errors"] = self.link_errors(handle, links_up(row["links"]))
+        return row
+
+    def ecc_errors(self, handle, kind, counter):
+        """Return the ECC errors since the driver was loaded (0) or of all time (1)."""
         count = self.ctypes.c_uint64
         return self.number(
             "nvmlDeviceGetTotalEccErrors",
             handle,
-            1,
+            kind,
             counter,
             of=count,
         )
+
+    def violations(self, handle):
+        """Return the nanoseconds for which each limit held the clocks down, by its name."""
+        values = self.fields(handle, [(number, 0) for number in VIOLATIONS.values()])
+        return dict(zip(VIOLATIONS, values))
+
+    def link_errors(self, handle, links):
+        """Return the errors of these links by kind: of each in their order, folded.
+
+        Kinds that this generation of NVLink does not count are left out. If no kind is left
+        although there are links, the reason is returned instead.
+        """
+        if not links:
+            return {}
+        # The first link tells which kinds there are: each field takes the driver some time.
+        first = self.fields(handle, [(number, links[0]) for number in LINK_ERRORS.values()])
+        kinds = [kind for kind, count in zip(LINK_ERRORS, first) if not is_unknown_here(count)]
+        errors = {}
+        for kind in kinds:
+            counts = self.fields(handle, [(LINK_ERRORS[kind], link) for link in links])
+            errors[kind] = folded(counts)
+        return errors or self.older_link_errors(handle, links)
+
+    def older_link_errors(self, handle, links):
+        """Return the same by the function that was there before the fields."""
+        errors = {}
+        for kind, counters in OLDER_LINK_ERRORS.items():
+            counts = [self.link_error(handle, link, counters) for link in links]
+            if all(count == no(NOT_SUPPORTED) for count in counts):
+                return no(NOT_SUPPORTED)
+            errors[kind] = folded(counts)
+        return errors
+
+    def link_error(self, handle, link, counters):
+        """Return the sum of some error counters of one link."""
+        total = 0
+        for counter in counters:
+            count = self.number(
+                "nvmlDeviceGetNvLinkErrorCounter",
+                handle,
+                link,
+                counter,
+                of=self.ctypes.c_uint64,
+            )
+            if refused(count):
+                return count
+            total += count
+        return total
 
     def pci(self, symbol, *args):
         """Return the address in nvmlPciInfo_t (68 bytes), of which busId is the last 32 bytes."""
@@ -251,16 +434,28 @@ class NvmlLibrary(object):
         bus_id = bytes(bytearray(output)[36:68]).split(b"\0")[0]
         return bus_id.decode("ascii", "replace").lower()
 
-    def field(self, handle, number):
-        """Return one unsigned int of nvmlFieldValue_t.
+    def fields(self, handle, wanted):
+        """Return the values of fields that one call brings; `wanted` has (number, scope) of each.
 
-        Its fields are id, scope, two 64-bit times, type, code, value.
+        The scope is a link, and 0 for fields of the whole GPU. nvmlFieldValue_t is id, scope, two
+        64-bit times, type, code and value. Where the call is refused as a whole for one field that
+        the library does not know, each is asked by itself.
         """
-        output = (self.ctypes.c_uint64 * 5)()
-        output[0] = number
-        code = self.call_into("nvmlDeviceGetFieldValues", [handle, 1], [output])
-        code = code or output[3] >> 32
-        return no(code) if code else output[4] & 0xFFFFFFFF
+        if not wanted:
+            return []
+        output = (self.ctypes.c_uint64 * (5 * len(wanted)))()
+        for place, (number, scope) in enumerate(wanted):
+            output[5 * place] = number | scope << 32
+        code = self.call_into("nvmlDeviceGetFieldValues", [handle, len(wanted)], [output])
+        if code in (INVALID_ARGUMENT, NOT_SUPPORTED) and len(wanted) > 1:
+            return [self.fields(handle, [one])[0] for one in wanted]
+        if code:
+            return [no(code)] * len(wanted)
+        values = []
+        for place in range(len(wanted)):
+            kind, code = output[5 * place + 3] & 0xFFFFFFFF, output[5 * place + 3] >> 32
+            values.append(no(code) if code else field_value(kind, output[5 * place + 4]))
+        return values
 
     def memory(self, handle):
         """Return [total, reserved by the driver, used by others] in bytes.
@@ -274,6 +469,8 @@ class NvmlLibrary(object):
             40,
             2,
         )
+        if is_final(sizes):
+            return sizes
         if not refused(sizes):
             total, reserved, _, used = sizes
             return [total, reserved, used]
@@ -285,46 +482,72 @@ class NvmlLibrary(object):
 
     def processes(self, handle):
         """Return [pid, bytes, name or None] of each process that computes there."""
-        code, data = self._processes("nvmlDeviceGetComputeRunningProcesses_v3", handle)
+        symbol = "nvmlDeviceGetComputeRunningProcesses_v3"
+        size = PROCESS_SIZE
+        if self.has_long_processes():
+            size = LONG_PROCESS_SIZE
+        code, data = self._processes(symbol, handle, size)
         if code == FUNCTION_NOT_FOUND:
-            code, data = self._processes("nvmlDeviceGetComputeRunningProcesses_v2", handle)
+            size = PROCESS_SIZE
+            code, data = self._processes("nvmlDeviceGetComputeRunningProcesses_v2", handle, size)
         if code:
             return no(code)
         import struct
 
         rows = []
-        for pid, used in struct.iter_unpack("=I4xQ8x", data):
+        for place in range(0, len(data), size):
+            pid, used = struct.unpack_from("=I4xQ", data, place)
             rows.append([pid, used, name_of(pid)])
         return rows
 
-    def _processes(self, symbol, handle):
-        """Return the code, and the bytes of nvmlProcessInfo_t (24 each)."""
+    def has_long_processes(self):
+        """Return whether this library's nvmlProcessInfo_t has 32 bytes instead of 24.
+
+        It had from driver 535.43 to 535.86, without another version of the function. Only those
+        know the first of these functions and not the second.
+        """
+        return self.has("nvmlDeviceGetConfComputeMemSizeInfo") and not self.has(
+            "nvmlDeviceGetRunningProcessDetailList"
+        )
+
+    def has(self, symbol):
+        """Return whether the library has a function."""
+        try:
+            getattr(self.library, symbol)
+        except AttributeError:
+            return False
+        return True
+
+    def _processes(self, symbol, handle, size):
+        """Return the code, and the bytes of nvmlProcessInfo_t, of `size` bytes each."""
         room = 64
-        # where there are more, it answers their number, which may grow meanwhile
+        # Where there are more, it answers their number, which may grow meanwhile.
         for _ in range(3):
             count = self.ctypes.c_uint(room)
-            output = (self.ctypes.c_uint64 * (3 * room))()
+            # Room for the longer kind, whichever it is: the library counts structures, not bytes.
+            output = (self.ctypes.c_uint64 * (LONG_PROCESS_SIZE // 8 * room))()
             code = self.call_into(symbol, [handle], [count, output])
             if code != INSUFFICIENT_SIZE:
                 break
-            room = min(count.value + 16, 1024)
-        return code, bytes(bytearray(output)[: 24 * count.value])
+            room = min(count.value + 16, MOST_PROCESSES)
+        listed = min(count.value, room)
+        return code, bytes(bytearray(output)[: size * listed])
 
-    def links(self, handle):
+    def links(self, handle, with_ends=True):
         """Return [link, up, type and address of the other end] for every link that this GPU has."""
         rows = []
         for link in range(MAX_LINKS):
             up = self.number("nvmlDeviceGetNvLinkState", handle, link)
             if up == no(INVALID_ARGUMENT):  # past the last link
                 break
-            if up == ["no", "not_applicable"]:
+            if up == no(NOT_SUPPORTED):
                 if link == 0:  # no NVLink at all
                     break
                 continue
             if isinstance(up, list):
                 return up
             far = None
-            if up:
+            if up and with_ends:
                 kind = self.number("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
                 far = [kind, self.pci("nvmlDeviceGetNvLinkRemotePciInfo_v2", handle, link)]
             rows.append([link, up, far])
@@ -343,10 +566,19 @@ class NvmlLibrary(object):
                 size,
                 version,
             )
+            if is_final(info):
+                return info
             if refused(info):
                 continue
             status, clique, state, health = info[:4]
             summary = info[4] if len(info) > 4 else None
+            return [state, status, clique, health, summary]
+        # Of the 64 cliques that the newest structure has room for, the first is what it was before.
+        info = self.structure("nvmlDeviceGetGpuFabricInfo_v4", handle, "=16xi4xI508xB3xIB3x", 548)
+        if is_final(info):
+            return info
+        if not refused(info):
+            status, clique, state, health, summary = info
             return [state, status, clique, health, summary]
         info = self.structure("nvmlDeviceGetGpuFabricInfo", handle, "=16xiIB3x", 28)
         if refused(info):
@@ -378,7 +610,7 @@ class NvmlLibrary(object):
         """
         for number in range(SAMPLES):
             if number and handles:
-                time.sleep(PAUSE)
+                time.sleep(self.pause)
             for index, handle in handles.items():
                 reasons = self.clocks_event_reasons(handle)
                 rows[index].setdefault("throttle", []).append(reasons)
@@ -402,19 +634,60 @@ class NvmlLibrary(object):
             rows[index]["p2p"] = states
 
 
+def general_reason(code):
+    """Return the reason why nothing at all is known."""
+    return REASONS[code] if code in GENERAL else NOT_STARTED
+
+
 def reason_of(code):
-    """Return the reason of an answer that is missing."""
-    return REASONS.get(code, "nvml_error")
+    """Return the reason why a GPU gets no handle; none is «not applicable»."""
+    return "nvml_error" if code == NOT_SUPPORTED else REASONS.get(code, "nvml_error")
 
 
 def refused(value):
     """Return whether a field is a reason."""
-    return isinstance(value, list) and value[0] == "no"
+    return isinstance(value, list) and value[:1] == ["no"]
+
+
+def is_final(value):
+    """Return whether a field says that its GPU is lost or needs a reset: no other call helps."""
+    return value in (["no", "gpu_lost"], ["no", "reset_required"])
 
 
 def no(code):
     """Return a field without a value: its reason, and the code if that has no reason of its own."""
     return ["no", REASONS[code]] if code in REASONS else ["no", "nvml_error", code]
+
+
+def field_value(kind, bits):
+    """Return nvmlValue_t of a type of nvmlValueType_t, given its 64 bits; None for a float."""
+    if kind in (1, 5):  # 32 bits, unsigned or signed
+        bits &= 0xFFFFFFFF
+        return bits - (1 << 32) if kind == 5 and bits >> 31 else bits
+    if kind == 6:
+        return bits & 0xFFFF
+    if kind == 4 and bits >> 63:
+        return bits - (1 << 64)
+    return None if kind == 0 else bits
+
+
+def is_unknown_here(value):
+    """Return whether a field is one that this driver, or this GPU, does not have."""
+    return value in (no(NOT_SUPPORTED), no(INVALID_ARGUMENT), no(FUNCTION_NOT_FOUND))
+
+
+def folded(values):
+    """Return the values of several links, or one value if it is that of all of them."""
+    if values and all(value == values[0] for value in values):
+        return values[0]
+    return values
+
+
+def links_up(rows):
+    """Return the numbers of the links that are up, of the rows of `links`."""
+    if refused(rows):
+        return []
+    return [row[0] for row in rows if row[1]]
 
 
 def name_of(pid):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clusterprep.model import Inventory, Node, Read
+from clusterprep.remote.agent.gpu_devices import has_switches_apart, read_imex
 from tests.machines import Machine
 from tests.machines.play import answers
 from tests.support import nvml
@@ -92,3 +93,52 @@ def test_a_library_lies_where_a_debian_machine_has_it(tmp_path: Path) -> None:
         "libnvidia-ml.so.570.124.06",
         nvml.DESCRIBED,
     ]
+
+
+def test_a_driver_without_its_library_is_no_machine_without_gpus() -> None:
+    """As where the GPU operator keeps the driver in a container."""
+    files = {"/proc/driver/nvidia/gpus/0000:18:00.0/information": "Device Minor: 0\n"}
+    assert asked("nvml", files=files) == ["ok", None]  # a container that was given no GPU
+    files["/dev/nvidia0"] = ""
+    why = "no libnvidia-ml.so.1 here, although the driver has GPUs: 1"
+    assert asked("nvml", files=files) == ["no", "no_nvml_library", why]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("de100129", True),  # HGX B200
+        ("de108231", True),  # HGX B300
+        ("de104129", False),  # GB200: the switches of its rack have their own hosts
+        ("de103023", False),  # H100: its switches are on the bus
+        ("ffffffff", False),
+        (None, False),
+    ],
+)
+def test_gpus_whose_switches_are_no_devices_of_this_host(
+    config: str | None, expected: bool
+) -> None:
+    row = {"pci": "0000:8f:00.0", "class": "0x030200", "numa": "0", "config": config}
+    assert has_switches_apart([row]) is expected
+
+
+def program(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize("active", ["active", "inactive"])
+def test_imex(tmp_path: Path, active: str) -> None:
+    systemctl, control = tmp_path / "systemctl", tmp_path / "nvidia-imex-ctl"
+    program(systemctl, f"echo LoadState=loaded; echo ActiveState={active}")
+    program(control, 'echo "$*"')
+    nodes = tmp_path / "nodes_config.cfg"
+    nodes.write_text("# of this domain\n192.0.2.1\n\n192.0.2.2\n")
+    assert read_imex(str(control), str(nodes), str(systemctl)) == {
+        "state": f"LoadState=loaded\nActiveState={active}\n",
+        "domain": "-N -j\n" if active == "active" else None,
+        "nodes": 2,
+    }
+    nodes.unlink()
+    assert read_imex(str(control), str(nodes), str(systemctl))["nodes"] is None
+    assert read_imex(str(tmp_path / "not-there")) is None

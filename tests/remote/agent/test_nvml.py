@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.model import Fleet, Gpus, Inventory, Node, NodeSnapshot, Read
+from clusterprep.model import Finding, Fleet, Gpus, Inventory, Node, NodeSnapshot, Read
 from clusterprep.survey import registry
 from clusterprep.survey.judge import judge
 from clusterprep.survey.queries import plan_queries
@@ -31,7 +31,7 @@ json.dump(look.answer("nvml", ()), sys.stdout)
 MINE = tuple(
     check
     for name, check in registry.checks().items()
-    if (name.startswith(("gpu.", "nvl.")) or name in ("fw.gpu", "nv.module_vs_lib"))
+    if name.startswith(("gpu.", "nvl.")) or name in ("fw.gpu", "nv.module_vs_lib", "pcie.bar")
     if name != "gpu.xid"  # that one asks the kernel's log
 )
 
@@ -105,6 +105,69 @@ def test_all_of_one_gpu(tmp_path: Path) -> None:
         "fabric": [3, 0, 0, 0, 0],
         "cluster": "0" * 32,
         "p2p": [[4, 0], [5, 0], [6, 0], [7, 0]],
+        "bar": 131072 << 20,
+        "ecc_corrected": 0,
+        "ecc_corrected_ever": 0,
+        "retired_single": ["no", "not_applicable"],
+        "retired_double": ["no", "not_applicable"],
+        "retired_pending": ["no", "not_applicable"],
+        "recovery": ["no", "not_applicable"],
+        "violations": {"power": 0, "thermal": 0, "board_limit": 0, "reliability": 0},
+        "link_errors": {"replay": 0, "recovery": 0, "crc": 0},
+        "link_speeds": 26562,
+    }
+
+
+SAMPLE = """
+import json, sys
+from clusterprep.remote.agent import nvml
+library = nvml.open_nvml()
+handles, _ = library.handles()
+json.dump({index: library.changing(handle) for index, handle in handles.items()}, sys.stdout)
+library.close()
+"""
+
+
+def test_what_changes_is_sampled_while_the_library_stays_open(tmp_path: Path) -> None:
+    busy = {
+        "index": 1,
+        "temperature": 71,
+        "power": 640.5,
+        "clock": {"graphics": 1755, "sm": 1755, "memory": 2619},
+        "pcie_replays": 3,
+        "ecc_volatile_corrected": 7,
+        "throttle": 4,
+        "link_errors": {"replay": {5: 12}, "recovery": 0, "crc": 0},
+        "violations": {"power": 9_000_000_000, "thermal": 0, "board_limit": 0, "reliability": 0},
+        "nvlink": [*[{"type": "switch", "pci": nvml.SWITCHES[0]}] * 17, "down"],
+    }
+    nvml.build(tmp_path, [{"count": 2}, busy, {"index": 0, "lost": "handle"}])
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", SAMPLE], env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == {
+        "1": {
+            "temperature": 71,
+            "power": 640500,
+            "clock_graphics": 1755,
+            "clock_memory": 2619,
+            "pcie_generation": 5,
+            "pcie_width": 16,
+            "pcie_replays": 3,
+            "throttle": 4,
+            "ecc_volatile": 0,
+            "ecc_corrected": 7,
+            "memory_temperature": 44,
+            "violations": {
+                "power": 9_000_000_000,
+                "thermal": 0,
+                "board_limit": 0,
+                "reliability": 0,
+            },
+            "links": [[link, 1, None] for link in range(17)] + [[17, 0, None]],
+            "link_errors": {"replay": [0] * 5 + [12] + [0] * 11, "recovery": 0, "crc": 0},
+        }
     }
 
 
@@ -121,7 +184,7 @@ def test_what_is_said_of_the_whole(tmp_path: Path) -> None:
         (15, "gpu_lost"),
         (17, "denied"),
         (18, "driver_library_mismatch"),
-        (999, "nvml_error"),
+        (999, "nvml_not_started"),
     ],
 )
 def test_a_library_that_does_not_start(tmp_path: Path, code: int, reason: str) -> None:
@@ -193,18 +256,55 @@ def test_more_processes_than_were_expected(tmp_path: Path) -> None:
     assert len(row(tmp_path, 3, {"processes": many})["processes"]) == 100
 
 
+def test_the_processes_of_drivers_with_longer_structures(tmp_path: Path) -> None:
+    """Drivers 535.43 to 535.86 fill 32 bytes for each process (pynvml 12.535.77 has the layout)."""
+    three = [{"pid": 4_000_000 + number, "mib": number} for number in range(1, 4)]
+    old = {"long_processes": 1, "without": ["nvmlDeviceGetRunningProcessDetailList"]}
+    found = row(tmp_path / "few", 3, {"processes": three}, **old)["processes"]
+    assert found == [[4_000_000 + number, number << 20, None] for number in range(1, 4)]
+    many = [{"pid": 4_000_000 + number, "mib": 1} for number in range(100)]
+    found = row(tmp_path / "many", 3, {"processes": many}, **old)["processes"]
+    assert [pid for pid, *_ in found] == [process["pid"] for process in many]
+
+
+def test_a_library_that_refuses_all_fields_for_one_that_it_does_not_know(tmp_path: Path) -> None:
+    found = row(tmp_path, 3, {"retired_single": 2}, fields_before=200)
+    assert (found["memory_temperature"], found["retired_single"]) == (44, 2)
+    assert found["recovery"] == ["no", "nvml_error", 2]
+    assert found["link_errors"] == {"replay": 0, "recovery": 0, "crc": 0}
+
+
+def test_link_errors_of_libraries_without_their_fields(tmp_path: Path) -> None:
+    counters = {"replay": 0, "recovery": {3: 4}, "crc": 1, "crc_data": 2}
+    change = {"link_errors": None, "older_link_errors": counters}
+    assert row(tmp_path, 3, change)["link_errors"] == {
+        "replay": 0,
+        "recovery": [0, 0, 0, 4, *[0] * 14],
+        "crc": 3,
+    }
+
+
 @pytest.mark.parametrize(
     ("without", "field", "value"),
     [
         (["nvmlInitWithFlags"], "minor", 3),
         (["nvmlDeviceGetCurrentClocksEventReasons"], "throttle", [1, 1, 1]),
         (["nvmlDeviceGetMigMode"], "mig", ["no", "missing_tool"]),
-        (["nvmlDeviceGetGpuFabricInfoV"], "fabric", [3, 0, 0, None, None]),
+        (["nvmlDeviceGetGpuFabricInfoV"], "fabric", [3, 0, 0, 0, 0]),
         (["nvmlDeviceGetGpuFabricInfoV"], "cluster", "0" * 32),
         (
-            ["nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo"],
+            [
+                "nvmlDeviceGetGpuFabricInfoV",
+                "nvmlDeviceGetGpuFabricInfo_v4",
+                "nvmlDeviceGetGpuFabricInfo",
+            ],
             "fabric",
             ["no", "missing_tool"],
+        ),
+        (
+            ["nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo_v4"],
+            "fabric",
+            [3, 0, 0, None, None],
         ),
         (["nvmlDeviceGetComputeRunningProcesses_v3"], "processes", []),
         (["nvmlDeviceGetMemoryInfo_v2"], "memory", [81559 << 20, None, 551 << 20]),
@@ -239,9 +339,9 @@ def test_no_gpu(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- as far as the checks
 
 
-def said(answer: Any, others: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """What my checks say of a node that answers so, but for those that pass."""
-    addresses = [f"0000:{bus}:00.0" for bus in nvml.SEATS]
+def judged(answer: Any, others: Mapping[str, Any] | None = None, gpus: int = 8) -> list[Finding]:
+    """The findings of my checks over a node that answers so."""
+    addresses = [f"0000:{bus}:00.0" for bus in nvml.SEATS][:gpus]
     rows = [
         {"pci": at, "class": "0x030200", "numa": str(n // 4), "config": "de103023"}
         for n, at in enumerate(addresses)
@@ -251,7 +351,7 @@ def said(answer: Any, others: Mapping[str, Any] | None = None) -> dict[str, str]
         "pci": ["ok", rows],
         "gpu_nodes": [
             "ok",
-            {"nodes": dict.fromkeys(map(str, range(8)), "open"), "bound": addresses},
+            {"nodes": dict.fromkeys(map(str, range(gpus)), "open"), "bound": addresses},
         ],
         "nvml_libraries": [
             "ok",
@@ -261,6 +361,9 @@ def said(answer: Any, others: Mapping[str, Any] | None = None) -> dict[str, str]
             "ok",
             {"state": "LoadState=loaded\nActiveState=active\n", "version": ""},
         ],
+        "imex": ["ok", None],
+        "files": ["ok", {}],
+        "boot_id": ["ok", "x"],
         "file": [
             "ok",
             (
@@ -270,17 +373,30 @@ def said(answer: Any, others: Mapping[str, Any] | None = None) -> dict[str, str]
         ],
         **(others or {}),
     }
-    node = Node("n1", "10.0.0.1", 0, gpus=Gpus(8))
+    node = Node("n1", "10.0.0.1", 0, gpus=Gpus(gpus))
     inventory = Inventory("test", (node,))
     plan = plan_queries(MINE, registry.facts())
     answers: dict[Read, Any] = {read: raw[read.kind] for read in reads(plan, node, inventory)}
     facts = interpret(plan, node, inventory, answers)
     fleet = Fleet(inventory, {"n1": NodeSnapshot("n1", "10.0.0.1", True, facts=facts)})
+    return list(judge(fleet, MINE, TODAY))
+
+
+# Without an earlier run they tell nothing.
+FIRST_LOOK = ("gpu.ecc_corr", "nvl.errors")
+
+
+def said(answer: Any, others: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """What my checks say of a node that answers so, but for those that pass or do not apply."""
     return {
         f.check: f"{f.verdict} {f.severity}"
-        for f in judge(fleet, MINE, TODAY)
-        if f.verdict != "pass"
+        for f in judged(answer, others)
+        if f.verdict != "pass" and not (f.verdict == "skip" and f.check in NOT_ON_HOPPER)
+        if not (f.verdict == "skip" and f.check in FIRST_LOOK)
     }
+
+
+NOT_ON_HOPPER = ("gpu.retired", "gpu.imex", "gpu.recovery")
 
 
 def test_a_healthy_machine_passes_everything(tmp_path: Path) -> None:
@@ -334,6 +450,16 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
         "fail error",
     ),
     ({"p2p": {4: {"nvlink": 5}}}, "nvl.topology", "fail warning"),
+    ({"recovery": 1}, "gpu.recovery", "fail error"),
+    ({"recovery": 3}, "gpu.recovery", "fail warning"),
+    (
+        {"retired_single": 2, "retired_double": 1, "retired_pending": 1},
+        "gpu.retired",
+        "fail warning",
+    ),
+    ({"bar": 256}, "pcie.bar", "fail warning"),
+    ({"link_speeds": {4: 13281}}, "nvl.state", "fail error"),
+    ({"ecc_aggregate_corrected": 60_000_000}, "gpu.ecc_corr", "fail warning"),
     ({"ecc": {"code": 4}}, "gpu.ecc_mode", "unknown warning"),
     ({"codes": {"nvmlDeviceGetRemappedRows": 999}}, "gpu.remap", "unknown warning"),
 ]
@@ -383,7 +509,60 @@ def test_another_version_than_the_drivers_is_one_failure_and_many_unknowns(tmp_p
     found = said(asked(tmp_path, init=18))
     assert found.pop("nv.module_vs_lib") == "fail error"
     assert {verdict.split()[0] for verdict in found.values()} == {"unknown"}
-    assert set(found) | {"nv.module_vs_lib", "gpu.hidden"} == {check.name for check in MINE}
+    others = {"nv.module_vs_lib", "gpu.hidden", "gpu.imex"}
+    assert set(found) | others == {check.name for check in MINE}
+
+
+def test_a_library_that_does_not_start_is_one_failure(tmp_path: Path) -> None:
+    """«Failed to initialize NVML: Unknown Error», as in containers after systemd was reloaded."""
+    found = judged(asked(tmp_path, init=999))
+    troubled = {f.check: (f.verdict, f.severity) for f in found if f.verdict != "skip"}
+    assert troubled.pop("gpu.lost") == ("fail", "error")
+    assert troubled.pop("gpu.busy") == ("unknown", "warning")  # so that no rank is started
+    assert {verdict for verdict, _ in troubled.values()} <= {"pass"}
+    (told,) = [f for f in found if f.check == "gpu.lost"]
+    assert told.seen == "nvmlInit answered 999"
+    assert told.remedy.startswith("nvidia-smi; dmesg")
+    assert {f.message for f in found if f.check == "gpu.temp"} == {
+        "nvmlInit answered 999: see gpu.lost"
+    }
+
+
+def test_a_host_whose_driver_lives_in_a_container() -> None:
+    """The GPU operator: the driver has 8 GPUs, and this host has no libnvidia-ml."""
+    found = judged(
+        ["no", "no_nvml_library", "no libnvidia-ml.so.1 here, and the driver has GPUs: 8"]
+    )
+    unknown = {f.check for f in found if f.verdict == "unknown"}
+    assert unknown == {"gpu.lost", "gpu.busy"}
+    assert not [f for f in found if f.verdict == "fail"]
+    (told,) = [f for f in found if f.check == "gpu.lost"]
+    assert told.remedy.startswith("find / -xdev -name 'libnvidia-ml.so.*'")
+
+
+def test_a_container_that_was_given_utility_alone(tmp_path: Path) -> None:
+    """Without libcuda.so.1 the CUDA of the driver is not told (code 12); all else is."""
+    assert said(asked(tmp_path, codes={"nvmlSystemGetCudaDriverVersion_v2": 12})) == {}
+
+
+def test_a_gpu_that_needs_a_reset_is_an_error_whatever_answers_so(tmp_path: Path) -> None:
+    calls = ["nvmlDeviceGetName", "nvmlDeviceGetTemperature", "nvmlDeviceGetEccMode"]
+    for number, call in enumerate(calls):
+        found = said(asked(tmp_path / str(number), [{"index": 3, "codes": {call: 16}}]))
+        assert found["gpu.lost"] == "fail error"
+
+
+def test_a_gb10_with_a_strangers_process(tmp_path: Path) -> None:
+    """Both memory calls answer NOT_SUPPORTED there (nvitop#208, on 580.173)."""
+    spark = {
+        "index": 3,
+        "memory": None,
+        "reserved": None,
+        "used": None,
+        "processes": [{"pid": 4194303, "mib": 19 << 10}],
+    }
+    found = said(asked(tmp_path, [spark]))
+    assert found == {"gpu.busy": "fail warning", "gpu.model_mix": "fail warning"}
 
 
 def test_a_driver_that_never_answers_is_one_failure_and_many_unknowns() -> None:

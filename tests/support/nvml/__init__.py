@@ -34,6 +34,13 @@ those listed so far. `seed`, a number, makes UUIDs and serial numbers that no ot
     p2p                         {index of the other: {nvlink: status}}; 0 is fine, 5 not supported
     fabric                      {state, status, clique, health, summary, cluster: UUID}
     pcie_generation, pcie_max_generation, pcie_width, pcie_max_width, pcie_replays
+    bar                         MiB of BAR1
+    retired_single, retired_double, retired_pending     pages; null from Ampere on
+    recovery                    nvmlDeviceGpuRecoveryAction_t; null before driver 570
+    violations                  {power, thermal, board_limit, reliability: nanoseconds}
+    link_speed, link_speeds     MB/s of each link; {link: MB/s} of those that differ
+    link_errors                 {kind: count of each link, or {link: count}}, kinds as in LINK_KINDS
+    older_link_errors           the same for the function that was there before the fields
 
 Any value may be null (the call answers «not supported», 3) or `{code: 4}` (it answers that). And
 for one GPU
@@ -42,8 +49,9 @@ for one GPU
 
 `system` says the same of all: driver ("550.54.15"), cuda (12040), nvml, init (the code of init: 9
 driver not loaded, 18 other version than the driver, 4 no permission), count (when it is to differ
-from the list), codes, hangs, delays, without: [names left out of the library], library (the version
-in the library's file name; default: the driver's).
+from the list), long_processes (1: structures of 32 bytes), fields_before (N: a call that asks for a
+field from N on is refused as a whole), codes, hangs, delays, without: [names
+left out of the library], library (the version in the library's file name; default: the driver's).
 """
 
 from __future__ import annotations
@@ -106,7 +114,30 @@ _HEALTHY: dict[str, Any] = {
     "pcie_width": 16,
     "pcie_max_width": 16,
     "pcie_replays": 0,
+    "retired_single": None,
+    "retired_double": None,
+    "retired_pending": None,
+    "recovery": None,
+    "violations": {"power": 0, "thermal": 0, "board_limit": 0, "reliability": 0},
 }
+# Fields of links by kind: of NVLink up to Hopper, and from Blackwell on (nvml.h).
+LINK_KINDS = {
+    "replay": 161,
+    "recovery": 162,
+    "crc": 163,
+    "malformed": 206,
+    "overrun": 207,
+    "received": 208,
+    "integrity": 211,
+    "discarded": 212,
+    "recovered": 213,
+    "not_recovered": 214,
+    "effective": 219,
+    "symbol": 221,
+}
+_OLDER_KINDS = {"replay": 0, "recovery": 1, "crc": 2, "crc_data": 3}
+_NVLINK_4 = {"link_errors": {"replay": 0, "recovery": 0, "crc": 0}}
+_NVLINK_5 = {"link_errors": dict.fromkeys(list(LINK_KINDS)[3:], 0), "link_speed": 53125}
 
 
 def _model(
@@ -143,6 +174,9 @@ MODELS: dict[str, dict[str, Any]] = {
         vbios="96.00.74.00.01",
         inforom="G520.0200.00.05",
         **_FABRIC,
+        bar=131072,
+        link_speed=26562,
+        **_NVLINK_4,
     ),
     "h200": _model(
         "NVIDIA H200",
@@ -155,6 +189,9 @@ MODELS: dict[str, dict[str, Any]] = {
         vbios="96.00.89.00.01",
         inforom="G520.0280.00.05",
         **_FABRIC,
+        bar=262144,
+        link_speed=26562,
+        **_NVLINK_4,
     ),
     "b200": _model(
         "NVIDIA B200",
@@ -167,6 +204,9 @@ MODELS: dict[str, dict[str, Any]] = {
         vbios="97.00.82.00.01",
         inforom="G525.0220.00.03",
         **_FABRIC,
+        bar=262144,
+        recovery=0,
+        **_NVLINK_5,
     ),
     "a100": _model(
         "NVIDIA A100-SXM4-80GB",
@@ -180,6 +220,9 @@ MODELS: dict[str, dict[str, Any]] = {
         inforom="G506.0212.00.01",
         margin=None,
         fabric=None,
+        bar=131072,
+        link_speed=25000,
+        **_NVLINK_4,
     ),
     "h100-pcie": _model(
         "NVIDIA H100 PCIe",
@@ -191,6 +234,7 @@ MODELS: dict[str, dict[str, Any]] = {
         vbios="96.00.30.00.01",
         inforom="1010.0200.00.02",
         **_BARE,
+        bar=131072,
     ),
     "l40s": _model(
         "NVIDIA L40S",
@@ -202,6 +246,7 @@ MODELS: dict[str, dict[str, Any]] = {
         vbios="95.02.66.00.02",
         inforom="G133.0242.00.03",
         **_BARE,
+        bar=65536,
     ),
     "l20": _model(
         "NVIDIA L20",
@@ -213,6 +258,7 @@ MODELS: dict[str, dict[str, Any]] = {
         vbios="95.02.79.00.0A",
         inforom="G133.0300.00.02",
         **_BARE,
+        bar=65536,
     ),
     "a10g": _model(
         "NVIDIA A10G",
@@ -225,6 +271,7 @@ MODELS: dict[str, dict[str, Any]] = {
         inforom="G133.0210.00.04",
         margin=None,
         **_BARE,
+        bar=32768,
     ),
     "rtx4090": _model(
         "NVIDIA GeForce RTX 4090",
@@ -237,21 +284,33 @@ MODELS: dict[str, dict[str, Any]] = {
         inforom="G002.0000.00.03",
         **_BARE,
         **_NO_ECC,
+        bar=32768,
     ),
 }
 
 _CLOCKS = {"graphics": 0, "sm": 1, "memory": 2}
 _CLOCK_KEYS = ("clock", "clock_max", "clock_application", "clock_default", "clock_customer")
-_IN_MIB = {"memory": "memory", "reserved": "memory_reserved", "used": "memory_used"}
+_IN_MIB = {
+    "memory": "memory",
+    "reserved": "memory_reserved",
+    "used": "memory_used",
+    "bar": "bar",
+}
 _WATTS = ("power", "power_limit", "power_default", "power_enforced", "power_min", "power_max")
 _RENAMED = {
     "temperature": "temperature.0",
     "memory_temperature": "field.82",
+    "retired_single": "field.29",
+    "retired_double": "field.30",
+    "retired_pending": "field.31",
+    "recovery": "field.230",
+    "link_speed": "field.164",
     "shutdown": "threshold.0",
     "slowdown": "threshold.1",
     "memory_max": "threshold.2",
     "gpu_max": "threshold.3",
 }
+_VIOLATIONS = {"power": 74, "thermal": 75, "board_limit": 77, "reliability": 79}
 _CAPABILITIES = {"read": 0, "write": 1, "nvlink": 2, "atomics": 3, "pci": 4}
 _OURS = ("model", "count", "index", "numa", "nvlinks", "seed")  # keys that are no answers
 
@@ -355,6 +414,8 @@ def _rows(key: str, value: Any) -> list[tuple[str, Any]]:
         return [("capability_major", parts[0]), ("capability_minor", parts[1])]
     if key == "nvlink" and not refused:
         return [(f"nvlink.{link}", _link(end)) for link, end in enumerate(value or ())]
+    if key in _COUNTERS:
+        return _counter_rows(key, value)
     if key == "p2p":
         return [
             (f"p2p.{_CAPABILITIES[c]}.{o}", s) for o, caps in value.items() for c, s in caps.items()
@@ -369,6 +430,27 @@ def _rows(key: str, value: Any) -> list[tuple[str, Any]]:
             value if refused or value is None else _plain(key, value),
         )
     ]
+
+
+_COUNTERS = {
+    "link_errors": ("field", LINK_KINDS),
+    "older_link_errors": ("nvlink_error", _OLDER_KINDS),
+    "violations": ("field", _VIOLATIONS),
+    "link_speeds": ("field.164", {link: link for link in range(36)}),
+}
+
+
+def _counter_rows(key: str, value: Any) -> list[tuple[str, Any]]:
+    """Counters of a GPU or of its links; a number stands for all links."""
+    prefix, kinds = _COUNTERS[key]
+    rows: list[tuple[str, Any]] = []
+    for kind, count in (value or {}).items():
+        if isinstance(count, Mapping) and "code" not in count:
+            rows += [(f"{prefix}.{kinds[kind]}.{link}", number) for link, number in count.items()]
+            rows.append((f"{prefix}.{kinds[kind]}", 0))
+        else:
+            rows.append((f"{prefix}.{kinds[kind]}", count))
+    return rows
 
 
 def _plain(key: str, value: Any) -> Any:

@@ -31,6 +31,11 @@ struct memory { u64 total, free, used; };
 struct memory_v2 { u32 version; u64 total, reserved, free, used; };
 struct process { u32 pid; u64 used; u32 gpu_instance, compute_instance; };
 struct process_v1 { u32 pid; u64 used; };
+struct process_long { u32 pid; u64 used; u32 gpu_instance, compute_instance; u64 protected; };
+struct bar { u64 total, free, used; };
+struct clique { unsigned char type; u32 id; };
+struct fabric_v4 { unsigned char cluster[16]; ret status; struct clique cliques[64]; u32 count; unsigned char state;
+                   u32 health; unsigned char summary; };
 struct histogram { u32 max, high, partial, low, none; };
 struct field { u32 id, scope; long long timestamp, latency; u32 type; ret code; union { u32 ui; u64 ull; } value; };
 struct fabric_v1 { unsigned char cluster[16]; ret status; u32 clique; unsigned char state; };
@@ -41,9 +46,12 @@ struct sram { u32 version; u64 aggregate_parity, aggregate_secded, aggregate_cor
 
 struct margin { u32 version; int left; };
 struct temperature { u32 version; u32 sensor; int value; };
+_Static_assert(sizeof(struct margin) == 8 && sizeof(struct temperature) == 12 && sizeof(struct histogram) == 20, "sizes");
 
 /* The sizes that the header's version words carry, and those without one. */
 _Static_assert(sizeof(struct pci) == 68 && sizeof(struct memory_v2) == 40 && sizeof(struct process) == 24, "sizes");
+_Static_assert(sizeof(struct process_long) == 32 && sizeof(struct fabric_v4) == 548, "sizes");
+_Static_assert(sizeof(struct process_v1) == 16 && sizeof(struct fabric_v1) == 28 && sizeof(struct bar) == 24, "sizes");
 _Static_assert(sizeof(struct field) == 40 && sizeof(struct fabric) == 40 && sizeof(struct sram) == 104, "sizes");
 
 enum { OK, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, TOO_SMALL = 7, LOST = 15,
@@ -336,7 +344,21 @@ ret nvmlDeviceGetRowRemapperHistogram(dev d, struct histogram *out) {
                ? OK : NOT_SUPPORTED;
 }
 
-/* `processes` is «PID:BYTES PID:BYTES …», and empty is written as -. */
+ret nvmlDeviceGetBAR1MemoryInfo(dev d, struct bar *out) {
+    u64 total = 0;
+    ENTER(d);
+    if (!out) return INVALID;
+    ret code = number(d, "bar", &total);
+    if (!code) *out = (struct bar){total, total, 0};
+    return code;
+}
+
+/* Their presence and absence tell which nvmlProcessInfo_t a library fills. */
+ret nvmlDeviceGetConfComputeMemSizeInfo(dev d, void *out) { ENTER(d); (void)out; return NOT_SUPPORTED; }
+ret nvmlDeviceGetRunningProcessDetailList(dev d, void *out) { ENTER(d); (void)out; return NOT_SUPPORTED; }
+
+/* `processes` is «PID:BYTES PID:BYTES …», and empty is written as -. Drivers 535.43 to 535.86 (`long_processes`)
+ * filled structures of 32 bytes. */
 static ret processes(dev d, const char *key, u32 *count, void *out, int old) {
     const char *list = find(d, key);
     u32 pid, room, found = 0;
@@ -349,6 +371,8 @@ static ret processes(dev d, const char *key, u32 *count, void *out, int old) {
     for (; sscanf(list, " %u:%llu%n", &pid, &used, &length) == 2; list += length, found++) {
         if (found >= room) continue;
         if (old) ((struct process_v1 *)out)[found] = (struct process_v1){pid, used};
+        else if (find(&whole, "long_processes"))
+            ((struct process_long *)out)[found] = (struct process_long){pid, used, ~0u, ~0u, ~0ull};
         else ((struct process *)out)[found] = (struct process){pid, used, ~0u, ~0u};
     }
     *count = found;
@@ -366,12 +390,26 @@ ret nvmlDeviceGetFieldValues(dev d, int count, struct field *values) {
     char key[64];
     ENTER(d);
     if (!values || count < 1) return INVALID;
+    for (int i = 0; find(&whole, "fields_before") && i < count; i++) /* refuses all for one that is newer */
+        if (values[i].id >= (u32)atoi(find(&whole, "fields_before"))) return INVALID;
     for (int i = 0; i < count; i++) {
-        snprintf(key, sizeof key, "field.%u", values[i].id);
-        values[i].type = 1; /* unsigned int */
-        values[i].code = number32(d, key, &values[i].value.ui);
+        snprintf(key, sizeof key, "field.%u.%u", values[i].id, values[i].scope);
+        if (!find(d, key)) snprintf(key, sizeof key, "field.%u", values[i].id);
+        values[i].type = 3; /* unsigned long long */
+        values[i].code = number(d, key, &values[i].value.ull);
+        if (!values[i].code && values[i].value.ull >> 32 == 0) values[i].type = 1; /* unsigned int */
     }
     return OK;
+}
+
+/* Counters of nvmlNvLinkErrorCounter_t, for libraries that do not know the fields. */
+ret nvmlDeviceGetNvLinkErrorCounter(dev d, u32 link, u32 counter, u64 *out) {
+    char key[64];
+    ENTER(d);
+    if (!out || counter > 4) return INVALID;
+    snprintf(key, sizeof key, "nvlink_error.%u.%u", counter, link);
+    if (!find(d, key)) snprintf(key, sizeof key, "nvlink_error.%u", counter);
+    return number(d, key, out);
 }
 
 ret nvmlDeviceGetMarginTemperature(dev d, struct margin *out) {
@@ -468,6 +506,15 @@ ret nvmlDeviceGetGpuFabricInfoV(dev d, void *out) {
     ret code = fabric(d, &mine);
     if (!code) memcpy(out, &mine, size);
     return code;
+}
+
+ret nvmlDeviceGetGpuFabricInfo_v4(dev d, struct fabric_v4 *out) {
+    struct fabric mine = {0};
+    ENTER(d);
+    ret code = out ? fabric(d, &mine) : INVALID;
+    if (code) return code;
+    *out = (struct fabric_v4){{0}, mine.status, {{0, mine.clique}}, 1, mine.state, mine.health, mine.summary};
+    return OK;
 }
 
 ret nvmlDeviceGetGpuFabricInfo(dev d, struct fabric_v1 *out) {

@@ -1,0 +1,105 @@
+"""Memory errors that ECC corrects, by how fast they grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, skipped
+from clusterprep.checks.gpu_health import Trouble, of_job, one_by_one
+from clusterprep.facts.counters import Earlier, Sample
+from clusterprep.facts.gpu import Readings
+from clusterprep.facts.gpu_counters import CORRECTED
+from clusterprep.facts.gpu_health import CorrectedErrors
+from clusterprep.model import Node
+from clusterprep.model.units import format_duration
+from clusterprep.remedies import sentence
+
+# 50 million over the board's life is the limit of Google's checks of GPU clusters. NVIDIA names
+# none for the rate: a sound GPU corrects some errors in a day, not some in a minute.
+MOST = 50_000_000
+PER_HOUR = 100
+FIRST = "the counters are noted now; a run in ten minutes or later can tell how fast they grow"
+RETURN = sentence("watch gpu.remap of this GPU, and plan to return the board")
+
+
+def corrected(context: CheckContext) -> Iterable[Outcome]:
+    """Judge the total, and the growth since an earlier run of this boot."""
+    for node in context.nodes:
+        readings: Readings = context.value(node, "gpu.ecc_corrected")
+        sample = _earlier(context, node)
+        judged: dict[int, object] = {}
+        for index, errors in readings.items():
+            judged[index] = errors
+            if isinstance(errors, CorrectedErrors):
+                judged[index] = _trouble(errors, sample) or errors
+        outcomes = one_by_one(
+            node,
+            judged,
+            lambda value: value if isinstance(value, Trouble) else None,
+            "corrected memory errors do not grow fast",
+            f"at most {PER_HOUR} per hour",
+        )
+        for outcome in outcomes:
+            if outcome.verdict == "pass" and not _is_compared(node, readings, sample):
+                yield skipped(node, FIRST, reason="first_sample")
+            else:
+                yield outcome
+
+
+def _earlier(context: CheckContext, node: Node) -> Sample | None:
+    earlier = context.fleet.fact(node.name, "counters.earlier")
+    return earlier.recent if isinstance(earlier, Earlier) else None
+
+
+def _before(errors: CorrectedErrors, sample: Sample | None) -> int | None:
+    """Return the count of an earlier run; None without one, or if the counter began anew."""
+    if sample is None or sample.gpu is None:
+        return None
+    before = sample.gpu.get(errors.uuid, {}).get(CORRECTED)
+    return None if before is None or before > errors.since_load else before
+
+
+def _is_compared(node: Node, readings: Readings, sample: Sample | None) -> bool:
+    """Return whether every GPU of the job that counts has an earlier count to compare with."""
+    for errors in of_job(node, readings).values():
+        if isinstance(errors, CorrectedErrors) and _before(errors, sample) is None:
+            return False
+    return True
+
+
+def _trouble(errors: CorrectedErrors, sample: Sample | None) -> Trouble | None:
+    if errors.ever is not None and errors.ever > MOST:
+        message = "more memory errors were corrected than a sound board has in its life"
+        return Trouble(message, f"{errors.ever:,}", RETURN)
+    before = _before(errors, sample)
+    if before is None or sample is None:
+        return None
+    growth = errors.since_load - before
+    if growth * 3600 <= PER_HOUR * sample.seconds:
+        return None
+    seen = f"+{growth:,} in {format_duration(round(sample.seconds))}"
+    return Trouble("corrected memory errors grow fast", seen, RETURN)
+
+
+def _with_growth(readings: Readings) -> Readings:
+    """Return the readings with many new errors on GPU 3; for the proof."""
+    bad = replace(readings[3], since_load=readings[3].since_load + 100_000)
+    return {**readings, 3: bad}
+
+
+CHECK = Check(
+    "gpu.ecc_corr",
+    facts=("gpu.ecc_corrected",),
+    uses=("counters.earlier", "host.boot_id", "host.uptime", "ib.counters", "gpu.counters"),
+    judge=corrected,
+    severity="warning",
+    title="Corrected memory errors",
+    why="Memory that wears out corrects more and more errors before the first one that it cannot "
+    "correct ends a job.",
+    how="NVML's corrected ECC errors since the driver was loaded, now and in an earlier run at "
+    "least ten minutes ago, within one boot: at most 100 per hour; and over the board's life at "
+    "most 50 million.",
+    remedy=RETURN,
+    proof=Proof("gpu.ecc_corrected", _with_growth),
+)
