@@ -102,7 +102,7 @@ def parse_tree(answer: dict[str, Any] | None) -> PciTree:
         raise ValueError("whether this is a virtual machine is not understood")
     bridges = {}
     for address, row in answer["bridges"].items():
-        bridges[_address(address)] = _link(row)
+        bridges[_address(address)] = parse_link(row)
     devices = tuple(_device(row, bridges) for row in answer["devices"])
     iommus = tuple(map(str, answer["iommu"]))
     return PciTree(devices, bridges, virtual, iommus)
@@ -121,7 +121,7 @@ def _device(row: Mapping[str, Any], bridges: Mapping[str, PciLink]) -> PciDevice
         at=_address(row["at"]),
         gpu=_class(row["class"]).startswith("0x03"),
         vendor=row["vendor"],
-        link=_link(row),
+        link=parse_link(row),
         above=above,
         numa=numa,
         physical=row["physfn"],
@@ -142,7 +142,8 @@ def _class(text: str) -> str:
     return text
 
 
-def _link(row: Mapping[str, Any]) -> PciLink:
+def parse_link(row: Mapping[str, Any]) -> PciLink:
+    """Return the link of a device whose row has the texts of its files in /sys."""
     return PciLink(
         width=_width(row["current_link_width"]),
         max_width=_width(row["max_link_width"]),

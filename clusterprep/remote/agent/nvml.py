@@ -58,6 +58,8 @@ NUMBERS = {
     "clock_default_memory": ("nvmlDeviceGetDefaultApplicationsClock", 2),
     "temperature": ("nvmlDeviceGetTemperature", 0),
     "slowdown": ("nvmlDeviceGetTemperatureThreshold", 1),
+    "state": ("nvmlDeviceGetPerformanceState",),
+    "clock": ("nvmlDeviceGetClockInfo", 1),
 }
 PAIRS = {
     "capability": "nvmlDeviceGetCudaComputeCapability",
@@ -222,6 +224,7 @@ class NvmlLibrary(object):
         row["ecc_aggregate"] = self.uncorrected(handle, 1)
         row["memory"] = self.memory(handle)
         row["processes"] = self.processes(handle)
+        row["utilization"] = self.utilization(handle)
         row["links"] = self.links(handle)
         row["fabric"] = self.fabric(handle)
         started = time.monotonic()
@@ -281,6 +284,13 @@ class NvmlLibrary(object):
             return sizes
         total, _, used = sizes
         return [total, None, used]
+
+    def utilization(self, handle):
+        """Return for how much of its last sample period the GPU computed, in %: nvml.h has 1/6 to
+        1 s for it.
+        """
+        use = self.structure("nvmlDeviceGetUtilizationRates", handle, "=2I", 8)
+        return use if refused(use) else use[0]
 
     def processes(self, handle):
         """Return [pid, bytes, name or None] of each process that computes there."""

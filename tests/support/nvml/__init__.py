@@ -34,6 +34,9 @@ those listed so far. `seed`, a number, makes UUIDs and serial numbers that no ot
     p2p                         {index of the other: {nvlink: status}}; 0 is fine, 5 not supported
     fabric                      {state, status, clique, health, summary}
     pcie_generation, pcie_max_generation, pcie_width, pcie_max_width, pcie_replays
+    utilization                 % of the last sample period
+    state                       P-state, a number
+    nvlink_errors               {"LINK.COUNTER": number}, counters by nvmlNvLinkErrorCounter_t
 
 Any value may be null (the call answers «not supported», 3) or `{code: 4}` (it answers that). And
 for one GPU
@@ -106,6 +109,8 @@ _HEALTHY: dict[str, Any] = {
     "pcie_width": 16,
     "pcie_max_width": 16,
     "pcie_replays": 0,
+    "utilization": 0,
+    "state": 0,
 }
 
 
@@ -355,6 +360,8 @@ def _rows(key: str, value: Any) -> list[tuple[str, Any]]:
         return [("capability_major", parts[0]), ("capability_minor", parts[1])]
     if key == "nvlink" and not refused:
         return [(f"nvlink.{link}", _link(end)) for link, end in enumerate(value or ())]
+    if key == "nvlink_errors":
+        return [(f"nvlink_errors.{counter}", count) for counter, count in value.items()]
     if key == "p2p":
         return [
             (f"p2p.{_CAPABILITIES[c]}.{o}", s) for o, caps in value.items() for c, s in caps.items()
