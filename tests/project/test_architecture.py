@@ -84,6 +84,7 @@ WORLDLY = {
     "remote.bootstrap": "reads the source of what runs on nodes",
     "remote.transports": "reaches other machines",
     "remote.agent": "runs on nodes",
+    "jobs.load.sampling": "takes the time between two looks",
     "jobs.verify.group_measurement": "takes the time of the group tests",
     "jobs.verify.link_measurement": (
         "takes the time of the links stage, and draws the word that agents know each other by"

@@ -26,7 +26,7 @@ from clusterprep.survey.cached import FACT as STORED
 from clusterprep.survey.cached import cached_findings, split_deep
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import BUSY, GATES, blocking_findings
-from clusterprep.survey.judge import apply_silences, judge, with_fixed
+from clusterprep.survey.judge import apply_silences, judge, with_fixed, without_rest
 from clusterprep.survey.port_matrix import probe_pairs
 from clusterprep.survey.queries import QueryPlan, plan_queries
 from clusterprep.survey.selection import Selection, asked_without_check, select_checks
@@ -56,8 +56,11 @@ class Survey:
     findings: tuple[Finding, ...]
 
     def with_findings(self, further: tuple[Finding, ...]) -> Survey:
-        """Return the same with further findings at the end."""
-        return Survey(self.fleet, (*self.findings, *further))
+        """Return the same with further findings at the end.
+
+        What could not be judged at rest gives way to what was judged under load since.
+        """
+        return Survey(self.fleet, (*without_rest(self.findings, further), *further))
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ def run_trial(
 
     Returns the result, and the findings (nccl.hang, nccl.correct and so on) that follow from it.
     """
+    from clusterprep.jobs.load import sampling
     from clusterprep.jobs.verify import blame, collect, group_verdicts, link_verdicts
     from clusterprep.jobs.verify.group_measurement import screen_groups
     from clusterprep.jobs.verify.link_measurement import measure_links
@@ -53,7 +54,9 @@ def run_trial(
     # stop.
     fanout.bear_silence(SILENCE_LIMIT)
     links = [fanout.links[node.name] for node in plan.nodes]
+    load = sampling.begin(fanout, fleet)
     timeline = collect.run_verify(links, plan, check=fanout.check)
+    load_findings = sampling.end(fanout, load, on_gpus=plan.backend == "nccl")
     trial = blame.judge(timeline)
     measured = None
     if len(fleet.reached) > 1:
@@ -95,7 +98,7 @@ def run_trial(
             trial,
             result,
         )
-    return result, (*findings, *link_findings)
+    return result, (*findings, *link_findings, *load_findings)
 
 
 def _yardsticks(

@@ -286,8 +286,9 @@ class NvmlLibrary(object):
         return [total, None, used]
 
     def utilization(self, handle):
-        """Return for how much of its last sample period the GPU computed, in %: nvml.h has 1/6 to
-        1 s for it.
+        """Return for how much of the last sample period the GPU computed, in %.
+
+        The period is 1/6 to 1 s (nvml.h).
         """
         use = self.structure("nvmlDeviceGetUtilizationRates", handle, "=2I", 8)
         return use if refused(use) else use[0]
