@@ -128,6 +128,7 @@ _MODULES_OF_PART = {
     "act": ("places", "disk", "act"),
     "steps": ("processes", "commands", "steps"),  # needs act
     "stream": ("stream",),
+    "link_errors": ("devices", "link_errors"),
     "load_samples": ("devices", "nvml", "load_samples"),
     "ranks": ("nccl_lines", "processes", "sockets", "children", "ranks"),
     "job": ("processes", "children", "printed", "job"),
@@ -147,7 +148,7 @@ _KINDS_OF_PART = {
     "targets": ("target",),
     "results": ("results",),
     "devices": ("pci_tree", "rdma_tree", "rail_routes", "verbs"),
-    "load_samples": ("link_errors",),
+    "link_errors": ("link_errors",),
     "sessions": ("environment", "nccl_address"),
     "environment": ("environment",),
     "nccl_address": ("nccl_address",),

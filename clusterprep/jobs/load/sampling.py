@@ -90,6 +90,7 @@ def _load_parts(fanout: Fanout, fleet: Fleet) -> None:
     for part in parts_for(kinds):
         if part != "look":
             fanout.load(part)
+    fanout.load("load_samples")
 
 
 def _look(fanout: Fanout, fleet: Fleet) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Samples of this node while a job loads it: GPUs, links of GPUs and network cards, error counters.
+"""Samples of this node while a job loads it: GPUs, and links of GPUs and network cards.
 
 A child process takes them, as NVML is other people's code and a card's firmware may not answer. It
 keeps the library open: to start it for each sample could cost a second. Samples stay here until
@@ -6,8 +6,7 @@ they are asked for, and of many every second one is dropped, so that what the co
 small however long the job takes.
 
 Operations: `sample` {interval} starts the child, `sampled` {} ends it and returns {"described":
-GPUs by index, "why": why there are none, "totals": [at first, at last], "samples": […]}. Reader:
-`link_errors`.
+GPUs by index, "why": why there are none, "totals": [at first, at last], "samples": […]}.
 """
 
 import os
@@ -18,7 +17,7 @@ from clusterprep.remote.agent.devices import LINK, PCI, read_all_small, read_sma
 from clusterprep.remote.agent.light import dumps, loads, signal
 from clusterprep.remote.agent.look import kill_group
 from clusterprep.remote.agent.nvml import NVML, NvmlLibrary, reason_of, refused
-from clusterprep.remote.agent.readers import NoAnswer, has_library, names_in, offer
+from clusterprep.remote.agent.readers import NoAnswer, has_library, names_in
 
 MOST = 64  # samples that are kept
 LEAST_INTERVAL = 0.2  # seconds
@@ -30,57 +29,6 @@ NVLINK_COUNTERS = 4
 CORRECTED, UNCORRECTED, SINCE_LOAD = 0, 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
 SM, MEMORY = 1, 2  # nvmlClockType_t
 SLOWDOWN = 1  # NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
-# Documentation/ABI/testing/sysfs-class-net-statistics. What is dropped is no error: the kernel
-# counts packets of protocols there that it does not know.
-NET_COUNTERS = ("rx_errors", "tx_errors", "rx_crc_errors", "tx_carrier_errors")
-# Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats
-AER = {
-    "correctable": "aer_dev_correctable",
-    "nonfatal": "aer_dev_nonfatal",
-    "fatal": "aer_dev_fatal",
-}
-LINKED = ("0x02", "0x03", "0x0604")  # network, display, bridge between PCI buses
-
-
-# ---------------------------------------------------------------- counters of links
-
-
-def read_link_errors():
-    """Return error counters of network interfaces, and AER's totals of PCI functions if not 0."""
-    net = {}
-    for name in names_in("/sys/class/net"):
-        if name == "lo":
-            continue
-        folder = "/sys/class/net/%s/" % name
-        row = {}
-        for counter in NET_COUNTERS:
-            row[counter] = _number(read_small(folder + "statistics/" + counter))
-        row["carrier_down_count"] = _number(read_small(folder + "carrier_down_count"))
-        net[name] = row
-    aer = {}
-    for address in names_in(PCI):
-        folder = PCI + address + "/"
-        kind = read_small(folder + "class") or ""
-        if not kind.startswith(LINKED):
-            continue
-        row = {}
-        for severity, name in AER.items():
-            row[severity] = _aer_total(read_small(folder + name))
-        if any(row.values()):
-            aer[address] = row
-    return {"net": net, "aer": aer}
-
-
-def _aer_total(text):
-    """Return the number of «TOTAL_ERR_COR 3», the last line; None where the kernel has none."""
-    if not text:
-        return None
-    name, _, number = text.split("\n")[-1].partition(" ")
-    return _number(number) if name.startswith("TOTAL_ERR_") else None
-
-
-def _number(text):
-    return int(text) if text and text.isdigit() else None
 
 
 # ---------------------------------------------------------------- the child
@@ -386,7 +334,6 @@ class Samplings(object):
 
 
 def install(agent):
-    """Register the operations and the reader of this part."""
+    """Register the operations of this part."""
     samplings = Samplings()
     agent.ops.update(sample=samplings.sample, sampled=samplings.sampled)
-    offer({"link_errors": read_link_errors}, lane="files")

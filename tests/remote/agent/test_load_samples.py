@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.jobs.load.samples import GpuSample, GpuTotals, parse_link_errors, parse_samples
+from clusterprep.jobs.load.samples import GpuSample, GpuTotals, parse_samples
 from clusterprep.model import Absent
 from clusterprep.remote.agent import load_samples
 from tests.support import nvml
@@ -175,23 +175,3 @@ def test_nothing_waits_for_a_child_that_ended() -> None:
     sampling.end({})
     found = parse_samples(agent.answers[0])
     assert found.why == Absent("garbled", "the sampling process ended early")
-
-
-def test_counters_of_links_are_read_here() -> None:
-    found = parse_link_errors(load_samples.read_link_errors())
-    assert "lo" not in found.net
-
-
-@pytest.mark.parametrize(
-    ("text", "total"),
-    [
-        # Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats
-        ("Receiver Error 2\nBad TLP 0\nTOTAL_ERR_COR 2", 2),
-        ("Undefined 0\nTOTAL_ERR_FATAL 0", 0),
-        ("Receiver Error 2", None),
-        ("", None),
-        (None, None),
-    ],
-)
-def test_the_total_of_aer(text: str | None, total: int | None) -> None:
-    assert load_samples._aer_total(text) == total
