@@ -187,6 +187,13 @@ def rank_source() -> str:
 
 
 @functools.cache
+def stress_source() -> str:
+    """Return the source of a process of the stress tier; it defines `main`, to be called."""
+    modules = _read(("stress",))
+    return f"PARTS = {modules!r}{_DEFINE}main = modules[-1].main\n"
+
+
+@functools.cache
 def _read(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     folder = Path(__file__).parent / "agent"
     modules = []

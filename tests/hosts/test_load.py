@@ -29,7 +29,7 @@ AT_WORK: dict[str, Any] = {
     "clock": {"graphics": 1980, "sm": 1980, "memory": 2619},
 }
 SLOW = {"clock": {"graphics": 600, "sm": 600, "memory": 2619}, "throttle": 4}
-SIZES = ["16M"] * 150  # some ten seconds over the lab's bridge
+SIZES = ["16M"] * 12  # some ten seconds over the lab's bridge
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,10 @@ def describe(host: Host, *changes: dict[str, Any]) -> None:
 
 
 def verify(lab: Lab, during: Callable[[], None] = lambda: None) -> Answer:
-    """A verify, while the ranks of which this happens."""
+    """A verify, while the ranks of which this happens.
+
+    None of the GPUs is to be used: their library is a stand-in, and torch has no CUDA here.
+    """
     ended = threading.Event()
 
     def change() -> None:
@@ -67,7 +70,7 @@ def verify(lab: Lab, during: Callable[[], None] = lambda: None) -> Answer:
     thread.start()
     try:
         settings = {"sizes": SIZES, "timeout": 60}
-        inventory = lab.inventory(verify=settings, nproc_per_node=1)
+        inventory = lab.inventory(verify=settings, nproc_per_node=1, gpus={"count": 0})
         return clusterprep(lab, "verify", "--on-busy", inventory=inventory)
     finally:
         ended.set()
@@ -103,20 +106,13 @@ def test_a_clock_that_falls_a_counter_that_grows_and_an_xid_are_named(lab: Lab) 
         "GPU 1 fell from 1980 to 600 MHz (software power cap)",
     )
     nodes, text = seen["nvl.errors"]
-    assert (nodes, text[:30]) == (["n3"], "GPU 0 link 5 +40 replays in 1"[:30]) or nodes == ["n3"]
+    assert nodes == ["n3"]
+    assert text.startswith("GPU 0 link 5 +40 replays in ")
     nodes, text = seen["gpu.xid"]
     assert nodes == ["n4"]
     assert text.startswith("Xid 79 on 0000:2a:00: last ")
     assert answer.code == 1
     assert answer.report["verify"]["verdict"] == "pass", "the collectives themselves were fine"
-
-
-def test_hosts_on_which_nothing_happens_are_not_named(lab: Lab) -> None:
-    answer = verify(lab)
-    assert named(answer) == {}
-    assert answer.code == 0
-    for host in lab.hosts:
-        assert host.processes("clusterprep") == []
 
 
 def test_a_driver_that_hangs_is_unknown_and_the_trial_goes_on(lab: Lab) -> None:
@@ -136,4 +132,7 @@ def test_a_driver_that_hangs_is_unknown_and_the_trial_goes_on(lab: Lab) -> None:
         ("gpu.temp", ["n2"]),
         ("gpu.throttle_hw", ["n2"]),
     ]
-    assert (answer.code, answer.report["verify"]["verdict"]) == (0, "pass")
+    assert answer.report["verify"]["verdict"] == "pass"
+    assert named(answer) == {}, "nothing happened on the other hosts"
+    for each in lab.hosts:
+        assert each.processes("clusterprep") == []
