@@ -27,6 +27,7 @@ SWITCHES = (
     "incident_sizes",
     "force",
     "deep",
+    "stress",
     "store",
     "detailed_exitcode",
 )

@@ -1,4 +1,4 @@
-"""The stress stage: load the nodes that are not in use, and return the fleet with what was measured.
+"""The stress stage: load the nodes that are not in use, and return what was measured as facts.
 
 DCGM's diagnostics come first, while nothing else uses the GPUs.
 """

@@ -1,8 +1,9 @@
 """One process of the stress tier: the program in the job's python that loads a device and times it.
 
 The agent passes this source and one line of JSON through a socket, as to a rank, and then lines
-that name the tests to run: {"tests": ["gemm", "copy"], "gpu": true}. «end» ends it. Each test has a limit, after
-which the kernel ends this process: a call into a driver that hangs can be ended in no other way.
+that name the tests to run: {"tests": ["gemm", "copy"], "gpu": true}. «end» ends it. Each test has a
+limit, after which the kernel ends this process: a call into a driver that hangs can be ended in no
+other way.
 
 Sums are of small whole numbers, which every device adds exactly: so the same chain of products has
 the same checksum on all of them, whatever order or kernel they use.
@@ -234,7 +235,7 @@ class Tests(object):
     def pairs(self):
         """Return GB/s of copies from each device to each other one, as [from, to, rate]."""
         torch, device = self.torch, self.device
-        size = device.copy_bytes // 8
+        size = device.copy_bytes // 4
         rows = []
         for number, near in enumerate(device.places):
             source = torch.zeros(size, dtype=torch.uint8, device=near)
@@ -329,6 +330,9 @@ def live(channel):
     line = channel.hear()
     while line != "end":
         task = json.loads(line)
+        if not task["tests"]:  # the turn of another process
+            line = channel.hear()
+            continue
         try:
             if tests is None:
                 limit(LIMITS["liveness"])
