@@ -1,4 +1,4 @@
-"""`check --stress` on hosts without GPUs: the same programs and judges, by rates of the processor."""
+"""`check --stress` on hosts without GPUs: the same programs and judges on the processor."""
 
 from __future__ import annotations
 

@@ -131,12 +131,17 @@ def parse_samples(answer: Mapping[str, Any]) -> NodeSamples:
         raise ValueError("more samples than an agent keeps")
     totals = answer["totals"]
     whole = len(totals) == 2
+    samples = []
+    links: dict[str, PciLink] = {}
+    for row in rows:  # a sample has the links that changed since the one before
+        links = {**links, **_links(row["links"])}
+        samples.append(_sample(row, links))
     return NodeSamples(
         why=why,
         gpus=_described(answer["described"]),
         first=_totals(totals[0]) if whole else {},
         last=_totals(totals[1]) if whole else {},
-        samples=tuple(_sample(row) for row in rows),
+        samples=tuple(samples),
     )
 
 
@@ -164,14 +169,15 @@ def _described(rows: Mapping[str, Any]) -> dict[int, SampledGpu]:
     return gpus
 
 
-def _sample(row: Mapping[str, Any]) -> LoadSample:
+def _links(rows: Mapping[str, Any]) -> dict[str, PciLink]:
+    return {shortened(address, 40): parse_link(texts) for address, texts in rows.items()}
+
+
+def _sample(row: Mapping[str, Any], links: Mapping[str, PciLink]) -> LoadSample:
     gpus = {}
     for key, values in row["gpus"].items():
         numbers = [_whole(value) for value in values]
         gpus[int(key)] = GpuSample(*numbers)
-    links = {}
-    for address, texts in row["links"].items():
-        links[shortened(address, 40)] = parse_link(texts)
     return LoadSample(require_number(row["t"]), gpus, links)
 
 

@@ -74,7 +74,7 @@ def _next_running(what: str, report: Mapping[str, Any], running: str) -> str:
     """Return what a process does after a report: the import, a test by its name, or nothing."""
     if what == "begins":
         return str(report["test"])
-    if what in ("value", "failed", "done", "imported", "bound"):
+    if what in ("value", "failed", "done", "imported", "bound", "unbound", "no_torch"):
         return ""
     return running
 

@@ -279,7 +279,7 @@ class Sampling(object):
             described=self.described,
             why=self.why,
             totals=self.totals,
-            samples=samples,
+            samples=without_repetition(samples),
         )
 
     def _close_control(self):
@@ -296,6 +296,20 @@ class Sampling(object):
         self._close_control()
         kill_group(self._pid)
         self._pid = None
+
+
+def without_repetition(samples):
+    """Return the samples, each with the links alone that differ from those of the one before."""
+    rows = []
+    known = {}
+    for sample in samples:
+        links = {}
+        for address, link in sample["links"].items():
+            if known.get(address) != link:
+                links[address] = link
+        known.update(links)
+        rows.append(dict(sample, links=links))
+    return rows
 
 
 def _become_child(control, sink, others, interval):

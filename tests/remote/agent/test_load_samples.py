@@ -175,3 +175,25 @@ def test_nothing_waits_for_a_child_that_ended() -> None:
     sampling.end({})
     found = parse_samples(agent.answers[0])
     assert found.why == Absent("garbled", "the sampling process ended early")
+
+
+def link(speed: str) -> dict[str, str]:
+    """The files of a link in /sys."""
+    return {
+        "current_link_width": "16",
+        "max_link_width": "16",
+        "current_link_speed": speed,
+        "max_link_speed": "32.0 GT/s PCIe",
+    }
+
+
+def test_links_are_sent_when_they_change_and_known_in_every_sample() -> None:
+    slow, fast = "2.5 GT/s PCIe", "32.0 GT/s PCIe"
+    taken = [
+        {"t": float(second), "gpus": {}, "links": {"0000:18:00.0": link(speed)}}
+        for second, speed in enumerate((slow, fast, fast, slow))
+    ]
+    sent = load_samples.without_repetition(taken)
+    assert [len(sample["links"]) for sample in sent] == [1, 1, 0, 1]
+    found = parse_samples({"described": {}, "why": None, "totals": [], "samples": sent})
+    assert [sample.links["0000:18:00.0"].speed for sample in found.samples] == [2.5, 32, 32, 2.5]
