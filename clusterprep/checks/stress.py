@@ -244,12 +244,10 @@ def _figure(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _sheet(device: DeviceResult) -> tuple[float, float] | None:
-    """Return TFLOP/s and GB/s of a model's data sheet."""
-    if device.index is None:
-        return None
+def data_sheet(model: str) -> tuple[float, float] | None:
+    """Return TFLOP/s and GB/s of a model's data sheet, None for a model that is not listed."""
     for name, flops, memory in MODELS:
-        if name in device.model:
+        if name in model:
             return flops, memory
     return None
 
@@ -257,7 +255,7 @@ def _sheet(device: DeviceResult) -> tuple[float, float] | None:
 def _gemm_floor(
     context: CheckContext, node: Node, device: DeviceResult
 ) -> tuple[float, str] | None:
-    sheet = _sheet(device)
+    sheet = data_sheet(device.model)
     if sheet is None:
         return None
     return GEMM_SHARE * sheet[0], f"half of the data sheet's {sheet[0]:g}"
@@ -266,7 +264,7 @@ def _gemm_floor(
 def _copy_floor(
     context: CheckContext, node: Node, device: DeviceResult
 ) -> tuple[float, str] | None:
-    sheet = _sheet(device)
+    sheet = data_sheet(device.model)
     if sheet is None:
         return None
     return COPY_SHARE * sheet[1], f"70 % of the data sheet's {sheet[1]:g}"
@@ -275,22 +273,22 @@ def _copy_floor(
 def _link_floor(
     context: CheckContext, node: Node, device: DeviceResult
 ) -> tuple[float, str] | None:
-    """Return 65 % of what the PCIe link of a GPU can carry, by its speed and width at most."""
+    """Return 65 % of what the slowest PCIe link between a GPU and the processor can carry."""
     tree = context.value(node, "pci.tree")
     loads = context.value(node, "gpu.load")
     if not isinstance(tree, PciTree) or not isinstance(loads, Mapping):
         return None
     load = loads.get(device.index)
     found = tree.device(load.pci) if isinstance(load, GpuLoad) else None
-    above = tree.link_above(found) if found is not None else None
-    if found is None or above is None:
+    if found is None or not found.above:
         return None
-    speeds = (found.link.max_speed, above.max_speed)
-    widths = (found.link.max_width, above.max_width)
-    if None in speeds or None in widths:
-        return None
-    speed, width = min(filter(None, speeds)), min(filter(None, widths))
-    raw = speed * width * ENCODING / 8
+    carried = []
+    for link in (found.link, *(tree.bridges[at] for at in found.above)):
+        if link.max_speed is None or link.max_width is None:
+            return None
+        carried.append((link.max_speed * link.max_width, link.max_speed, link.max_width))
+    product, speed, width = min(carried)
+    raw = product * ENCODING / 8
     return LINK_SHARE * raw, f"65 % of PCIe's {raw:.1f} at {speed:g} GT/s x{width}"
 
 

@@ -130,6 +130,16 @@ def test_the_floor_of_host_copies_is_that_of_the_link() -> None:
     assert bad.wanted == "41 GB/s, 65 % of PCIe's 63.0 at 32 GT/s x16"
 
 
+def test_a_slower_link_on_the_way_up_sets_the_floor() -> None:
+    """A GPU of PCIe 6 below a switch whose way up is PCIe 4."""
+    pci = tree()
+    gpu = pci.gpus[0]
+    up = replace(pci.bridges[gpu.above[1]], max_speed=16.0)
+    bridges = {**pci.bridges, gpu.above[1]: up}
+    facts = {"pci.tree": replace(pci, bridges=bridges), "gpu.load": {0: GpuLoad(gpu.at, False)}}
+    assert said("gpu.h2d", results(device(to_device=24.0, to_host=24.0)), **facts) == ["pass"]
+
+
 def test_host_copies_without_a_link_are_compared_with_peers_alone() -> None:
     assert said("gpu.h2d", results()) == ["skip first_sample"]
     alike = [results()] * 4

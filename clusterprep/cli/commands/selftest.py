@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from clusterprep.checks import Check, Proof
+from clusterprep.checks.stress import data_sheet
 from clusterprep.cli.commands.report import new_report
 from clusterprep.cli.exit_codes import FAILED, OK
 from clusterprep.facts.counters import EARLIER, IB, Earlier, Sample
+from clusterprep.facts.gpu import NVML, Gpu, Nvml
 from clusterprep.facts.stress import (
     DIAGNOSTICS,
     RESULTS,
@@ -125,29 +127,34 @@ def with_past(fleet: Fleet) -> Fleet:
     return fleet.with_facts(past)
 
 
-# What an HGX H100 reaches: between the floors of checks/stress and NVIDIA's data sheet.
-HEALTHY_RATES = {"alive": 1.0, "gemm": 690.0, "copy": 2900.0, "to_device": 55.0, "to_host": 53.0}
-HEALTHY_GPUS = 8
-
-
 def with_load(fleet: Fleet) -> Fleet:
-    """Return the fleet as if `check --stress` had loaded its nodes, all of them with one result."""
-    devices = []
-    for index in range(HEALTHY_GPUS):
-        device = DeviceResult(
-            index,
-            "NVIDIA H100 80GB HBM3",
-            HEALTHY_RATES,
-            checksum="5d41402abc4b2a76",
-            repeated=9,
-        )
-        devices.append(device)
-    ends = range(HEALTHY_GPUS)
-    pairs = {(near, far): 370.0 for near in ends for far in ends if near != far}
-    results = StressResults(tuple(devices), "2.6.0+cu124", pairs, 610.0, 96)
-    diagnostics = Diagnostics(2, (DiagnosticTest("memory", "pass", ("GPU 0",)),))
-    facts: Facts = {RESULTS.name: results, DIAGNOSTICS.name: diagnostics}
-    return fleet.with_facts({node.name: facts for node in fleet.reached})
+    """Return the fleet as if `check --stress` had loaded its nodes, and all were healthy."""
+    loaded: dict[str, Facts] = {}
+    for node in fleet.reached:
+        nvml = fleet.fact(node.name, NVML.name)
+        if not isinstance(nvml, Nvml):
+            continue
+        devices = tuple(_healthy_device(gpu) for gpu in nvml.gpus)
+        indices = [gpu.index for gpu in nvml.gpus]
+        pairs = {(near, far): 370.0 for near in indices for far in indices if near != far}
+        results = StressResults(devices, "2.6.0+cu124", pairs, 610.0, 96)
+        diagnostics = Diagnostics(2, (DiagnosticTest("memory", "pass", ("GPU 0",)),))
+        loaded[node.name] = {RESULTS.name: results, DIAGNOSTICS.name: diagnostics}
+    return fleet.with_facts(loaded)
+
+
+def _healthy_device(gpu: Gpu) -> DeviceResult:
+    """Return what a healthy GPU reaches: between the floor of its model and its data sheet."""
+    flops, memory = data_sheet(gpu.name) or (100.0, 1000.0)
+    # Two thirds of PCIe 6, and less than Grace gives its own GPUs: above the floor of any link.
+    rates = {"gemm": 0.7 * flops, "copy": 0.87 * memory, "to_device": 95.0, "to_host": 92.0}
+    return DeviceResult(
+        gpu.index,
+        gpu.name,
+        {"alive": 1.0, **rates},
+        checksum="5d41402abc4b2a76",
+        repeated=9,
+    )
 
 
 @contextlib.contextmanager
