@@ -16,9 +16,7 @@ TESTS = "gpu.gemm,gpu.hbm,gpu.h2d,gpu.p2p,gpu.sdc,gpu.liveness,mem.stream,gpu.dc
 
 
 def stress(lab: Lab, *options: str, **inventory: Any) -> Any:
-    return clusterprep(
-        lab, "check", "--stress", *options, "--forks", "1", inventory=lab.inventory(**inventory)
-    )
+    return clusterprep(lab, "check", "--stress", *options, inventory=lab.inventory(**inventory))
 
 
 def processes(host: Host) -> list[int]:
@@ -26,9 +24,10 @@ def processes(host: Host) -> list[int]:
 
 
 def test_each_host_is_loaded_and_left_as_it_was(lab4: Lab) -> None:
-    """One host after the other: all of them share the processors of this machine."""
-    found = stress(lab4, "--only", TESTS, require={"gpu.gemm": "0.0001", "gpu.hbm": "1000000"})
-    every = [host.name for host in lab4.hosts]
+    """Two hosts, which share the processors of this machine."""
+    wanted = {"gpu.gemm": "0.0001", "gpu.hbm": "1000000"}
+    found = stress(lab4, "--only", TESTS, "--limit", "n[1-2]", require=wanted)
+    every = ["n1", "n2"]
     assert found.blamed("gpu.liveness", "pass") == every
     assert found.blamed("gpu.sdc", "pass") == every, "all processors here are one"
     assert found.blamed("gpu.gemm", "pass") == every
@@ -38,8 +37,7 @@ def test_each_host_is_loaded_and_left_as_it_was(lab4: Lab) -> None:
     assert slow["seen"].startswith("CPU ")
     assert found.blamed("gpu.p2p", "skip") == every
     assert found.blamed("gpu.dcgm", "skip") == every
-    compared = found.blamed("mem.stream", "pass") + found.blamed("mem.stream")
-    assert sorted(compared) == every
+    assert found.blamed("mem.stream", "skip") == every, "two are too few to be compared"
     assert found.code == 1
     assert all(processes(host) == [] for host in lab4.hosts)
 
