@@ -57,7 +57,7 @@ STAGES = {
     "open": "the connection itself",
     "pairs": "connections from node to node, by the running agents",
     "history": "nothing: the history of the controller",
-    "stress": "processes of the job's user that load the node, and `dcgmi diag`, with --stress alone",
+    "stress": "with --stress alone: processes of the job's user that load the node, and dcgmi",
 }
 
 

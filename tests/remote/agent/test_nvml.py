@@ -33,6 +33,7 @@ MINE = tuple(
     for name, check in registry.checks().items()
     if (name.startswith(("gpu.", "nvl.")) or name in ("fw.gpu", "nv.module_vs_lib"))
     if name != "gpu.xid"  # that one asks the kernel's log
+    if "stress" not in check.tags  # those load the GPUs
 )
 
 
