@@ -316,7 +316,7 @@ def pairs(context: CheckContext) -> Iterator[Outcome]:
         if isinstance(results, Outcome):
             yield results
             continue
-        failure = results.failed.get("pairs") or results.failed.get(EVERY)
+        failure = results.failed.get("pairs")
         if len(results.devices) < 2:
             yield skipped(node, "fewer than two GPUs here")
         elif failure is not None:
@@ -367,7 +367,7 @@ def stream(context: CheckContext) -> Iterator[Outcome]:
         if isinstance(results, Outcome):
             yield results
             continue
-        failure = results.failed.get("stream") or results.failed.get(EVERY)
+        failure = results.failed.get("stream")
         if failure is not None:
             yield from failures_of(node, {"host": failure}, "the copy in memory")
         elif results.stream is None:

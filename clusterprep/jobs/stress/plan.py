@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from clusterprep.model import Node
 from clusterprep.remote.agent.stress import IMPORT_LIMIT, LIMITS
@@ -13,18 +13,21 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 TOGETHER = ("liveness", "gemm", "copy", "chain")
 # One GPU after the other: side by side they would share the memory and the switches of the host.
 ALONE = ("host_copy",)
-# Of the host's own process, which sees all GPUs.
-HOST = ("stream", "pairs")
+STREAM = ("stream",)  # of a process without a GPU
+PAIRS = ("pairs",)  # of a process that sees all GPUs
 MARGIN = 10.0  # seconds for a report to arrive
 
 
 @dataclass(frozen=True)
 class Seat:
-    """One process: its number, the GPU that it alone sees (None: the processor), or all of them."""
+    """One process: its number, the tests that it runs, and the GPUs that it sees, by NVML's index.
+
+    Without a GPU it loads the processor.
+    """
 
     number: int
-    gpu: int | None
-    sees_all: bool = False
+    tests: Literal["device", "stream", "pairs"]
+    gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,9 @@ class StressPlan:
 
     def _environment(self, seat: Seat) -> dict[str, str]:
         """Return which GPUs a process sees: by PCI address, as NVML numbers them."""
-        indices: Sequence[int] = self.gpus if seat.sees_all else ()
-        if seat.gpu is not None:
-            indices = (seat.gpu,)
         return {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(map(str, indices)),
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, seat.gpus)),
         }
 
     def tasks(self, part: Round) -> list[dict[str, Any]]:
@@ -70,20 +70,25 @@ class StressPlan:
         tasks = []
         for seat in self.seats:
             names = part.tests.get(seat.number, ())
-            tasks.append({"rank": seat.number, "tests": list(names), "gpu": bool(self.gpus)})
+            tasks.append({"rank": seat.number, "tests": list(names), "gpu": bool(seat.gpus)})
         return tasks
 
 
 def plan_stress(node: Node, gpus: Sequence[int]) -> StressPlan:
     """Return the processes and rounds of a node with these GPUs."""
-    devices: Sequence[int | None] = tuple(gpus) or (None,)
-    seats = [Seat(number, gpu) for number, gpu in enumerate(devices)]
-    host = Seat(len(seats), None, sees_all=True)
+    devices: list[tuple[int, ...]] = [(gpu,) for gpu in gpus] or [()]
+    seats = [Seat(number, "device", seen) for number, seen in enumerate(devices)]
     together = Round({seat.number: TOGETHER for seat in seats}, _limit(TOGETHER) + IMPORT_LIMIT)
-    alone = [Round({seat.number: ALONE}, _limit(ALONE)) for seat in seats]
-    tests = HOST if len(gpus) > 1 else HOST[:1]
-    last = Round({host.number: tests}, _limit(tests))
-    return StressPlan(node, tuple(gpus), (*seats, host), (together, *alone, last))
+    rounds = [together]
+    rounds.extend(Round({seat.number: ALONE}, _limit(ALONE)) for seat in seats)
+    host = Seat(len(seats), "stream", ())
+    seats.append(host)
+    rounds.append(Round({host.number: STREAM}, _limit(STREAM)))
+    if len(gpus) > 1:
+        pairs = Seat(len(seats), "pairs", tuple(gpus))
+        seats.append(pairs)
+        rounds.append(Round({pairs.number: PAIRS}, _limit(PAIRS)))
+    return StressPlan(node, tuple(gpus), tuple(seats), tuple(rounds))
 
 
 def _limit(tests: Sequence[str]) -> float:

@@ -13,7 +13,6 @@ from clusterprep.remote.untrusted import require_integer, require_number, shorte
 
 ALARM = 14  # SIGALRM: the process was ended at the limit of a test
 RATES = ("gemm", "copy", "to_device", "to_host")
-HOST_TESTS = ("stream", "pairs")
 MOST_PAIRS = 64 * 63
 EVERY = "every test"  # a failure that leaves none to be run
 
@@ -26,13 +25,16 @@ def results_of(plan: StressPlan, said: Iterable[Mapping[str, Any]]) -> StressRes
     by_number: dict[int, list[Mapping[str, Any]]] = {seat.number: [] for seat in plan.seats}
     for report in said:
         by_number[require_integer(report["rank"])].append(report)
-    *devices, host = plan.seats
+    devices = [seat for seat in plan.seats if seat.tests == "device"]
     results = StressResults(tuple(_device(seat, by_number[seat.number]) for seat in devices))
-    return _with_host(results, plan, by_number[host.number])
+    for seat in plan.seats:
+        if seat.tests != "device":
+            results = _with_host(results, plan, seat, by_number[seat.number])
+    return results
 
 
 def _device(seat: Seat, said: Iterable[Mapping[str, Any]]) -> DeviceResult:
-    result = DeviceResult(seat.gpu, "")
+    result = DeviceResult(seat.gpus[0] if seat.gpus else None, "")
     running = "import"
     for report in said:
         what = report["what"]
@@ -48,8 +50,9 @@ def _device(seat: Seat, said: Iterable[Mapping[str, Any]]) -> DeviceResult:
 
 
 def _with_host(
-    results: StressResults, plan: StressPlan, said: Iterable[Mapping[str, Any]]
+    results: StressResults, plan: StressPlan, seat: Seat, said: Iterable[Mapping[str, Any]]
 ) -> StressResults:
+    """Return the results with what the process of the seat measured of the node as a whole."""
     running = "import"
     for report in said:
         what = report["what"]
@@ -65,8 +68,10 @@ def _with_host(
             else:
                 results = replace(results, pairs=_pairs(plan, values["pairs"]))
         else:
-            failed = {**results.failed, **_failure(what, report, running)}
-            results = replace(results, failed=failed)
+            # A process that runs none of its tests has but one.
+            found = _failure(what, report, running)
+            own = {seat.tests if name == EVERY else name: found[name] for name in found}
+            results = replace(results, failed={**results.failed, **own})
     return results
 
 
@@ -110,7 +115,9 @@ def _failure(what: str, report: Mapping[str, Any], running: str) -> dict[str, Fa
         said = f"{shortened(report['type'], 60)}: {text}"
         return {str(report["test"]): FailedTest(kind, said)}
     if what == "unbound":
-        kind = "missing" if "build for CPUs only" in text else "wrong"
+        # In a compute mode that lets only one process use a GPU, the others cannot bind it.
+        cannot = any(words in text for words in ("build for CPUs only", "busy or unavailable"))
+        kind = "missing" if cannot else "wrong"
         return {EVERY: FailedTest(kind, text)}
     if what == "no_torch":
         return {EVERY: FailedTest("missing", text)}

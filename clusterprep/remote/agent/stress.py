@@ -115,8 +115,9 @@ class CudaDevice(object):
         self.places = [torch.device("cuda", n) for n in range(torch.cuda.device_count())]
         self.place = self.places[0]
         torch.cuda.set_device(self.place)
-        bfloat = torch.cuda.is_bf16_supported()
-        self.type = torch.bfloat16 if bfloat else torch.float16
+        # By the hardware: torch takes an emulated bfloat16 for supported, too.
+        major, _ = torch.cuda.get_device_capability(self.place)
+        self.type = torch.bfloat16 if major >= 8 else torch.float16
         # Sums that are split over blocks stay in 32 bits, and so exact.
         matmul = torch.backends.cuda.matmul
         matmul.allow_fp16_reduced_precision_reduction = False

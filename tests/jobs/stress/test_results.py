@@ -40,11 +40,11 @@ def results(*said: dict[str, Any]) -> StressResults:
 # ---------------------------------------------------------------- the plan
 
 
-def test_each_process_sees_its_own_gpu_and_the_last_one_all() -> None:
+def test_each_process_sees_its_own_gpu_and_the_one_of_pairs_sees_all() -> None:
     body = TWO.request("source")
     assert (body["python"], body["user"]) == ("/opt/venv/bin/python", "train")
     seen = [rank["env"]["CUDA_VISIBLE_DEVICES"] for rank in body["ranks"]]
-    assert seen == ["6", "7", "6,7"]
+    assert seen == ["6", "7", "", "6,7"]
     assert {rank["env"]["CUDA_DEVICE_ORDER"] for rank in body["ranks"]} == {"PCI_BUS_ID"}
 
 
@@ -55,19 +55,20 @@ def test_gpus_compute_together_and_copy_one_after_the_other() -> None:
         {0: together, 1: together},
         {0: ("host_copy",)},
         {1: ("host_copy",)},
-        {2: ("stream", "pairs")},
+        {2: ("stream",)},
+        {3: ("pairs",)},
     ]
 
 
 def test_the_processor_has_no_pairs() -> None:
     plan = plan_stress(NODE, ())
-    assert [seat.gpu for seat in plan.seats] == [None, None]
+    assert [seat.tests for seat in plan.seats] == ["device", "stream"]
     assert dict(plan.rounds[-1].tests) == {1: ("stream",)}
     assert {task["gpu"] for task in plan.tasks(plan.rounds[0])} == {False}
 
 
 def test_a_process_whose_turn_it_is_not_gets_nothing_to_do() -> None:
-    assert [task["tests"] for task in TWO.tasks(TWO.rounds[1])] == [["host_copy"], [], []]
+    assert [task["tests"] for task in TWO.tasks(TWO.rounds[1])] == [["host_copy"], [], [], []]
 
 
 # ---------------------------------------------------------------- reports
@@ -82,9 +83,9 @@ def test_values() -> None:
 
 
 def test_values_of_the_host() -> None:
-    said = [IMPORTED, *value("stream", stream=610.0, threads=96), BINDS, BOUND]
-    said += value("pairs", pairs=[[0, 1, 24.5], [1, 0, 25.0]])
-    found = results_of(TWO, reports(2, *said))
+    host = reports(2, IMPORTED, BINDS, BOUND, *value("stream", stream=610.0, threads=96))
+    pairs = value("pairs", pairs=[[0, 1, 24.5], [1, 0, 25.0]])
+    found = results_of(TWO, [*host, *reports(3, IMPORTED, BINDS, BOUND, *pairs)])
     assert (found.stream, found.threads, found.torch) == (610.0, 96, "2.6.0+cu124")
     assert found.pairs == {(6, 7): 24.5, (7, 6): 25.0}
 
@@ -149,6 +150,17 @@ def test_failures(said: list[dict[str, Any]], expected: dict[str, FailedTest]) -
     assert dict(results(*said).devices[0].failed) == expected
 
 
+def test_a_gpu_that_lets_one_process_in_leaves_pairs_unknown_and_memory_known() -> None:
+    """The message is that of CUDA, cudaErrorDevicesUnavailable."""
+    text = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+    host = reports(2, IMPORTED, BINDS, BOUND, *value("stream", stream=610.0, threads=96))
+    found = results_of(
+        TWO, [*host, *reports(3, IMPORTED, BINDS, {"what": "unbound", "text": text})]
+    )
+    assert dict(found.failed) == {"pairs": FailedTest("missing", text)}
+    assert found.stream == 610.0
+
+
 @pytest.mark.parametrize(
     "report",
     [
@@ -156,8 +168,8 @@ def test_failures(said: list[dict[str, Any]], expected: dict[str, FailedTest]) -
         {"rank": "0", "what": "done"},
         {"rank": 0, "what": "value", "values": {"gemm": "fast"}},
         {"rank": 0, "what": "value", "values": {"checksum": "aa", "repeated": -1}},
-        {"rank": 2, "what": "value", "values": {"pairs": [[0, 5, 1.0]]}},
-        {"rank": 2, "what": "value", "values": {"pairs": [[0, 1, None]]}},
+        {"rank": 3, "what": "value", "values": {"pairs": [[0, 5, 1.0]]}},
+        {"rank": 3, "what": "value", "values": {"pairs": [[0, 1, None]]}},
     ],
 )
 def test_what_no_process_of_ours_says_is_refused(report: dict[str, Any]) -> None:
