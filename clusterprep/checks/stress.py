@@ -350,7 +350,7 @@ def _judge_pairs(context: CheckContext, node: Node, results: StressResults) -> O
     slow = {ends: speed for ends, speed in results.pairs.items() if speed < least}
     if not slow:
         return passed(node, "copies between GPUs are as fast as they should be", span, limit)
-    parts = [f"GPU {a} to GPU {b} {_figure(speed)}" for (a, b), speed in slow.items()]
+    parts = [f"{ends} {_figure(speed)}" for ends, speed in slow.items()]
     seen = f"{', '.join(parts)} GB/s"
     return failed(node, "a copy between GPUs is slow", seen, limit)
 
@@ -551,7 +551,7 @@ def _hung(device: DeviceResult) -> DeviceResult:
 
 
 def _with_slow_pair(results: StressResults) -> StressResults:
-    return replace(results, pairs={**results.pairs, (0, 1): 12.0})
+    return replace(results, pairs={**results.pairs, "GPU 0 to GPU 1": 12.0})
 
 
 def _with_failed_test(found: Diagnostics) -> Diagnostics:

@@ -52,13 +52,13 @@ class DeviceResult:
 class StressResults:
     """What the stress tier measured on a node.
 
-    `pairs` has GB/s by the indices of two GPUs, `stream` GB/s of the host's memory, `torch` the
-    build that measured.
+    `pairs` has GB/s by «GPU 0 to GPU 1», `stream` GB/s of the host's memory, `torch` the build that
+    measured.
     """
 
     devices: tuple[DeviceResult, ...]
     torch: str = ""
-    pairs: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    pairs: Mapping[str, float] = field(default_factory=dict)
     stream: float | None = None
     threads: int = 0
     failed: Mapping[str, FailedTest] = field(default_factory=dict)  # of the host's own tests

@@ -163,7 +163,7 @@ def test_a_test_without_a_value(failure: FailedTest, expected: str) -> None:
 
 # ---------------------------------------------------------------- pairs and memory
 
-ENDS = [(a, b) for a in range(4) for b in range(4) if a != b]
+ENDS = [f"GPU {a} to GPU {b}" for a in range(4) for b in range(4) if a != b]
 FOUR = [replace(HEALTHY, index=index) for index in range(4)]
 
 
@@ -176,7 +176,7 @@ def test_pairs_of_h100(speed: float, expected: str) -> None:
 
 
 def test_the_slow_pair_is_named() -> None:
-    pairs = {**dict.fromkeys(ENDS, 370.0), (2, 3): 21.0}
+    pairs = {**dict.fromkeys(ENDS, 370.0), "GPU 2 to GPU 3": 21.0}
     (bad,) = findings(nodes(results(*FOUR, pairs=pairs)), "gpu.p2p")
     assert bad.seen == "GPU 2 to GPU 3 21 GB/s"
 

@@ -136,7 +136,8 @@ def with_load(fleet: Fleet) -> Fleet:
             continue
         devices = tuple(_healthy_device(gpu) for gpu in nvml.gpus)
         indices = [gpu.index for gpu in nvml.gpus]
-        pairs = {(near, far): 370.0 for near in indices for far in indices if near != far}
+        ends = [(near, far) for near in indices for far in indices if near != far]
+        pairs = {f"GPU {near} to GPU {far}": 370.0 for near, far in ends}
         results = StressResults(devices, "2.6.0+cu124", pairs, 610.0, 96)
         diagnostics = Diagnostics(2, (DiagnosticTest("memory", "pass", ("GPU 0",)),))
         loaded[node.name] = {RESULTS.name: results, DIAGNOSTICS.name: diagnostics}

@@ -249,6 +249,8 @@ def stress(
         names,
         invocation.settings.on_busy,
     )
+    for node in fleet.reached:
+        invocation.watch.step(node.name, "measured")
     others = [finding for finding in surveyed.findings if finding.check not in names]
     judged = judge(fleet, _one_by_one(invocation, checks), invocation.started.date())
     return Survey(fleet, (*others, *judged))

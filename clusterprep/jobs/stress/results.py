@@ -96,14 +96,14 @@ def _with_value(result: DeviceResult, values: Mapping[str, Any]) -> DeviceResult
     return replace(result, values={**result.values, **rates})
 
 
-def _pairs(plan: StressPlan, rows: Any) -> dict[tuple[int, int], float]:
-    """Return GB/s by NVML's indices; the process numbers the GPUs in the order that it sees."""
+def _pairs(plan: StressPlan, rows: Any) -> dict[str, float]:
+    """Return GB/s by the two GPUs, which the process numbers in the order that it sees them."""
     if len(rows) > MOST_PAIRS:
         raise ValueError("more pairs than a node has")
     pairs = {}
     for near, far, speed in rows:
-        ends = plan.gpus[require_integer(near)], plan.gpus[require_integer(far)]
-        pairs[ends] = require_number(speed)
+        source, target = plan.gpus[require_integer(near)], plan.gpus[require_integer(far)]
+        pairs[f"GPU {source} to GPU {target}"] = require_number(speed)
     return pairs
 
 

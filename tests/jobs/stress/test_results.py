@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from clusterprep.facts.stress import FailedTest, StressResults
+from clusterprep.history.packing import pack_facts
 from clusterprep.jobs.stress.plan import plan_stress
 from clusterprep.jobs.stress.results import results_of
 from clusterprep.jobs.stress.stage import busy_nodes
-from clusterprep.model import Finding, Node
+from clusterprep.model import Finding, Node, NodeSnapshot
 
 NODE = Node("n1", "10.0.0.1", 0, python="/opt/venv/bin/python", job_user="train")
 TWO = plan_stress(NODE, (6, 7))
@@ -87,7 +88,7 @@ def test_values_of_the_host() -> None:
     pairs = value("pairs", pairs=[[0, 1, 24.5], [1, 0, 25.0]])
     found = results_of(TWO, [*host, *reports(3, IMPORTED, BINDS, BOUND, *pairs)])
     assert (found.stream, found.threads, found.torch) == (610.0, 96, "2.6.0+cu124")
-    assert found.pairs == {(6, 7): 24.5, (7, 6): 25.0}
+    assert found.pairs == {"GPU 6 to GPU 7": 24.5, "GPU 7 to GPU 6": 25.0}
 
 
 @pytest.mark.parametrize(
@@ -175,6 +176,15 @@ def test_a_gpu_that_lets_one_process_in_leaves_pairs_unknown_and_memory_known() 
 def test_what_no_process_of_ours_says_is_refused(report: dict[str, Any]) -> None:
     with pytest.raises((ValueError, LookupError, TypeError)):
         results_of(TWO, [report])
+
+
+def test_results_can_be_kept_with_the_run() -> None:
+    pairs = value("pairs", pairs=[[0, 1, 24.5]])
+    said = [*reports(0, IMPORTED, BINDS, BOUND, *value("gemm", gemm=58.0)), *reports(3, *pairs)]
+    found = results_of(TWO, said)
+    snapshot = NodeSnapshot("n1", "10.0.0.1", True, facts={"stress.results": found})
+    kept = pack_facts([snapshot], 1 << 20)
+    assert "stress.results" in dict(kept)
 
 
 # ---------------------------------------------------------------- nodes that are not loaded
