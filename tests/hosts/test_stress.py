@@ -67,3 +67,25 @@ def test_without_stress_nothing_is_loaded(lab4: Lab) -> None:
     assert found.blamed("gpu.gemm", "skip") == ["n1"]
     assert found.code == 3
     assert "only `check --stress` runs it" in str(found.report["notices"])
+
+
+DCGMI = """#!/bin/sh
+[ "$*" = "diag -r 1 -j" ] || exit 9
+cat <<'END'
+{"DCGM Diagnostic": {"test_categories": [{"category": "Deployment", "tests": [{"name": "software",
+"results": [{"entity_group": "GPU", "entity_id": 0, "status": "Fail", "warnings": [{"error_id": 29,
+"error_severity": 5, "warning": "Persistence mode for GPU 0 is disabled."}]}]}]}]}}
+END
+exit 226
+"""
+
+
+def test_what_dcgm_says_is_told(lab4: Lab) -> None:
+    """A stand-in for dcgmi in the form of release 4, whose exit code is not 0 either."""
+    host = lab4.host("n2")
+    script = faults.written(host, "/usr/local/sbin/dcgmi", DCGMI, 0o755)
+    with faults.gpus(host, [{"count": 1}]), script:
+        found = stress(lab4, "--only", "gpu.dcgm", "--limit", "n2", require={"gpu.dcgm": "1"})
+    (row,) = found.findings("gpu.dcgm")
+    assert row["seen"] == "software on GPU 0 «Persistence mode for GPU 0 is disabled.»"
+    assert row["severity"] == "error", "it is required"
