@@ -28,6 +28,7 @@ SWITCHES = (
     "baseline",
     "force",
     "deep",
+    "stress",
     "store",
     "detailed_exitcode",
 )

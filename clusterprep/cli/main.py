@@ -92,6 +92,7 @@ def plan(**params: Any) -> None:
 @options.fleet
 @options.selecting
 @options.prolog
+@options.stress
 @options.reporting
 def check(**params: Any) -> None:
     """Check every node; writes nothing, or with --store the findings that --budget reads."""

@@ -103,6 +103,15 @@ prolog = _all(
     ),
 )
 
+stress = _all(
+    click.option(
+        "--stress",
+        is_flag=True,
+        help="Also load GPUs and memory for some minutes, and time them.",
+    ),
+    click.option("--on-busy", is_flag=True, help="With --stress: even if GPUs are in use."),
+)
+
 playbook = click.option(
     "--playbook", metavar="FILE|NAME", default="site", help="What to apply; default: site."
 )
@@ -175,6 +184,10 @@ def refuse_mix(params: dict[str, Any]) -> None:
         raise click.UsageError("--store keeps the findings of deep checks; add --deep")
     if params["deep"] and params["budget"] is not None:
         raise click.UsageError("--deep asks what --budget has no time for; give one of them")
+    if params["stress"] and (params["deep"] or params["budget"] is not None):
+        raise click.UsageError("--stress takes minutes; leave --deep and --budget out")
+    if params["on_busy"] and not params["stress"]:
+        raise click.UsageError("--on-busy says that --stress may load GPUs in use; add --stress")
 
 
 # Options that narrow down what a command works on, by their parameters.

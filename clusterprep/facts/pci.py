@@ -120,7 +120,7 @@ def parse_tree(answer: dict[str, Any] | None) -> PciTree:
         raise ValueError("whether this is a virtual machine is not understood")
     bridges = {}
     for address, row in answer["bridges"].items():
-        bridges[_address(address)] = _link(row)
+        bridges[_address(address)] = parse_link(row)
     managers = _nvswitch_managers(answer["devices"])
     devices = tuple(_device(row, bridges, managers) for row in answer["devices"])
     iommus = tuple(map(str, answer["iommu"]))
@@ -169,7 +169,7 @@ def _device(
         at=_address(row["at"]),
         gpu=kind.startswith("0x03"),
         vendor=row["vendor"],
-        link=_link(row),
+        link=parse_link(row),
         above=above,
         numa=numa,
         physical=row["physfn"],
@@ -187,7 +187,8 @@ def _address(text: str) -> str:
     return text
 
 
-def _link(row: Mapping[str, Any]) -> PciLink:
+def parse_link(row: Mapping[str, Any]) -> PciLink:
+    """Return the link of a device whose row has the texts of its files in /sys."""
     unread: list[str] = []
     return PciLink(
         width=_read(_width, row, "current_link_width", unread),

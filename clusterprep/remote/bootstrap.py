@@ -129,6 +129,8 @@ _MODULES_OF_PART = {
     "act": ("places", "disk", "act"),
     "steps": ("processes", "commands", "steps"),  # needs act
     "stream": ("stream",),
+    "link_errors": ("devices", "link_errors"),
+    "load_samples": ("devices", "nvml", "load_samples"),
     "ranks": ("nccl_lines", "processes", "sockets", "children", "ranks"),
     "job": ("processes", "children", "printed", "job"),
 }
@@ -148,6 +150,7 @@ _KINDS_OF_PART = {
     "targets": ("target",),
     "results": ("results",),
     "devices": ("pci_tree", "rdma_tree", "rail_routes", "verbs"),
+    "link_errors": ("link_errors",),
     "sessions": ("environment", "nccl_address"),
     "environment": ("environment",),
     "nccl_address": ("nccl_address",),
@@ -182,6 +185,13 @@ def sources(part: str) -> tuple[tuple[str, str], ...]:
 def rank_source() -> str:
     """Return the source of a rank, for the job's interpreter; it defines `main`, to be called."""
     modules = _read(_PROGRAM)
+    return f"PARTS = {modules!r}{_DEFINE}main = modules[-1].main\n"
+
+
+@functools.cache
+def stress_source() -> str:
+    """Return the source of a process of the stress tier; it defines `main`, to be called."""
+    modules = _read(("stress",))
     return f"PARTS = {modules!r}{_DEFINE}main = modules[-1].main\n"
 
 

@@ -515,3 +515,19 @@ def with_fixed(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[Fin
         if finding.verdict in TROUBLE and nodes:
             cured.append(replace(finding, nodes=nodes, fixed=True))
     return (*cured, *after)
+
+
+def without_rest(findings: Sequence[Finding], further: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return findings without the skips «at rest» of nodes that were judged under load since."""
+    judged: dict[str, set[str]] = {}
+    for finding in further:
+        if finding.verdict != "skip":
+            judged.setdefault(finding.check, set()).update(finding.nodes)
+    kept = []
+    for finding in findings:
+        names = finding.nodes
+        if finding.verdict == "skip" and finding.reason == "at_rest":
+            names = tuple(name for name in names if name not in judged.get(finding.check, ()))
+        if names or not finding.nodes:
+            kept.append(replace(finding, nodes=names))
+    return tuple(kept)

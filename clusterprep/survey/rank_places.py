@@ -35,11 +35,11 @@ def _seats_of_node(fleet: Fleet, node: Node) -> list[tuple[Any, ...]]:
     gpus = _gpus(fleet, node)
     links = fleet.fact(node.name, "nvlink.links")
     seats = []
-    for gpu in gpus.values():
-        of_gpu = None if isinstance(links, Absent) else links.get(gpu.index)
+    for index, gpu in gpus.items():
+        of_gpu = None if isinstance(links, Absent) else links.get(index)
         number = len(of_gpu.up) if isinstance(of_gpu, NvLinks) else None
         near = _near_ports(fleet, node, gpu.pci)
-        seats.append((gpu.index, _model(fleet, node, gpu.index), gpu.pci, gpu.numa, number, near))
+        seats.append((index, _model(fleet, node, index), gpu.pci, gpu.numa, number, near))
     return seats
 
 

@@ -26,6 +26,7 @@ class RunSettings:
     budget: bool = False  # stored findings answer the deep checks
     deep: bool = False  # run the deep checks alone
     store: bool = False  # store the findings on the nodes
+    stress: bool = False  # run also the checks that load GPUs and memory
     left_out: tuple[str, ...] = ()  # names of the nodes that --limit excludes
     run: str | None = None  # the run that rollback undoes
     not_built: tuple[str, ...] = ()  # names of checks that are planned

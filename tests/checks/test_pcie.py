@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clusterprep.facts.gpu_load import GpuLoad
 from clusterprep.facts.pci import PciDevice, PciLink, PciTree
 from tests.support.fleet import absent, findings, fleet, told
 from tests.support.rails import GEN5, above, card, flat, hcas, tree
@@ -150,6 +151,32 @@ def test_the_narrow_one_is_named_with_both_widths() -> None:
 )
 def test_speed(seen: Any, expected: str) -> None:
     assert said("pcie.gen", seen) == [expected]
+
+
+def at_work(*addresses: str) -> dict[int, GpuLoad]:
+    return {number: GpuLoad(at, True, 97) for number, at in enumerate(addresses)}
+
+
+@pytest.mark.parametrize(
+    ("load", "expected"),
+    [
+        pytest.param(at_work("0000:13:00.0"), "fail warning", id="it-works"),
+        pytest.param(at_work("0000:23:00.0"), "skip at_rest", id="another-works"),
+        pytest.param({0: GpuLoad("0000:13:00.0", False, 97)}, "skip at_rest", id="clocks-are-low"),
+        pytest.param({0: absent("not_applicable")}, "skip at_rest", id="not-told"),
+        pytest.param(absent("hung"), "skip at_rest", id="driver-hangs"),
+    ],
+)
+def test_a_slow_gpu_fails_if_it_works(load: Any, expected: str) -> None:
+    seen = fleet(n1={"pci.tree": linked(first_gpu, speed=2.5), "gpu.load": load})
+    assert told(seen, "pcie.gen") == {"n1": expected}
+
+
+def test_a_slow_gpu_that_works_is_named() -> None:
+    tree = linked(first_gpu, speed=2.5)
+    seen = fleet(n1={"pci.tree": tree, "gpu.load": at_work("0000:13:00.0")})
+    (bad,) = findings(seen, "pcie.gen")
+    assert bad.seen.startswith("GPU 0000:13:00.0 2.5 of ")
 
 
 # ---------------------------------------------------------------- bridges

@@ -94,6 +94,15 @@ def _half_upgraded(host: Host, lab: Lab) -> Fault:
     return faults.together(_library_file(host), _library(host, init=18, driver=NEWER))
 
 
+def _slow_at_work(host: Host, lab: Lab) -> Fault:
+    """A GPU that computes while its link has the lowest speed; one at rest may have that."""
+    seat = nvml.expanded(H100)[3]["pci"]
+    clock = {"graphics": 1755, "sm": 1755, "memory": 2619}
+    works = {"index": 3, "utilization": 98, "throttle": 0, "clock": clock}
+    link = f"/sys/bus/pci/devices/{seat}/current_link_speed"
+    return faults.together(_library(host, works), faults.file_over(host, link, "2.5 GT/s PCIe\n"))
+
+
 def _row(
     name: str,
     check: str,
@@ -166,6 +175,7 @@ ROWS = (
     _row("row remap pending", "gpu.remap", _says(5, remap_pending=1)),
     _row("row remap failed", "gpu.remap", _says(5, remap_failed=1)),
     _row("a hot GPU", "gpu.temp", _says(6, temperature=87, margin=2)),
+    _row("a GPU that works over PCIe 1", "pcie.gen", _slow_at_work),
     _row("hardware slowdown", "gpu.throttle_hw", _says(6, throttle=0x48)),
     _row(
         "locked clocks",

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.cli.commands.selftest import with_past
+from clusterprep.cli.commands.selftest import with_load, with_past
 from clusterprep.facts import Fact
 from clusterprep.inventory.load import load_inventory
 from clusterprep.model import Finding, Fleet, Inventory, Json, Node, Read
@@ -251,5 +251,5 @@ def looked(
         inventory, transports, len(inventory.nodes), lambda node: None, Progress()
     ) as fanout:
         fleet = fanout.survey(plan)
-        fleet = with_past(probe_pairs(fanout, fleet, inventory.nodes[0].name))
+        fleet = with_load(with_past(probe_pairs(fanout, fleet, inventory.nodes[0].name)))
     return fleet, judge(fleet, plan.checks, TODAY)

@@ -84,6 +84,8 @@ WORLDLY = {
     "remote.bootstrap": "reads the source of what runs on nodes",
     "remote.transports": "reaches other machines",
     "remote.agent": "runs on nodes",
+    "jobs.stress.collect": "runs processes on nodes and watches the clock",
+    "jobs.load.sampling": "takes the time between two looks",
     "jobs.verify.group_measurement": "takes the time of the group tests",
     "jobs.verify.link_measurement": (
         "takes the time of the links stage, and draws the word that agents know each other by"
@@ -132,8 +134,10 @@ WRITING = {
     "ranks",
     "job",
     "trial",
+    "stress",
 }  # of what runs on nodes; `check` sends none
-JOB_LIBRARIES = {"trial": {"torch"}}  # the job's own interpreter runs this one
+# The job's own interpreter runs these.
+JOB_LIBRARIES = {"trial": {"torch"}, "stress": {"torch"}}
 
 VAGUE_NAMES = frozenset(
     {"utils", "util", "common", "helpers", "helper", "manager", "base", "misc", "core", "lib"}
@@ -336,7 +340,7 @@ def test_the_controller_never_imports_torch() -> None:
     found = [
         place(module, line)
         for module in MODULES
-        if module not in ("remote.agent.trial", "guard")
+        if module not in ("remote.agent.trial", "remote.agent.stress", "guard")
         for name, line in foreign(module)
         if name == "torch"
     ]

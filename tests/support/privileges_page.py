@@ -58,6 +58,7 @@ STAGES = {
     "pairs": "connections from node to node, by the running agents",
     "history": "nothing: the history of the controller",
     "again": "nothing: the first look of the same command",
+    "stress": "with --stress alone: processes of the job's user that load the node, and dcgmi",
 }
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from clusterprep.checks.stress import ONLY_STRESS
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands.report import survey_report
 from clusterprep.cli.commands.session import Invocation
-from clusterprep.cli.commands.stages import Survey, chosen_checks, plan_survey, survey
+from clusterprep.cli.commands.stages import (
+    Survey,
+    chosen_checks,
+    is_judged,
+    plan_survey,
+    stress,
+    survey,
+)
 from clusterprep.model import ChangeRow, Report
 from clusterprep.survey.cached import cached_notice
 from clusterprep.survey.fanout import Fanout
@@ -19,7 +27,10 @@ def run(invocation: Invocation) -> Report:
     query_plan = plan_survey(invocation)
     stored = None
     with invocation.fanout() as fanout:
-        surveyed = survey(invocation, fanout, query_plan, last=not settings.store)
+        is_last = not settings.store and not settings.stress
+        surveyed = survey(invocation, fanout, query_plan, last=is_last)
+        if settings.stress:
+            surveyed = stress(invocation, fanout, query_plan, surveyed)
         if settings.store:
             stored = _store(fanout, surveyed, query_plan)
     findings_code = exit_codes.findings_code(surveyed.findings, settings.strict)
@@ -32,11 +43,12 @@ def run(invocation: Invocation) -> Report:
 
 def _note_unjudged(invocation: Invocation, surveyed: Survey, query_plan: QueryPlan) -> int:
     """Return 3 and note why, if none of the checks that were asked for can be judged, else 0."""
-    if chosen_checks(invocation, (*query_plan.checks, *query_plan.kept)):
+    judged = [check for check in query_plan.checks if is_judged(invocation, check)]
+    if chosen_checks(invocation, (*judged, *query_plan.kept)):
         return exit_codes.OK
     reasons: dict[str, None] = {}
     for finding in surveyed.findings:
-        if finding.reason in (NOT_BUILT, ONLY_VERIFY):
+        if finding.reason in (NOT_BUILT, ONLY_VERIFY, ONLY_STRESS):
             reasons[f"{finding.check}: {finding.message}"] = None
     invocation.notices.append(f"no check that was asked for was judged. {'; '.join(reasons)}")
     return exit_codes.UNKNOWN

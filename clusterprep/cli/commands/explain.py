@@ -177,8 +177,9 @@ def _time_limits(topic: str) -> list[str]:
 def _found_before(check: str) -> str:
     """Return which command finds a cause before the job starts."""
     command = command_that_finds(check)
-    if command == "check":
-        return f"`clusterprep check --only {check}` finds it before the job starts."
+    if command.startswith("check"):
+        option = command.removeprefix("check")
+        return f"`clusterprep check --only {check}{option}` finds it before the job starts."
     if command == "verify":
         return f"`clusterprep verify` looks for it before the job starts ({check})."
     return f"A check that finds it before the job starts, {check}, is not built yet."

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from clusterprep.changes.playbook.steps import Step, fact_names, own_facts
 from clusterprep.checks import Check
+from clusterprep.checks.stress import TAG as STRESS
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.errors import InputError
 from clusterprep.facts.host import BOOT_BEFORE, BOOT_ID
@@ -27,7 +28,7 @@ from clusterprep.survey.cached import FACT as STORED
 from clusterprep.survey.cached import cached_findings, split_deep
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import BUSY, GATES, blocking_findings
-from clusterprep.survey.judge import apply_silences, judge, with_fixed
+from clusterprep.survey.judge import apply_silences, judge, with_fixed, without_rest
 from clusterprep.survey.port_matrix import probe_pairs
 from clusterprep.survey.queries import QueryPlan, plan_queries
 from clusterprep.survey.selection import Selection, asked_without_check, select_checks
@@ -57,8 +58,11 @@ class Survey:
     findings: tuple[Finding, ...]
 
     def with_findings(self, further: tuple[Finding, ...]) -> Survey:
-        """Return the same with further findings at the end."""
-        return Survey(self.fleet, (*self.findings, *further))
+        """Return the same with further findings at the end.
+
+        What could not be judged at rest gives way to what was judged under load since.
+        """
+        return Survey(self.fleet, (*without_rest(self.findings, further), *further))
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ def plan_survey(
     selection = Selection(only=only) if only else settings.selection
     required = _required_checks(invocation)
     checks = select_checks(registry.checks(), selection, settings.not_built, required)
+    checks = _without_stress(invocation, checks)
     checks, cached = split_deep(checks, known_facts, settings)
     if not only:
         _refuse_empty(invocation, (*checks, *cached))
@@ -104,6 +109,24 @@ def plan_survey(
     extra = [known_facts[name] for name in names]
     extra.extend(own_facts(steps, invocation.inventory))
     return plan_queries(checks, known_facts, extra, cached)
+
+
+def _without_stress(invocation: Invocation, checks: Iterable[Check]) -> tuple[Check, ...]:
+    """Return the checks without those that load nodes, unless they are run or asked for by name.
+
+    What is asked for without --stress is skipped, and the report says why.
+    """
+    if invocation.settings.stress:
+        return tuple(checks)
+    named = set(invocation.settings.selection.only)
+    for node in invocation.inventory.nodes:
+        named.update(node.require)
+    return tuple(check for check in checks if STRESS not in check.tags or check.name in named)
+
+
+def is_judged(invocation: Invocation, check: Check) -> bool:
+    """Return whether this command can judge a check: without --stress no node is loaded."""
+    return invocation.settings.stress or STRESS not in check.tags
 
 
 def _refuse_empty(invocation: Invocation, checks: Iterable[Check]) -> None:
@@ -138,6 +161,8 @@ def _required_checks(invocation: Invocation) -> set[str]:
         required.update(("host.identity", JOURNAL))
     if invocation.runs_all_reduce:
         required.update((*GATES, BUSY))
+    if invocation.settings.stress:
+        required.add(BUSY)
     return required
 
 
@@ -218,6 +243,29 @@ def _one_by_one(invocation: Invocation, checks: Iterable[Check]) -> Iterator[Che
     for check in checks:
         invocation.deadline.check()
         yield check
+
+
+def stress(
+    invocation: Invocation, fanout: Fanout, query_plan: QueryPlan, surveyed: Survey
+) -> Survey:
+    """Load the nodes whose GPUs are free, and judge what they reach."""
+    from clusterprep.jobs.stress.stage import load_nodes
+
+    checks = tuple(check for check in query_plan.checks if STRESS in check.tags)
+    names = [check.name for check in checks]
+    invocation.watch.stage("stress", len(surveyed.fleet.reached))
+    fleet = load_nodes(
+        fanout,
+        surveyed.fleet,
+        surveyed.findings,
+        names,
+        invocation.settings.on_busy,
+    )
+    for node in fleet.reached:
+        invocation.watch.step(node.name, "measured")
+    others = [finding for finding in surveyed.findings if finding.check not in names]
+    judged = judge(fleet, _one_by_one(invocation, checks), invocation.started.date())
+    return Survey(fleet, (*others, *judged))
 
 
 # ---------------------------------------------------------------- the all-reduce

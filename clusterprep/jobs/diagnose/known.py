@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
+from clusterprep.checks.stress import TAG as STRESS
 from clusterprep.jobs.diagnose.model import Cause
 from clusterprep.jobs.verify.pages import PAGES
 from clusterprep.runtime.plugins import modules
@@ -27,10 +28,11 @@ def causes() -> Mapping[str, Cause]:
 
 
 def command_that_finds(check: str | None) -> str:
-    """Return the command that looks for a cause before the job starts: "check" or "verify".
+    """Return what looks for a cause before the job starts: "check", its --stress, or "verify".
 
     Empty if there is no check for it, or if its check is not built yet.
     """
-    if check in registry.checks():
-        return "check"
+    found = registry.checks().get(check or "")
+    if found is not None:
+        return "check --stress" if STRESS in found.tags else "check"
     return "verify" if check in PAGES else ""

@@ -27,6 +27,22 @@ REMEDY_OF_LINKS = shell_line(
 
 _PAGES = (
     TrialCheckPage(
+        name="eth.errors",
+        severity="warning",
+        title="Errors of network interfaces under load",
+        why=(
+            "A bad cable or transceiver shows when data passes: frames with errors are sent again, "
+            "and a carrier that is lost for a moment ends connections."
+        ),
+        how=(
+            "rx_errors, tx_errors, rx_crc_errors, tx_carrier_errors and carrier_down_count of each "
+            "interface in /sys/class/net, before and after the ranks: none of them grows."
+        ),
+        remedy=shell_line(
+            "ethtool -S IFACE | grep -i err; ethtool -m IFACE   # cable, transceiver, switch port"
+        ),
+    ),
+    TrialCheckPage(
         name="nccl.allgather",
         severity="error",
         title="Pieces of all ranks, gathered",

@@ -53,6 +53,7 @@ def run_trial(
 
     Returns the result, and the findings (nccl.hang, nccl.correct and so on) that follow from it.
     """
+    from clusterprep.jobs.load import sampling
     from clusterprep.jobs.verify import blame, collect, group_verdicts, link_verdicts, schedule
     from clusterprep.jobs.verify.gpudirect_check import gpudirect_findings
     from clusterprep.jobs.verify.group_measurement import screen_groups
@@ -69,7 +70,9 @@ def run_trial(
         first = measure_first(fanout, fleet)
         usual = link_verdicts.usual_speed(first.pairs, first.rated)
         plan = schedule.with_link_speed(plan, usual)
+    load = sampling.begin(fanout, fleet)
     timeline = collect.run_verify(links, plan, check=fanout.check)
+    load_findings = sampling.end(fanout, load, on_gpus=plan.backend == "nccl")
     trial = blame.judge(timeline)
     result = with_reach(trial, fleet)
     measured = None
@@ -110,7 +113,7 @@ def run_trial(
             trial,
             result,
         )
-    return result, (*findings, *link_findings)
+    return result, (*findings, *link_findings, *load_findings)
 
 
 def _node_findings(

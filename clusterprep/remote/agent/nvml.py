@@ -68,6 +68,8 @@ NUMBERS = {
     "clock_default_memory": ("nvmlDeviceGetDefaultApplicationsClock", 2),
     "temperature": ("nvmlDeviceGetTemperature", 0),
     "slowdown": ("nvmlDeviceGetTemperatureThreshold", 1),
+    "state": ("nvmlDeviceGetPerformanceState",),
+    "clock": ("nvmlDeviceGetClockInfo", 1),
 }
 PAIRS = {
     "capability": "nvmlDeviceGetCudaComputeCapability",
@@ -339,6 +341,7 @@ class NvmlLibrary(object):
         bar = self.structure("nvmlDeviceGetBAR1MemoryInfo", handle, "=Q16x", 24)
         row["bar"] = bar if refused(bar) else bar[0]
         row["processes"] = self.processes(handle)
+        row["utilization"] = self.utilization(handle)
         row["links"] = self.links(handle)
         links = links_up(row["links"])
         row["link_errors"] = self.link_errors(handle, links)
@@ -479,6 +482,14 @@ class NvmlLibrary(object):
             return sizes
         total, _, used = sizes
         return [total, None, used]
+
+    def utilization(self, handle):
+        """Return for how much of the last sample period the GPU computed, in %.
+
+        The period is 1/6 to 1 s (nvml.h).
+        """
+        use = self.structure("nvmlDeviceGetUtilizationRates", handle, "=2I", 8)
+        return use if refused(use) else use[0]
 
     def processes(self, handle):
         """Return [pid, bytes, name or None] of each process that computes there."""

@@ -41,6 +41,8 @@ those listed so far. `seed`, a number, makes UUIDs and serial numbers that no ot
     link_speed, link_speeds     MB/s of each link; {link: MB/s} of those that differ
     link_errors                 {kind: count of each link, or {link: count}}, kinds as in LINK_KINDS
     older_link_errors           the same for the function that was there before the fields
+    utilization                 % of the last sample period
+    state                       P-state, a number
 
 Any value may be null (the call answers «not supported», 3) or `{code: 4}` (it answers that). And
 for one GPU
@@ -119,6 +121,8 @@ _HEALTHY: dict[str, Any] = {
     "retired_pending": None,
     "recovery": None,
     "violations": {"power": 0, "thermal": 0, "board_limit": 0, "reliability": 0},
+    "utilization": 0,
+    "state": 0,
 }
 # Fields of links by kind: of NVLink up to Hopper, and from Blackwell on (nvml.h).
 LINK_KINDS = {

@@ -9,7 +9,8 @@
  *   delay.CALL 2000  it takes so many microseconds
  *   code.CALL 13     it answers this
  *   lost handle|calls   no handle, or a handle whose every call answers 15
- * It is read when the library is loaded, so that it is found also by a process that then changes its root.
+ * It is read when the library is loaded, so that it is found also by a process that then changes its root, and again
+ * whenever another file stands in its place: what a GPU answers may change while a process has the library open.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef int ret;
@@ -44,6 +46,7 @@ struct fabric { u32 version; unsigned char cluster[16]; ret status; u32 clique; 
 struct sram { u32 version; u64 aggregate_parity, aggregate_secded, aggregate_corrected, volatile_parity,
               volatile_secded, volatile_corrected, l2, sm, pcie, mcu, other; u32 exceeded; };
 
+struct utilization { u32 gpu, memory; };
 struct margin { u32 version; int left; };
 struct temperature { u32 version; u32 sensor; int value; };
 _Static_assert(sizeof(struct margin) == 8 && sizeof(struct temperature) == 12 && sizeof(struct histogram) == 20, "sizes");
@@ -76,22 +79,39 @@ static void remember(char *text) {
     d->lines[d->count++].value = strdup(rest);
 }
 
+static char path[4096];
+static struct stat described;
+
+static void read_description(void) {
+    char *line = NULL;
+    size_t size = 0;
+    FILE *file = fopen(path, "r");
+    if (!file) return;
+    fstat(fileno(file), &described);
+    whole.count = 0;
+    for (int i = 0; i < MOST; i++) gpus[i].count = 0;
+    while (getline(&line, &size, file) > 0) {
+        line[strcspn(line, "\n")] = 0;
+        remember(line);
+    }
+    free(line);
+    fclose(file);
+}
+
+/* The file is replaced, and never written in place, so its inode tells. */
+static void look_again(void) {
+    struct stat now;
+    if (!stat(path, &now) && described.st_ino && now.st_ino != described.st_ino) read_description();
+}
+
 __attribute__((constructor)) static void load(void) {
     Dl_info info;
-    char path[4096], *line = NULL;
-    size_t size = 0;
     for (int i = 0; i < MOST; i++) gpus[i].index = i;
     if (!dladdr(&whole, &info)) abort();
     snprintf(path, sizeof path - 16, "%s", info.dli_fname);
     char *name = strrchr(path, '/');
     strcpy(name ? name + 1 : path, "nvml.described");
-    FILE *file = fopen(path, "r");
-    if (!file) return;
-    while (getline(&line, &size, file) > 0) {
-        line[strcspn(line, "\n")] = 0;
-        remember(line);
-    }
-    fclose(file);
+    read_description();
 }
 
 static const char *about(const struct device *d, const char *what, const char *call) {
@@ -120,6 +140,7 @@ static int valid(dev d) {
 
 static ret entered(dev d, const char *call) {
     if (!initialised) return UNINITIALIZED;
+    look_again();
     if (!valid(d)) return INVALID;
     ret code = trouble(d, call);
     return code ? code : find(d, "lost") ? LOST : OK;
@@ -243,6 +264,7 @@ NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, "pcie_generation")
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, "pcie_width")
 NUMBER(nvmlDeviceGetPcieReplayCounter, "pcie_replays")
 NUMBER(nvmlDeviceGetPersistenceMode, "persistence")
+NUMBER(nvmlDeviceGetPerformanceState, "state")
 NUMBER(nvmlDeviceGetComputeMode, "compute_mode")
 NUMBER(nvmlDeviceGetDefaultEccMode, "ecc_default")
 NUMBER(nvmlDeviceGetVirtualizationMode, "virtualization")
@@ -275,6 +297,13 @@ NUMBER64(nvmlDeviceGetCurrentClocksEventReasons, "throttle")
 NUMBER64(nvmlDeviceGetCurrentClocksThrottleReasons, "throttle")
 
 /* ---------------------------------------------------------------- structures of one device */
+
+ret nvmlDeviceGetUtilizationRates(dev d, struct utilization *out) {
+    ENTER(d);
+    if (!out) return INVALID;
+    out->memory = 0;
+    return number32(d, "utilization", &out->gpu);
+}
 
 ret nvmlDeviceGetPciInfo_v3(dev d, struct pci *out) {
     ENTER(d);
@@ -514,6 +543,7 @@ ret nvmlDeviceGetGpuFabricInfo_v4(dev d, struct fabric_v4 *out) {
     ret code = out ? fabric(d, &mine) : INVALID;
     if (code) return code;
     *out = (struct fabric_v4){{0}, mine.status, {{0, mine.clique}}, 1, mine.state, mine.health, mine.summary};
+    memcpy(out->cluster, mine.cluster, sizeof mine.cluster);
     return OK;
 }
 

@@ -1,0 +1,268 @@
+"""Compare what nodes showed before, while and after a job loaded them. Pure.
+
+What has a check is judged by that check, of facts that hold what happened meanwhile alone: new
+lines of the log, the growth of counters, the GPUs as they were at work. So its limits, severity and
+remedy are those of `check`. Of the rest, growth is judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+from clusterprep.checks import Check
+from clusterprep.checks.gpu_health import HARD
+from clusterprep.facts.counters import Earlier, Sample
+from clusterprep.facts.gpu_health import EccErrors, Temperatures
+from clusterprep.facts.gpu_load import GpuLoad, is_busy, sysfs_address
+from clusterprep.facts.kernel_log import KernelLog
+from clusterprep.facts.pci import PciDevice, PciLink, PciTree
+from clusterprep.jobs.load.growth import MEANWHILE, growth, low_clocks
+from clusterprep.jobs.load.samples import (
+    GpuSample,
+    Looks,
+    NodeLooks,
+    NodeSamples,
+    SampledGpu,
+    grown,
+)
+from clusterprep.model import Absent, Finding, Fleet
+from clusterprep.survey import registry
+from clusterprep.survey.judge import judge
+
+# Facts that are asked before and after; those of them that exist.
+COMPARED = ("ib.counters", "log.records", "gpu.xids", "gpu.sxids")
+# Checks that judge what happened meanwhile.
+CHECKS = (
+    "gpu.ecc_unc",
+    "gpu.sxid",
+    "gpu.temp",
+    "gpu.throttle_hw",
+    "gpu.xid",
+    "ib.counters",
+    "ib.downed",
+    "log.kernel",
+    "pcie.gen",
+    "pcie.width",
+)
+
+THROTTLED = 2  # samples in a row; one alone may be a change of clocks
+
+
+def judge_load(fleet: Fleet, looks: Looks) -> tuple[Finding, ...]:
+    """Return what appeared, grew or fell, and what could not be known.
+
+    Passes are returned of `pcie.gen` alone: without load GPUs cannot be judged by it.
+    """
+    facts = {name: _facts_meanwhile(fleet, name, node, looks) for name, node in looks.nodes.items()}
+    loaded = fleet.with_facts(facts)
+    known = registry.checks()
+    checks: list[Check] = [known[name] for name in CHECKS if name in known]
+    findings: list[Finding] = []
+    # Silences that end some day are applied by the stage, which knows what day it is.
+    for finding in judge(loaded, checks, date.max):
+        findings.extend(_of_load(finding, looks))
+    for node in fleet.reached:
+        findings.extend(growth(fleet, node, looks))
+    findings.extend(low_clocks(fleet, looks))
+    return tuple(findings)
+
+
+def _of_load(finding: Finding, looks: Looks) -> Iterator[Finding]:
+    """Yield a check's finding as one of the load, without nodes of which it says nothing new."""
+    message = f"{MEANWHILE}: {finding.message}"
+    if finding.verdict == "fail":
+        yield replace(finding, message=message)
+    elif finding.verdict == "unknown":
+        # That samples are missing is no fault of the node: the job itself was judged.
+        yield replace(finding, message=message, severity="warning")
+    elif finding.check == "pcie.gen":
+        worked = tuple(name for name in finding.nodes if _has_worked(looks.nodes[name].samples))
+        if finding.verdict == "pass" and worked:
+            yield replace(finding, message=message, nodes=worked)
+        if finding.reason == "at_rest" and looks.on_gpus:
+            yield replace(
+                finding,
+                verdict="unknown",
+                message=f"{MEANWHILE} no sample shows the GPU at work, and its link is slow",
+            )
+
+
+# ---------------------------------------------------------------- facts of what happened meanwhile
+
+
+def _facts_meanwhile(fleet: Fleet, name: str, node: NodeLooks, looks: Looks) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    for fact in ("log.records", "gpu.xids", "gpu.sxids"):
+        if fact in node.after:
+            facts[fact] = _new_lines(node.before[fact], node.after[fact])
+    facts.update(_counters_meanwhile(node, looks.seconds))
+    facts.update(_gpus_meanwhile(node.samples))
+    tree = fleet.fact(name, "pci.tree")
+    if isinstance(tree, PciTree):
+        facts["pci.tree"] = _tree_at_work(tree, node.samples)
+    return facts
+
+
+def _new_lines(before: Any, after: Any) -> Any:
+    """Return the log, or the events of the log, with the lines that were written meanwhile."""
+    if isinstance(after, Absent):
+        return after
+    if isinstance(before, Absent):
+        return before if before.reason != "not_applicable" else after
+    old_log, log = _log_of(before), _log_of(after)
+    if log.first_seconds > old_log.now and not log.whole:
+        return Absent("truncated", "lines of the log were overwritten meanwhile")
+    old = {(record.number, record.text) for record in old_log.records}
+    records = tuple(record for record in log.records if (record.number, record.text) not in old)
+    # It is complete for the time of the job, which is all that is asked here.
+    new_log = replace(
+        log,
+        first_number=0,
+        first_seconds=0.0,
+        records=records,
+        cut={},
+    )
+    if isinstance(after, KernelLog):
+        return new_log
+    events = tuple(event for event in after.events if event.record in records)
+    return replace(after, log=new_log, events=events)
+
+
+def _log_of(value: Any) -> KernelLog:
+    log: KernelLog = value if isinstance(value, KernelLog) else value.log
+    return log
+
+
+def _counters_meanwhile(node: NodeLooks, seconds: float) -> dict[str, Any]:
+    """Return the counters of RDMA ports, with those before as the earlier sample."""
+    before, after = node.before["ib.counters"], node.after["ib.counters"]
+    for value in (before, after):
+        if isinstance(value, Absent):
+            return {"ib.counters": value}
+    sample = Sample(seconds, before)
+    return {"ib.counters": after, "counters.earlier": Earlier(sample, sample)}
+
+
+def _gpus_meanwhile(samples: NodeSamples) -> dict[str, Any]:
+    """Return facts about GPUs as they were at work, by the names of those about GPUs at rest."""
+    names = ("gpu.load", "gpu.throttle", "gpu.heat", "gpu.ecc")
+    if samples.why is not None:
+        absent = samples.why
+        if absent.reason in ("missing_tool", "no_driver"):
+            absent = Absent("not_applicable", "no GPU here")
+        return dict.fromkeys(names, absent)
+    if not samples.gpus:
+        return dict.fromkeys(names, Absent("not_applicable", "no GPU here"))
+    facts: dict[str, dict[int, Any]] = {name: {} for name in names}
+    for index, gpu in samples.gpus.items():
+        of_gpu = samples.of_gpu(index)
+        address = sysfs_address(gpu.pci) if gpu.pci else ""
+        facts["gpu.load"][index] = GpuLoad(address, any(_is_busy(gpu, one) for one in of_gpu))
+        facts["gpu.throttle"][index] = _throttled(of_gpu)
+        facts["gpu.heat"][index] = _hottest(gpu, of_gpu)
+        facts["gpu.ecc"][index] = _uncorrected(samples, index)
+    return dict(facts)
+
+
+def _throttled(samples: Sequence[GpuSample]) -> tuple[int, ...] | Absent:
+    """Return the reasons of samples in a row that share one of the hardware, else those of rest."""
+    hard = sum(HARD)
+    reasons = [sample.reasons for sample in samples]
+    if not any(bits is not None for bits in reasons):
+        return Absent("not_applicable", "this GPU tells no reasons of its clocks")
+    for start in range(len(reasons) - THROTTLED + 1):
+        row = [bits or 0 for bits in reasons[start : start + THROTTLED]]
+        common = hard
+        for bits in row:
+            common &= bits
+        if common:
+            return tuple(row)
+    return (0,)
+
+
+def _hottest(gpu: SampledGpu, samples: Sequence[GpuSample]) -> Temperatures | Absent:
+    degrees = [sample.temperature for sample in samples if sample.temperature is not None]
+    if not degrees:
+        return Absent("not_applicable", "this GPU tells no temperature")
+    chip = max(degrees)
+    left = None if gpu.slowdown is None else gpu.slowdown - chip
+    return Temperatures(chip, None, left)
+
+
+def _uncorrected(samples: NodeSamples, index: int) -> EccErrors | Absent:
+    errors = None
+    first, last = samples.first.get(index), samples.last.get(index)
+    if first is not None and last is not None:
+        errors = grown(first.uncorrected, last.uncorrected)
+    if errors is None:
+        return Absent("not_applicable", "this GPU tells no memory errors")
+    return EccErrors(errors, None, None)
+
+
+def _is_busy(gpu: SampledGpu, sample: GpuSample) -> bool:
+    return is_busy(
+        sample.utilization,
+        sample.state,
+        sample.clock,
+        gpu.clock_max,
+        sample.reasons,
+    )
+
+
+def _has_worked(samples: NodeSamples) -> bool:
+    """Return whether at least one GPU of the node was seen at work."""
+    for index, gpu in samples.gpus.items():
+        if any(_is_busy(gpu, sample) for sample in samples.of_gpu(index)):
+            return True
+    return False
+
+
+# ---------------------------------------------------------------- links of the PCI bus
+
+
+def _tree_at_work(tree: PciTree, samples: NodeSamples) -> PciTree:
+    """Return the tree with the links as the samples show them."""
+    busy: dict[str, set[int]] = {}
+    for index, gpu in samples.gpus.items():
+        if gpu.pci:
+            moments = [
+                number
+                for number, sample in enumerate(samples.samples)
+                if index in sample.gpus and _is_busy(gpu, sample.gpus[index])
+            ]
+            busy[sysfs_address(gpu.pci)] = set(moments)
+    devices = []
+    for device in tree.devices:
+        link = _sampled_link(device, samples, busy.get(device.at, ()))
+        devices.append(device if link is None else replace(device, link=link))
+    return replace(tree, devices=tuple(devices))
+
+
+def _sampled_link(device: PciDevice, samples: NodeSamples, busy: Collection[int]) -> PciLink | None:
+    """Return the link of a device meanwhile, None if it was not sampled.
+
+    Of a GPU it is the fastest at work, else the fastest at all, with the highest maximum: at rest a
+    GPU may lower both. Of a card it is the slowest that two samples show, as it keeps its speed.
+    """
+    links = {}
+    for number, sample in enumerate(samples.samples):
+        if device.at in sample.links:
+            links[number] = sample.links[device.at]
+    if not links:
+        return None
+    counted = [link for number, link in links.items() if number in busy] or list(links.values())
+    speeds = sorted(link.speed for link in counted if link.speed is not None)
+    widths = sorted(link.width for link in counted if link.width is not None)
+    if not speeds or not widths:
+        return None
+    speed = speeds[-1] if device.gpu else speeds[min(1, len(speeds) - 1)]
+    most = [link.max_speed for link in links.values() if link.max_speed is not None]
+    return replace(
+        device.link,
+        speed=speed,
+        width=widths[min(1, len(widths) - 1)],
+        max_speed=max(most, default=device.link.max_speed),
+    )

@@ -1,0 +1,231 @@
+"""What was sampled on one node while a job loaded it, and what its agent's answer means. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+from clusterprep.facts import Fact
+from clusterprep.facts.pci import PciLink, parse_link
+from clusterprep.model import Absent, Read
+from clusterprep.remote.untrusted import require_device_name, require_number, shortened
+from clusterprep.runtime.lazy_dataclass import dataclass
+
+MOST_SAMPLES = 80  # of a node; an agent of ours keeps 64
+MOST_GPUS = 64
+MOST_NAMES = 4096  # of interfaces and PCI functions
+
+
+@dataclass(frozen=True)
+class SampledGpu:
+    """A GPU by NVML's index: its address, model, highest SM clock in MHz and slowdown in °C."""
+
+    index: int
+    pci: str
+    model: str
+    clock_max: int | None
+    slowdown: int | None
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """A GPU at one moment.
+
+    Utilisation in %, P-state, clocks in MHz, bits of the clocks event reasons, °C and mW; None for
+    what NVML refuses.
+    """
+
+    utilization: int | None
+    state: int | None
+    clock: int | None
+    memory_clock: int | None
+    reasons: int | None
+    temperature: int | None
+    power: int | None
+
+
+@dataclass(frozen=True)
+class LoadSample:
+    """A node at one moment, `seconds` after the first: GPUs by index, links by PCI address."""
+
+    seconds: float
+    gpus: Mapping[int, GpuSample]
+    links: Mapping[str, PciLink]
+
+
+@dataclass(frozen=True)
+class GpuTotals:
+    """Counters of a GPU that only grow; None for what NVML refuses.
+
+    `nvlink` has by link: replays, recoveries, CRC errors of flits and of data, where one is not 0.
+    """
+
+    corrected: int | None
+    uncorrected: int | None
+    replays: int | None
+    nvlink: Mapping[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class NodeSamples:
+    """All samples of a node. `why` says why GPUs are not known, None if they are."""
+
+    why: Absent | None
+    gpus: Mapping[int, SampledGpu] = field(default_factory=dict)
+    first: Mapping[int, GpuTotals] = field(default_factory=dict)
+    last: Mapping[int, GpuTotals] = field(default_factory=dict)
+    samples: tuple[LoadSample, ...] = ()
+
+    def of_gpu(self, index: int) -> tuple[GpuSample, ...]:
+        """Return the samples of one GPU, the oldest first."""
+        return tuple(sample.gpus[index] for sample in self.samples if index in sample.gpus)
+
+
+@dataclass(frozen=True)
+class LinkErrors:
+    """Error counters by interface, and by PCI address AER's totals that are not 0."""
+
+    net: Mapping[str, Mapping[str, int]]
+    aer: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class NodeLooks:
+    """Facts of a node before and after, and its samples."""
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    samples: NodeSamples
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What all nodes showed in `seconds`; `on_gpus`: whether the job was to work on GPUs."""
+
+    seconds: float
+    on_gpus: bool
+    nodes: Mapping[str, NodeLooks]
+
+
+def grown(before: int | None, after: int | None) -> int | None:
+    """Return the growth of a counter; None if it is not told, or was reset meanwhile."""
+    if before is None or after is None or after < before:
+        return None
+    return after - before
+
+
+# ---------------------------------------------------------------- parsing
+
+
+def parse_samples(answer: Mapping[str, Any]) -> NodeSamples:
+    """Return the samples of an agent's answer.
+
+    Raises ValueError, KeyError or TypeError for an answer of another shape.
+    """
+    if "no" in answer:
+        return NodeSamples(_absent([answer["no"], answer.get("why", "")]))
+    why = None if answer["why"] is None else _absent(answer["why"])
+    rows = answer["samples"]
+    if len(rows) > MOST_SAMPLES:
+        raise ValueError("more samples than an agent keeps")
+    totals = answer["totals"]
+    whole = len(totals) == 2
+    samples = []
+    links: dict[str, PciLink] = {}
+    for row in rows:  # a sample has the links that changed since the one before
+        links = {**links, **_links(row["links"])}
+        samples.append(_sample(row, links))
+    return NodeSamples(
+        why=why,
+        gpus=_described(answer["described"]),
+        first=_totals(totals[0]) if whole else {},
+        last=_totals(totals[1]) if whole else {},
+        samples=tuple(samples),
+    )
+
+
+def _absent(why: Sequence[Any]) -> Absent:
+    reason, detail = why
+    return Absent(shortened(reason, 80), shortened(detail))
+
+
+def _described(rows: Mapping[str, Any]) -> dict[int, SampledGpu]:
+    """Return the GPUs that answered."""
+    if len(rows) > MOST_GPUS:
+        raise ValueError("more GPUs than a node has")
+    gpus = {}
+    for key, row in rows.items():
+        if "no" in row:
+            continue
+        index = int(key)
+        gpus[index] = SampledGpu(
+            index=index,
+            pci=shortened(row["pci"] or "", 40),
+            model=shortened(row["model"] or "", 120),
+            clock_max=_whole(row["clock_max"]),
+            slowdown=_whole(row["slowdown"]),
+        )
+    return gpus
+
+
+def _links(rows: Mapping[str, Any]) -> dict[str, PciLink]:
+    return {shortened(address, 40): parse_link(texts) for address, texts in rows.items()}
+
+
+def _sample(row: Mapping[str, Any], links: Mapping[str, PciLink]) -> LoadSample:
+    gpus = {}
+    for key, values in row["gpus"].items():
+        numbers = [_whole(value) for value in values]
+        gpus[int(key)] = GpuSample(*numbers)
+    return LoadSample(require_number(row["t"]), gpus, links)
+
+
+def _totals(rows: Mapping[str, Any]) -> dict[int, GpuTotals]:
+    totals = {}
+    for key, row in rows.items():
+        nvlink = {}
+        for link, counters in row["nvlink"].items():
+            nvlink[int(link)] = tuple(_whole(counter) or 0 for counter in counters)
+        totals[int(key)] = GpuTotals(
+            corrected=_whole(row["ecc_corrected"]),
+            uncorrected=_whole(row["ecc_uncorrected"]),
+            replays=_whole(row["pcie_replays"]),
+            nvlink=nvlink,
+        )
+    return totals
+
+
+def _whole(value: object) -> int | None:
+    """Return a whole number that is not negative, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"expected a count, seen {shortened(value, 40)}")
+    return value
+
+
+def parse_link_errors(answer: Mapping[str, Any]) -> LinkErrors:
+    """Return the error counters of links; those that the kernel does not have are left out."""
+    for name in answer["net"]:
+        require_device_name(name)
+    return LinkErrors(_counters(answer["net"]), _counters(answer["aer"]))
+
+
+def _counters(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    if len(rows) > MOST_NAMES:
+        raise ValueError("more names than a node has")
+    counters: dict[str, dict[str, int]] = {}
+    for name, row in rows.items():
+        known = {}
+        for counter, value in row.items():
+            number = _whole(value)
+            if number is not None:
+                known[shortened(counter, 40)] = number
+        counters[shortened(name, 40)] = known
+    return counters
+
+
+LINK_ERRORS = Fact(
+    "load.link_errors", lambda node, inventory: (Read("link_errors"),), parse_link_errors
+)

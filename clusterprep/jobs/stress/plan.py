@@ -1,0 +1,96 @@
+"""Which processes load a node, and in which rounds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from clusterprep.model import Node
+from clusterprep.remote.agent.stress import IMPORT_LIMIT, LIMITS
+from clusterprep.runtime.lazy_dataclass import dataclass
+
+# Tests that all GPUs run at the same time, as in training: heat and power are then those of a job.
+TOGETHER = ("liveness", "gemm", "copy", "chain")
+# One GPU after the other: side by side they would share the memory and the switches of the host.
+ALONE = ("host_copy",)
+STREAM = ("stream",)  # of a process without a GPU
+PAIRS = ("pairs",)  # of a process that sees all GPUs
+MARGIN = 10.0  # seconds for a report to arrive
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One process: its number, the tests that it runs, and the GPUs that it sees, by NVML's index.
+
+    Without a GPU it loads the processor.
+    """
+
+    number: int
+    tests: Literal["device", "stream", "pairs"]
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Round:
+    """Tests that run at the same time, by the number of the process, and seconds until all end."""
+
+    tests: Mapping[int, tuple[str, ...]]
+    limit: float
+
+
+@dataclass(frozen=True)
+class StressPlan:
+    """What is run on one node; `gpus` are NVML's indices, none for the processor."""
+
+    node: Node
+    gpus: tuple[int, ...]
+    seats: tuple[Seat, ...]
+    rounds: tuple[Round, ...]
+
+    def request(self, source: str) -> dict[str, Any]:
+        """Return the body of the agent's operation `start`."""
+        ranks = [{"rank": seat.number, "env": self._environment(seat)} for seat in self.seats]
+        return {
+            "python": self.node.python,
+            "user": self.node.job_user,
+            "source": source,
+            "ranks": ranks,
+            "config": {},
+        }
+
+    def _environment(self, seat: Seat) -> dict[str, str]:
+        """Return which GPUs a process sees: by PCI address, as NVML numbers them."""
+        return {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, seat.gpus)),
+        }
+
+    def tasks(self, part: Round) -> list[dict[str, Any]]:
+        """Return what each process does in a round, in the order of `request`."""
+        tasks = []
+        for seat in self.seats:
+            names = part.tests.get(seat.number, ())
+            tasks.append({"rank": seat.number, "tests": list(names), "gpu": bool(seat.gpus)})
+        return tasks
+
+
+def plan_stress(node: Node, gpus: Sequence[int]) -> StressPlan:
+    """Return the processes and rounds of a node with these GPUs."""
+    devices: list[tuple[int, ...]] = [(gpu,) for gpu in gpus] or [()]
+    seats = [Seat(number, "device", seen) for number, seen in enumerate(devices)]
+    together = Round({seat.number: TOGETHER for seat in seats}, _limit(TOGETHER) + IMPORT_LIMIT)
+    rounds = [together]
+    rounds.extend(Round({seat.number: ALONE}, _limit(ALONE)) for seat in seats)
+    host = Seat(len(seats), "stream", ())
+    seats.append(host)
+    rounds.append(Round({host.number: STREAM}, _limit(STREAM)))
+    if len(gpus) > 1:
+        pairs = Seat(len(seats), "pairs", tuple(gpus))
+        seats.append(pairs)
+        rounds.append(Round({pairs.number: PAIRS}, _limit(PAIRS)))
+    return StressPlan(node, tuple(gpus), tuple(seats), tuple(rounds))
+
+
+def _limit(tests: Sequence[str]) -> float:
+    """Return the seconds that these tests take at most, with the binding of the device."""
+    return sum(LIMITS[name] for name in tests) + LIMITS["liveness"] + MARGIN

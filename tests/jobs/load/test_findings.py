@@ -1,0 +1,364 @@
+"""What is named of nodes under load, and what is not, by samples that are composed here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clusterprep.facts.kernel_log import KernelLog, KernelRecord, Xid, Xids
+from clusterprep.facts.pci import PciLink
+from clusterprep.jobs.load.findings import judge_load
+from clusterprep.jobs.load.samples import (
+    GpuSample,
+    GpuTotals,
+    LinkErrors,
+    LoadSample,
+    Looks,
+    NodeLooks,
+    NodeSamples,
+    SampledGpu,
+)
+from clusterprep.model import Absent, Finding, Fleet
+from clusterprep.survey.judge import without_rest
+from tests.support.fleet import by_node, fleet
+from tests.support.rails import tree
+
+TREE = tree()
+GPU_AT = TREE.gpus[0].at
+FULL, SLOW = PciLink(16, 16, 32.0, 32.0), PciLink(16, 16, 2.5, 32.0)
+GPU = SampledGpu(0, f"0000{GPU_AT}", "NVIDIA H100 80GB HBM3", 1980, 89)
+AT_WORK = GpuSample(97, 0, 1980, 2619, 0, 61, 480_000)
+AT_REST = GpuSample(0, 0, 345, 2619, 1, 34, 70_000)
+NO_ERRORS = GpuTotals(0, 0, 0, {})
+QUIET = KernelLog(1000.0, 0, 0.0)
+NO_LINK_ERRORS = LinkErrors({"eth0": {"rx_errors": 0, "carrier_down_count": 1}}, {})
+LOOK: dict[str, Any] = {
+    "log.records": QUIET,
+    "gpu.xids": Xids(QUIET),
+    "ib.counters": {},
+    "load.link_errors": NO_LINK_ERRORS,
+}
+
+
+def samples(*gpu: GpuSample, link: PciLink = FULL, **fields: Any) -> NodeSamples:
+    """Samples of a node with one GPU, a second apart."""
+    row = tuple(
+        LoadSample(float(second), {0: one}, {GPU_AT: link}) for second, one in enumerate(gpu)
+    )
+    whole = {"gpus": {0: GPU}, "first": {0: NO_ERRORS}, "last": {0: NO_ERRORS}, **fields}
+    return NodeSamples(None, samples=row, **whole)
+
+
+HEALTHY = samples(AT_REST, *[AT_WORK] * 8, AT_REST)
+
+
+def nodes(count: int = 1, **facts: Any) -> Fleet:
+    each = {"pci.tree": TREE, "rdma.devices": (), **facts}
+    return fleet(**{f"n{number}": each for number in range(1, count + 1)})
+
+
+def found(
+    seen: NodeSamples | None = None,
+    after: dict[str, Any] | None = None,
+    before: dict[str, Any] | None = None,
+    seconds: float = 60.0,
+    on_gpus: bool = True,
+) -> dict[str, Finding]:
+    """What is said of one node, but for passes."""
+    look = NodeLooks({**LOOK, **(before or {})}, {**LOOK, **(after or {})}, seen or HEALTHY)
+    looks = Looks(seconds, on_gpus, {"n1": look})
+    findings = judge_load(nodes(), looks)
+    return {finding.check: finding for finding in findings if finding.verdict != "pass"}
+
+
+def line(number: int, text: str) -> KernelRecord:
+    return KernelRecord(
+        number,
+        1000.0 + number,
+        3,
+        1,
+        1000.0 + number,
+        text,
+    )
+
+
+def test_a_healthy_node_is_not_named() -> None:
+    assert found() == {}
+
+
+def test_a_link_that_was_fast_at_work_passes() -> None:
+    looks = Looks(60.0, True, {"n1": NodeLooks(LOOK, LOOK, HEALTHY)})
+    (passed,) = judge_load(nodes(), looks)
+    assert (passed.check, passed.verdict) == ("pcie.gen", "pass")
+
+
+# ---------------------------------------------------------------- GPUs
+
+
+def test_a_gpu_at_work_over_gen1_is_named() -> None:
+    bad = found(samples(*[AT_WORK] * 5, link=SLOW))["pcie.gen"]
+    assert (bad.verdict, bad.severity) == ("fail", "warning")
+    assert bad.message.startswith("while verify ran: ")
+    assert bad.seen == f"GPU {GPU_AT} 2.5 of 32 GT/s"
+
+
+def test_a_gpu_that_hides_its_maximum_at_rest_is_named() -> None:
+    """GeForce cards tell 2.5 GT/s as their maximum too while they rest."""
+    rows = samples(*[AT_WORK] * 5, link=SLOW)
+    resting = replace(rows.samples[0], links={GPU_AT: PciLink(16, 16, 2.5, 2.5)})
+    assert "pcie.gen" in found(replace(rows, samples=(resting, *rows.samples[1:])))
+
+
+def test_a_gpu_that_raised_its_link_at_work_passes() -> None:
+    rows = samples(*[AT_WORK] * 5)
+    resting = replace(rows.samples[0], gpus={0: AT_REST}, links={GPU_AT: SLOW})
+    assert found(replace(rows, samples=(resting, *rows.samples[1:]))) == {}
+
+
+@pytest.mark.parametrize(("on_gpus", "expected"), [(True, {"n1": "unknown warning at_rest"})])
+def test_a_job_on_gpus_that_never_shows_them_at_work_is_unknown(
+    on_gpus: bool, expected: dict[str, str]
+) -> None:
+    seen = found(samples(*[AT_REST] * 5, link=SLOW), on_gpus=on_gpus)
+    assert by_node(seen.values()) == expected
+
+
+def test_an_idle_gpu_of_a_job_without_gpus_is_not_named() -> None:
+    assert found(samples(*[AT_REST] * 5, link=SLOW), on_gpus=False) == {}
+
+
+def test_a_lane_that_was_lost_meanwhile_is_named() -> None:
+    narrow = replace(FULL, width=8)
+    assert found(samples(*[AT_WORK] * 5, link=narrow))["pcie.width"].seen == (
+        f"GPU {GPU_AT} x8 of x16"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reasons", "expected"),
+    [
+        pytest.param([0, 0x48, 0x48, 0], "hardware slowdown and hardware thermal", id="sustained"),
+        pytest.param([0, 0x8, 0, 0x8], None, id="a-flash-is-a-change-of-clocks"),
+        pytest.param([0x4, 0x4, 0x4, 0x4], None, id="a-power-limit-is-normal"),
+        pytest.param([None, None], None, id="not-told"),
+    ],
+)
+def test_throttling(reasons: list[int | None], expected: str | None) -> None:
+    seen = found(samples(*[replace(AT_WORK, reasons=bits) for bits in reasons]))
+    assert set(seen) == ({"gpu.throttle_hw"} if expected else set())
+    if expected:
+        assert expected in seen["gpu.throttle_hw"].seen
+
+
+@pytest.mark.parametrize(
+    ("clocks", "expected"),
+    [
+        pytest.param([1980, 1980, 600, 600, 600], "GPU 0 fell from 1980 to 600 MHz", id="falls"),
+        pytest.param([345, 1980, 1980, 1980], None, id="rises"),
+        pytest.param([1980, 1980, 1395, 1395, 1395], None, id="a-power-limit"),
+        pytest.param([1980, 600, 600, 1980, 600], None, id="for-moments"),
+    ],
+)
+def test_clocks(clocks: list[int], expected: str | None) -> None:
+    seen = found(samples(*[replace(AT_WORK, clock=clock) for clock in clocks]))
+    told = seen["gpu.clocks"].seen if "gpu.clocks" in seen else None
+    assert told == expected
+
+
+def test_why_a_clock_fell_is_told() -> None:
+    low = replace(AT_WORK, clock=600, reasons=0x4)
+    bad = found(samples(AT_WORK, low, low, low))["gpu.clocks"]
+    assert bad.seen == "GPU 0 fell from 1980 to 600 MHz (software power cap)"
+
+
+def test_a_clock_that_is_low_all_the_time_is_named_by_its_peers() -> None:
+    slow = samples(*[replace(AT_WORK, clock=1200)] * 5)
+    looks = {f"n{number}": NodeLooks(LOOK, LOOK, HEALTHY) for number in range(1, 5)}
+    looks["n3"] = NodeLooks(LOOK, LOOK, slow)
+    seen = judge_load(nodes(4), Looks(60.0, True, looks))
+    (bad,) = [finding for finding in seen if finding.verdict == "fail"]
+    assert (bad.check, bad.nodes) == ("gpu.clocks", ("n3",))
+    assert bad.seen == "GPU 0 1200 MHz where the same GPUs have 1980"
+
+
+def test_the_clock_of_a_gpu_that_ended_its_work_may_fall() -> None:
+    stale = replace(AT_REST, utilization=60, reasons=0)  # use of the second before
+    assert found(samples(*[AT_WORK] * 5, stale, stale, AT_REST)) == {}
+
+
+def test_heat_is_judged_at_its_highest() -> None:
+    hot = samples(AT_WORK, replace(AT_WORK, temperature=86), AT_WORK)
+    assert found(hot)["gpu.temp"].seen == "GPU 0: 86 °C, 3 °C left"
+
+
+@pytest.mark.parametrize(
+    ("last", "check", "seen"),
+    [
+        pytest.param(
+            replace(NO_ERRORS, uncorrected=2), "gpu.ecc_unc", "GPU 0: 2", id="uncorrected"
+        ),
+        pytest.param(
+            replace(NO_ERRORS, corrected=9), "gpu.ecc_corr", "GPU 0 +9 in 60 s", id="corrected"
+        ),
+        pytest.param(
+            replace(NO_ERRORS, nvlink={7: (12, 0, 0, 0)}),
+            "nvl.errors",
+            "GPU 0 link 7 +12 replays in 60 s",
+            id="nvlink-replays",
+        ),
+        pytest.param(
+            replace(NO_ERRORS, nvlink={7: (0, 1, 0, 0)}),
+            "nvl.errors",
+            "GPU 0 link 7 +1 recoveries in 60 s",
+            id="nvlink-recovery",
+        ),
+        pytest.param(
+            replace(NO_ERRORS, replays=400),
+            "pcie.aer",
+            "GPU 0 +400 replays in 60 s",
+            id="pcie-replays",
+        ),
+    ],
+)
+def test_counters_of_gpus_that_grow(last: GpuTotals, check: str, seen: str) -> None:
+    bad = found(replace(HEALTHY, last={0: last}))
+    assert {name: finding.seen for name, finding in bad.items()} == {check: seen}
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        pytest.param(replace(NO_ERRORS, nvlink={7: (2, 0, 1, 0)}), id="few-corrected-on-a-link"),
+        pytest.param(replace(NO_ERRORS, replays=3), id="few-replays"),
+        pytest.param(GpuTotals(None, None, None, {}), id="not-told"),
+    ],
+)
+def test_counters_that_say_nothing(last: GpuTotals) -> None:
+    assert found(replace(HEALTHY, last={0: last})) == {}
+
+
+def test_errors_from_before_are_not_those_of_this_job() -> None:
+    old = GpuTotals(5, 1, 900, {3: (50, 2, 0, 0)})
+    assert found(replace(HEALTHY, first={0: old}, last={0: old})) == {}
+
+
+# ---------------------------------------------------------------- links and the log
+
+
+@pytest.mark.parametrize(
+    ("after", "check", "seen"),
+    [
+        pytest.param(
+            LinkErrors({"eth0": {"rx_errors": 3, "carrier_down_count": 1}}, {}),
+            "eth.errors",
+            "eth0 rx_errors +3 in 60 s",
+            id="interface",
+        ),
+        pytest.param(
+            LinkErrors(NO_LINK_ERRORS.net, {"0000:13:00.0": {"correctable": 900}}),
+            "pcie.aer",
+            "GPU 0000:13:00.0 +900 correctable in 60 s",
+            id="many-corrected",
+        ),
+        pytest.param(
+            LinkErrors(NO_LINK_ERRORS.net, {"0000:13:00.0": {"fatal": 1}}),
+            "pcie.aer",
+            "GPU 0000:13:00.0 +1 fatal in 60 s",
+            id="one-fatal",
+        ),
+    ],
+)
+def test_counters_of_links_that_grow(after: LinkErrors, check: str, seen: str) -> None:
+    bad = found(after={"load.link_errors": after})
+    assert {name: finding.seen for name, finding in bad.items()} == {check: seen}
+
+
+def test_few_corrected_errors_and_new_interfaces_are_no_fault() -> None:
+    after = LinkErrors(
+        {**NO_LINK_ERRORS.net, "veth9": {"rx_errors": 9}}, {GPU_AT: {"correctable": 4}}
+    )
+    assert found(after={"load.link_errors": after}) == {}
+
+
+XID = line(7, "NVRM: Xid (PCI:0000:13:00): 79, pid=4711, GPU has fallen off the bus.")
+OLD_XID = replace(XID, number=3, seconds=900.0)
+HUNG = line(8, "INFO: task python3:4711 blocked for more than 120 seconds.")
+
+
+def logged(*records: KernelRecord) -> dict[str, Any]:
+    log = replace(QUIET, now=1060.0, records=records)
+    events = tuple(Xid("0000:13:00", 79, one) for one in records if "Xid" in one.text)
+    return {"log.records": log, "gpu.xids": Xids(log, events)}
+
+
+def test_an_xid_that_was_written_meanwhile_is_named() -> None:
+    bad = found(after=logged(XID))["gpu.xid"]
+    assert (bad.verdict, bad.severity) == ("fail", "error")
+    assert bad.seen.startswith("Xid 79 on 0000:13:00: last ")
+
+
+def test_a_line_of_the_log_that_was_written_meanwhile_is_named() -> None:
+    assert found(after=logged(HUNG))["log.kernel"].seen.startswith("hung task: last ")
+
+
+def test_lines_from_before_are_not_those_of_this_job() -> None:
+    assert found(before=logged(OLD_XID), after=logged(OLD_XID)) == {}
+    assert set(found(before=logged(OLD_XID), after=logged(OLD_XID, XID))) == {"gpu.xid"}
+
+
+def test_a_short_log_is_whole_for_the_time_of_the_job() -> None:
+    short = replace(QUIET, first_number=500, first_seconds=990.0)
+    look = {"log.records": short, "gpu.xids": Xids(short)}
+    assert found(before=look, after=look) == {}
+
+
+def test_lines_that_were_overwritten_meanwhile_are_unknown() -> None:
+    later = replace(QUIET, first_number=9000, first_seconds=1030.0, now=1060.0)
+    seen = found(after={"log.records": later, "gpu.xids": Xids(later)})
+    assert by_node(seen.values()) == {"n1": "unknown warning truncated + unknown warning truncated"}
+
+
+# ---------------------------------------------------------------- what is not known
+
+
+def test_a_driver_that_hangs_makes_gpus_unknown_and_nothing_else() -> None:
+    seen = found(NodeSamples(Absent("hung", "no sample within 3 s")))
+    assert {name: finding.verdict for name, finding in seen.items()} == {
+        "gpu.ecc_unc": "unknown",
+        "gpu.temp": "unknown",
+        "gpu.throttle_hw": "unknown",
+    }
+    assert {finding.severity for finding in seen.values()} == {"warning"}
+
+
+def test_a_node_without_a_driver_has_nothing_to_sample() -> None:
+    assert found(NodeSamples(Absent("missing_tool"))) == {}
+
+
+def test_a_log_that_may_not_be_read_is_unknown() -> None:
+    denied = dict.fromkeys(("log.records", "gpu.xids"), Absent("denied"))
+    seen = found(before=denied, after=denied)
+    assert set(by_node(seen.values()).values()) == {
+        "unknown warning denied + unknown warning denied"
+    }
+
+
+# ---------------------------------------------------------------- what it replaces
+
+
+def finding(verdict: Any, reason: str | None, *names: str) -> Finding:
+    return Finding("pcie.gen", verdict, "warning", names, "", reason=reason)
+
+
+def test_what_rested_gives_way_to_what_was_judged_at_work() -> None:
+    rested = finding("skip", "at_rest", "n1", "n2")
+    judged = finding("pass", None, "n1")
+    assert [one.nodes for one in without_rest([rested], [judged])] == [("n2",)]
+    assert without_rest([rested], []) == (rested,)
+
+
+def test_other_skips_stay() -> None:
+    virtual = finding("skip", "not_applicable", "n1")
+    assert without_rest([virtual], [finding("pass", None, "n1")]) == (virtual,)
