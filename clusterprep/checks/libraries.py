@@ -322,7 +322,7 @@ PYTHON = Check(
     "ways that no NCCL setting shows.",
     how="sys.executable, version, prefix and base prefix of `python:`, equal on all nodes; only "
     "the version where the inventory gives nodes different interpreters. `require: {python.env: "
-    "3.11}` wants a version, or a path.",
+    "==3.11.*}` wants a version, or a path.",
     remedy=shell_line(
         "ls -l $(command -v python3)   # use one environment, on a shared file system or from "
         "one image"

@@ -14,15 +14,11 @@ VERSION_EXPECTED = "a version such as 2.6.0 or conditions such as >=2.6,<3"
 KERNEL_EXPECTED = "a kernel version such as 5.15 or conditions such as >=5.5,<7"
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*", re.ASCII)
-_FAMILY = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _CLAUSE = re.compile(r"(===|~=|==|!=|<=|>=|<|>)?\s*([0-9A-Za-z]\S*)")
 
 
 def satisfies(seen: str, wanted: str) -> bool:
-    """Return whether a version meets the conditions.
-
-    A bare version in `wanted` means ==; with less than three numbers it is a family: 3.11 is met by
-    3.11.7, 550 by 550.54.15.
+    """Return whether a version meets the conditions; a bare version in `wanted` means ==.
 
     Pre-releases count like any other version, because they were installed on purpose. A text
     without a version satisfies nothing. Raises ValueError if `wanted` cannot be read.
@@ -76,19 +72,13 @@ def kernel_conditions(wanted: str) -> SpecifierSet:
 
 
 def _clauses(wanted: str) -> list[tuple[str, str]]:
-    """Return (operator, version) of each condition. Raises ValueError.
-
-    A bare version with less than three numbers is made into «==3.11.*».
-    """
+    """Return (operator, version) of each condition. Raises ValueError."""
     clauses = []
     for part in wanted.split(","):
         match = _CLAUSE.fullmatch(part.strip())
         if match is None:
             raise ValueError(f"expected {VERSION_EXPECTED}; seen '{wanted}'")
-        operator, version = match[1], match[2]
-        if operator is None and _FAMILY.fullmatch(version):
-            version += ".*"
-        clauses.append((operator or "==", version))
+        clauses.append((match[1] or "==", match[2]))
     return clauses
 
 

@@ -380,7 +380,10 @@ def judged(answer: Any, others: Mapping[str, Any] | None = None, gpus: int = 8) 
     node = Node("n1", "10.0.0.1", 0, gpus=Gpus(gpus))
     inventory = Inventory("test", (node,))
     plan = plan_queries(MINE, registry.facts())
-    answers: dict[Read, Any] = {read: raw[read.kind] for read in reads(plan, node, inventory)}
+    not_asked = ["no", "missing_tool", "no part of these tests"]
+    answers: dict[Read, Any] = {
+        read: raw.get(read.kind, not_asked) for read in reads(plan, node, inventory)
+    }
     facts = interpret(plan, node, inventory, answers)
     fleet = Fleet(inventory, {"n1": NodeSnapshot("n1", "10.0.0.1", True, facts=facts)})
     return list(judge(fleet, MINE, TODAY))
