@@ -9,7 +9,6 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +227,9 @@ def cure(entry: KnownBad) -> Remedy:
             source=source,
         )
     if entry.workaround:
-        return sentence("{workaround}; {source}", workaround=entry.workaround, source=source)
+        return sentence(
+            "until it is mended: {workaround}; {source}", workaround=entry.workaround, source=source
+        )
     return sentence("take another version of {name}; {source}", name=name, source=source)
 
 
@@ -270,12 +271,22 @@ def security(context: CheckContext) -> Iterable[Outcome]:
     """Yield a failure for each node and component with known vulnerabilities."""
     entries = [entry for entry in _entries(context) if entry.is_security]
     for node in context.nodes:
-        found = installed(context, node)
+        found = _secured(context, node)
         by_component: dict[str, list[KnownBad]] = {}
         for entry in entries:
             if affected(entry, found):
                 by_component.setdefault(entry.component, []).append(entry)
         yield from _judge_vulnerable(context, node, found, by_component)
+
+
+def _secured(context: CheckContext, node: Node) -> dict[str, tuple[str, ...]]:
+    """Return what the node has, with the library of the container toolkit as a part of that."""
+    found = installed(context, node)
+    library = context.value(node, LIBRARY)
+    if isinstance(library, str):
+        both = (*found.get("container-toolkit", ()), library)
+        found["container-toolkit"] = tuple(dict.fromkeys(both))
+    return found
 
 
 def _judge_vulnerable(
@@ -284,18 +295,21 @@ def _judge_vulnerable(
     found: Installed,
     by_component: Mapping[str, list[KnownBad]],
 ) -> Iterable[Outcome]:
-    """Yield what is vulnerable on one node, else what could not be compared, else a pass."""
-    toolkit = context.value(node, "container.toolkit")
+    """Yield what is vulnerable on one node, what could not be compared, and what is well."""
     for component, entries in by_component.items():
         yield _vulnerable(context, node, component, entries, found[component])
-    if isinstance(toolkit, Absent):
-        yield unknown(node, "the container toolkit's version is not known", toolkit.reason)
-    elif not by_component:
-        seen = _shown({name: found[name] for name in _SECURED if name in found})
-        yield passed(node, "no vulnerability is known of these versions", seen)
+    gaps = [context.value(node, fact) for fact in ("container.toolkit", LIBRARY)]
+    reasons = [gap.reason for gap in gaps if isinstance(gap, Absent)]
+    if reasons:
+        yield unknown(node, "the version of the container toolkit is not known", reasons[0])
+        return
+    well = {name: found[name] for name in _SECURED if name in found and name not in by_component}
+    if well or not by_component:
+        yield passed(node, "no vulnerability is known of these versions", _shown(well))
 
 
 _SECURED = ("driver", "container-toolkit")
+LIBRARY = "container.library"
 
 
 def _vulnerable(
@@ -347,29 +361,38 @@ KNOWN_BAD = Check(
     grade="a warning, or an error where the entry says that this very setup hangs or computes "
     "wrong data",
     wants=parse_none,
-    proof=Proof("torch.build", lambda build: replace(build, nccl="2.29.2")),
+    # No vulnerability is known of this one, which sw.security would name too.
+    proof=Proof(
+        "container.toolkit",
+        lambda version: "1.17.8",
+        machine={
+            "commands": {
+                "nvidia-ctk --version": "NVIDIA Container Toolkit CLI version 1.19.1\n"
+                "commit: 7a3b8f0\n"
+            }
+        },
+    ),
 )
 SECURITY = Check(
     "sw.security",
     facts=("nv.driver",),
-    uses=("container.toolkit",),
+    uses=("container.toolkit", LIBRARY),
     judge=security,
     severity="warning",
     title="Versions with known vulnerabilities",
     why="A crafted image can leave its container through an old container toolkit, and a user of "
     "the node can become root through an old driver.",
-    how="The versions of NVIDIA's container toolkit and of its drivers, by branch, against its "
-    "security bulletins. Drivers count where `require: {sw.security: none}` asks for it: they "
+    how="The versions of NVIDIA's container toolkit with its library, and of the driver by branch, "
+    "against its security bulletins. Drivers count where `require: {sw.security: none}` asks for it: they "
     "follow the image of the cluster and take a reboot.",
     remedy=sentence("take the version that the finding names"),
     wants=parse_none,
     proof=Proof(
-        "container.toolkit",
+        LIBRARY,
         lambda version: "1.16.1",
         machine={
             "commands": {
-                "nvidia-ctk --version": "NVIDIA Container Toolkit CLI version 1.19.1\n"
-                "commit: 7a3b8f0\n"
+                "nvidia-container-cli --version": "cli-version: 1.19.1\nlib-version: 1.19.1\n"
             }
         },
     ),

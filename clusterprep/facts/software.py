@@ -28,6 +28,7 @@ _LIBFABRIC = (
     "/opt/cray/libfabric/*/lib64/pkgconfig/libfabric.pc",
 )
 _PC_VERSION = re.compile(r"^Version: *(\d\S*)$", re.MULTILINE)
+_LIBRARY = re.compile(r"^lib-version: (\d[\w.~+-]*)$", re.MULTILINE)
 _TOOLKIT = re.compile(r"NVIDIA Container Toolkit CLI version (\d[\w.~+-]*)")
 
 
@@ -83,6 +84,20 @@ def parse_toolkit(answer: Any) -> str | Absent | None:
     return match[1]
 
 
+def parse_container_library(answer: Any) -> str | Absent | None:
+    """Return the version of libnvidia-container, None where it is not installed.
+
+    It starts containers for the toolkit and has its versions; `nvidia-container-cli --version`
+    prints «cli-version: 1.17.8», «lib-version: 1.17.8» and how it was built.
+    """
+    if isinstance(answer, Absent):
+        return None if answer.reason == "missing_tool" else answer
+    match = _LIBRARY.search(answer["out"])
+    if answer["code"] != 0 or match is None:
+        raise ValueError(f"nvidia-container-cli ended with {answer['code']}: {answer['out']!r:.80}")
+    return match[1]
+
+
 def _libfabric_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (Read("files", _LIBFABRIC),)
 
@@ -91,3 +106,9 @@ MODULE = Fact("nv.module", file("/proc/driver/nvidia/version"), parse_module_kin
 EFA = Fact("efa.packages", file(EFA_FILE), parse_efa)
 LIBFABRIC = Fact("net.libfabric", _libfabric_reads, parse_libfabric)
 TOOLKIT = Fact("container.toolkit", command("nvidia-ctk", "--version"), parse_toolkit, lenient=True)
+CONTAINER_LIBRARY = Fact(
+    "container.library",
+    command("nvidia-container-cli", "--version"),
+    parse_container_library,
+    lenient=True,
+)

@@ -41,6 +41,7 @@ SOUND: dict[str, Any] = {
     "efa.packages": {},
     "net.libfabric": (),
     "container.toolkit": "1.19.1",
+    "container.library": "1.19.1",
 }
 
 
@@ -171,9 +172,12 @@ def test_required_none_makes_each_an_error() -> None:
         ({}, None, "pass"),
         ({"container__toolkit": "1.16.1"}, None, "fail warning"),
         ({"container__toolkit": "1.16.1"}, "none", "fail error"),
-        ({"container__toolkit": None}, None, "pass"),
+        ({"container__library": "1.16.1"}, None, "fail warning"),
+        ({"container__library": None}, None, "pass"),
+        ({"container__toolkit": None, "container__library": None}, None, "pass"),
+        ({"container__library": absent("hung")}, None, "unknown warning hung"),
         ({"container__toolkit": absent("hung")}, None, "unknown warning hung"),
-        ({"nv__driver": "550.54.15"}, None, "skip not required"),
+        ({"nv__driver": "550.54.15"}, None, "pass + skip not required"),
         ({"nv__driver": "550.54.15"}, "none", "fail error"),
         ({"nv__driver": None, "nv__module": None}, None, "pass"),
     ],
@@ -189,6 +193,6 @@ def test_known_vulnerabilities(facts: dict[str, Any], required: str | None, expe
 def test_the_vulnerabilities_of_a_component_are_one_finding() -> None:
     finding = findings(one(container__toolkit="1.17.0"), "sw.security")[0]
     assert finding.seen == (
-        "1.17.0: toolkit-cve-2024-0135, toolkit-cve-2025-23359, toolkit-cve-2025-23266"
+        "1.17.0, 1.19.1: toolkit-cve-2024-0135, toolkit-cve-2025-23359, toolkit-cve-2025-23266"
     )
     assert finding.wanted == "1.17.8 or newer"

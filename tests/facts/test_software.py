@@ -78,3 +78,18 @@ def test_the_container_toolkit(answer: Any, version: str | None) -> None:
 def test_a_toolkit_that_does_not_say_its_version_is_garbled(out: str) -> None:
     answer = ["ok", {"code": 139, "out": out, "err": ""}]
     assert learned("container.toolkit", answer).reason == "garbled"
+
+
+# A user's report to nvidia-docker shows it, with how it was built.
+CLI = (
+    "cli-version: 1.10.0\nlib-version: 1.10.0\nbuild date: 2022-06-13T10:39+00:00\n"
+    "build revision: 395fd41701117121f1fd04ada01e1d7e006a37ae\n"
+)
+
+
+def test_the_library_of_the_container_toolkit() -> None:
+    answer = ["ok", {"code": 0, "out": CLI, "err": ""}]
+    assert learned("container.library", answer) == "1.10.0"
+    assert learned("container.library", ["no", "missing_tool", "not there"]) is None
+    broken = ["ok", {"code": 1, "out": "", "err": "libnvidia-container.so.1: no such file\n"}]
+    assert learned("container.library", broken).reason == "garbled"

@@ -41,7 +41,8 @@ from tests.support.asked import reads
 # Kinds of reads that are answered by the real readers inside the machine's root.
 ROOTED = frozenset(
     "file files target pci nvml rights account kernels cpus governors interrupts kernel_log tasks "
-    "shm_segments pci_tree rdma_tree rail_routes verbs gpu_nodes nvml_libraries journal".split()
+    "shm_segments pci_tree rdma_tree rail_routes verbs gpu_nodes nvml_libraries journal "
+    "driver_libraries nvme".split()
 )
 MEMORY = "/dev/shm"  # thousands of small files are made; a disk takes thirty times as long
 TODAY = date(2026, 11, 21)
