@@ -299,7 +299,8 @@ def _judge_vulnerable(
     for component, entries in by_component.items():
         yield _vulnerable(context, node, component, entries, found[component])
     gaps = [context.value(node, fact) for fact in ("container.toolkit", LIBRARY)]
-    reasons = [gap.reason for gap in gaps if isinstance(gap, Absent)]
+    absences = [gap.reason for gap in gaps if isinstance(gap, Absent)]
+    reasons = [reason for reason in absences if reason not in _NOT_THERE]
     if reasons:
         yield unknown(node, "the version of the container toolkit is not known", reasons[0])
         return
@@ -383,8 +384,8 @@ SECURITY = Check(
     why="A crafted image can leave its container through an old container toolkit, and a user of "
     "the node can become root through an old driver.",
     how="The versions of NVIDIA's container toolkit with its library, and of the driver by branch, "
-    "against its security bulletins. Drivers count where `require: {sw.security: none}` asks for it: they "
-    "follow the image of the cluster and take a reboot.",
+    "against its security bulletins. Drivers count where `require: {sw.security: none}` asks for "
+    "it: they follow the image of the cluster and take a reboot.",
     remedy=sentence("take the version that the finding names"),
     wants=parse_none,
     proof=Proof(

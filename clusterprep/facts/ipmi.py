@@ -66,8 +66,8 @@ def parse_chassis(answer: Any) -> tuple[str, ...] | Absent:
     if refused is not None:
         return refused
     rows = dict(_ROW.findall(answer["out"]))
-    values = {name: rows[name] for name in FAULTS if name in rows}
-    if not values or not set(values.values()) <= {"true", "false"}:
+    values = {name: rows[name] for name in FAULTS}
+    if not set(values.values()) <= {"true", "false"}:
         raise ValueError("this is no status of a chassis")
     return tuple(name for name, value in values.items() if value == "true")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from clusterprep.facts import Fact
@@ -37,7 +38,7 @@ def parse_table(first: Any, second: Any, third: Any, statistics: Any) -> Neighbo
     texts = (first, second, third, statistics)
     if any(text is None for text in texts):
         return Absent("not_applicable", "the host alone sees the limits of its table of neighbours")
-    keep, crowded, most = int(first), int(second), int(third)
+    keep, crowded, most = _limit(first), _limit(second), _limit(third)
     header, *rows = statistics.splitlines()
     names = header.split()
     entries = 0
@@ -50,6 +51,13 @@ def parse_table(first: Any, second: Any, third: Any, statistics: Any) -> Neighbo
     if not rows or most <= 0:
         raise ValueError("no statistics of the table of neighbours")
     return NeighbourTable(keep, crowded, most, entries, refused)
+
+
+def _limit(text: Any) -> int:
+    """Return one limit; the kernel writes a number and the end of the line."""
+    if not isinstance(text, str) or re.fullmatch(r"\d{1,10}\n", text, re.ASCII) is None:
+        raise ValueError(f"no limit of the table: {text!r:.40}")
+    return int(text)
 
 
 def _reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:

@@ -28,6 +28,7 @@ _PERIODIC = re.compile(r'^\s*APT::Periodic::Unattended-Upgrade\s+"([^"]*)"\s*;',
 _BLACKLIST = re.compile(r"Unattended-Upgrade::Package-Blacklist\s*\{(.*?)\}", re.DOTALL)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|^\s*#[^\n]*", re.DOTALL | re.MULTILINE)
 
+_PACKAGE = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
 _DNF = (
     "/etc/dnf/plugins/versionlock.list",
     "/etc/dnf/versionlock.toml",
@@ -120,8 +121,10 @@ def _is_pattern(text: str) -> bool:
 def _of_rpm(answer: Mapping[str, Any], files: Mapping[str, str]) -> DriverPackages | None:
     """Return the package that owns nvidia-smi; None where no package does."""
     name = answer["out"].strip()
-    if answer["code"] != 0 or not name or " " in name:
+    if answer["code"] != 0:  # «file … is not owned by any package»
         return None
+    if not _PACKAGE.fullmatch(name):
+        raise ValueError(f"no name of a package: {name!r:.80}")
     locks = files.get(_DNF[0], "") + files.get(_DNF[1], "")
     is_locked = re.search(rf"\b{re.escape(name)}\b", locks) is not None
     timers = {path.rpartition("/")[2] for path in files}

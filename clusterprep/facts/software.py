@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterprep.facts import Fact, command, file
 from clusterprep.facts.gpu import parse_driver
-from clusterprep.model import Absent, Inventory, Node, Read
+from clusterprep.model import Inventory, Node, Read
 
 # The file that AWS's installer leaves: «# EFA installer version: 1.30.0» (the fifth word of the
 # first line), then the packages as dpkg or rpm name their files, such as
@@ -71,27 +71,23 @@ def parse_libfabric(files: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(versions)
 
 
-def parse_toolkit(answer: Any) -> str | Absent | None:
-    """Return the version of NVIDIA's container toolkit, None where it is not installed.
+def parse_toolkit(answer: Mapping[str, Any]) -> str:
+    """Return the version of NVIDIA's container toolkit.
 
     `nvidia-ctk --version` prints «NVIDIA Container Toolkit CLI version 1.17.8» and the commit.
     """
-    if isinstance(answer, Absent):
-        return None if answer.reason == "missing_tool" else answer
     match = _TOOLKIT.search(answer["out"])
     if answer["code"] != 0 or match is None:
         raise ValueError(f"nvidia-ctk ended with {answer['code']}: {answer['out']!r:.80}")
     return match[1]
 
 
-def parse_container_library(answer: Any) -> str | Absent | None:
-    """Return the version of libnvidia-container, None where it is not installed.
+def parse_container_library(answer: Mapping[str, Any]) -> str:
+    """Return the version of libnvidia-container.
 
     It starts containers for the toolkit and has its versions; `nvidia-container-cli --version`
     prints «cli-version: 1.17.8», «lib-version: 1.17.8» and how it was built.
     """
-    if isinstance(answer, Absent):
-        return None if answer.reason == "missing_tool" else answer
     match = _LIBRARY.search(answer["out"])
     if answer["code"] != 0 or match is None:
         raise ValueError(f"nvidia-container-cli ended with {answer['code']}: {answer['out']!r:.80}")
@@ -105,10 +101,9 @@ def _libfabric_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
 MODULE = Fact("nv.module", file("/proc/driver/nvidia/version"), parse_module_kind)
 EFA = Fact("efa.packages", file(EFA_FILE), parse_efa)
 LIBFABRIC = Fact("net.libfabric", _libfabric_reads, parse_libfabric)
-TOOLKIT = Fact("container.toolkit", command("nvidia-ctk", "--version"), parse_toolkit, lenient=True)
+TOOLKIT = Fact("container.toolkit", command("nvidia-ctk", "--version"), parse_toolkit)
 CONTAINER_LIBRARY = Fact(
     "container.library",
     command("nvidia-container-cli", "--version"),
     parse_container_library,
-    lenient=True,
 )

@@ -173,8 +173,15 @@ def test_required_none_makes_each_an_error() -> None:
         ({"container__toolkit": "1.16.1"}, None, "fail warning"),
         ({"container__toolkit": "1.16.1"}, "none", "fail error"),
         ({"container__library": "1.16.1"}, None, "fail warning"),
-        ({"container__library": None}, None, "pass"),
-        ({"container__toolkit": None, "container__library": None}, None, "pass"),
+        ({"container__library": absent("missing_tool")}, None, "pass"),
+        (
+            {
+                "container__toolkit": absent("missing_tool"),
+                "container__library": absent("missing_tool"),
+            },
+            None,
+            "pass",
+        ),
         ({"container__library": absent("hung")}, None, "unknown warning hung"),
         ({"container__toolkit": absent("hung")}, None, "unknown warning hung"),
         ({"nv__driver": "550.54.15"}, None, "pass + skip not required"),

@@ -67,7 +67,6 @@ CTK = (
     ("answer", "version"),
     [
         (["ok", {"code": 0, "out": CTK, "err": ""}], "1.17.8"),
-        (["no", "missing_tool", "nvidia-ctk is not there"], None),
     ],
 )
 def test_the_container_toolkit(answer: Any, version: str | None) -> None:
@@ -90,6 +89,7 @@ CLI = (
 def test_the_library_of_the_container_toolkit() -> None:
     answer = ["ok", {"code": 0, "out": CLI, "err": ""}]
     assert learned("container.library", answer) == "1.10.0"
-    assert learned("container.library", ["no", "missing_tool", "not there"]) is None
+    missing = learned("container.library", ["no", "missing_tool", "not there"])
+    assert missing.reason == "missing_tool"
     broken = ["ok", {"code": 1, "out": "", "err": "libnvidia-container.so.1: no such file\n"}]
     assert learned("container.library", broken).reason == "garbled"

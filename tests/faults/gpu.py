@@ -31,7 +31,7 @@ _PROGRAM = (
 NOTHING_KNOWN = {
     name: "the management library does not answer"
     for name in checks()
-    if name.startswith(("gpu.", "nvl.", "cuda.")) or name == "fw.gpu"
+    if name.startswith(("gpu.", "nvl.", "cuda.")) or name in ("fw.gpu", "sw.known_bad")
 }
 
 
