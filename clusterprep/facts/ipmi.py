@@ -17,7 +17,6 @@ FAULTS = (
     "Drive Fault",
     "Cooling/Fan Fault",
 )
-_ROW = re.compile(r"^([^:]+?) *: *(.*?) *$", re.MULTILINE)
 _PERCENT = re.compile(r"(\d+) ?%")
 CHECK = "ipmi.sensors"
 SENSOR_LIMIT = 60.0  # seconds: hundreds of sensors over a controller that answers in 0.1 s
@@ -60,12 +59,18 @@ def _refused(answer: Any) -> Absent | None:
     return Absent("garbled", f"ipmitool ended with {answer['code']}: {text.strip():.80}")
 
 
+def _rows(text: str) -> dict[str, str]:
+    """Return what stands behind the first colon of each line, by what stands before it."""
+    rows = (line.partition(":") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, colon, value in rows if colon}
+
+
 def parse_chassis(answer: Any) -> tuple[str, ...] | Absent:
     """Return the faults of the chassis, none where it is sound."""
     refused = _refused(answer)
     if refused is not None:
         return refused
-    rows = dict(_ROW.findall(answer["out"]))
+    rows = _rows(answer["out"])
     values = {name: rows[name] for name in FAULTS}
     if not set(values.values()) <= {"true", "false"}:
         raise ValueError("this is no status of a chassis")
@@ -80,7 +85,7 @@ def parse_log(answer: Any) -> EventLog | Absent:
     refused = _refused(answer)
     if refused is not None:
         return refused
-    rows = dict(_ROW.findall(answer["out"]))
+    rows = _rows(answer["out"])
     percent = _PERCENT.match(rows.get("Percent Used", ""))
     used = int(percent[1]) if percent else None
     return EventLog(int(rows["Entries"]), used, rows.get("Overflow", "false") == "true")
