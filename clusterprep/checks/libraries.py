@@ -291,7 +291,7 @@ SYSTEM = Check(
         "other nodes"
     ),
     wants=conditions_of,
-    proof=Proof("nccl.libraries", lambda found: replace(found, system_version="2.18.5")),
+    proof=Proof("nccl.libraries", lambda found: replace(found, system_version="2.22.3")),
 )
 PLUGIN = Check(
     "nccl.plugin",

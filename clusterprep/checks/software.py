@@ -240,7 +240,7 @@ NCCL = Check(
     "a version.",
     remedy=shell_line("python -m pip install torch==VERSION   # the wheel brings its NCCL"),
     wants=conditions_of,
-    proof=Proof("torch.build", lambda build: replace(build, nccl="2.20.5")),
+    proof=Proof("torch.build", lambda build: replace(build, nccl="2.22.3")),
 )
 DRIVER = Check(
     "nv.driver",

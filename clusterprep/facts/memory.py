@@ -15,8 +15,11 @@ EDAC = "/sys/devices/system/edac/mc"
 NODES = "/sys/devices/system/node"
 MOST_NODES = 1024  # NUMA nodes: NODES_SHIFT is 10 at most (Linux, arch/*/Kconfig)
 
+_HUGE_ORDER = 9  # 2 ** 9 pages
+
 _CPU_LIST = re.compile(r"(?:\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)?")
 _TOTAL = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
+_AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -42,6 +45,14 @@ class Swap:
 
 
 @dataclass(frozen=True)
+class FreeMemory:
+    """Memory in bytes: all that the kernel has, and what programs may still take."""
+
+    total: int
+    available: int
+
+
+@dataclass(frozen=True)
 class NumaNode:
     """One NUMA node; `cpus` as the kernel lists them, «0-55,112-167»."""
 
@@ -56,6 +67,41 @@ def parse_total(text: str | None) -> int:
     if match is None:
         raise ValueError("no MemTotal in /proc/meminfo")
     return int(match[1]) << 10  # from KiB
+
+
+def parse_free(text: str | None) -> FreeMemory:
+    """Return what /proc/meminfo says of free memory.
+
+    MemAvailable counts what the kernel can take back from its caches without swapping.
+    """
+    available = _AVAILABLE.search(text or "")
+    if available is None:
+        raise ValueError("no MemAvailable in /proc/meminfo")
+    return FreeMemory(parse_total(text), int(available[1]) << 10)  # from KiB
+
+
+def parse_buddies(text: str | None) -> float | Absent:
+    """Return the part of free memory in blocks of 512 pages or more, 0 to 1.
+
+    /proc/buddyinfo counts free blocks of 1, 2, 4, … pages for each zone. 512 pages are a huge page
+    of 2 MiB where a page has 4 KiB: such blocks are there or not, however much memory is free in
+    small ones.
+    """
+    if text is None:
+        return Absent("not_applicable", "this kernel shows no free blocks")
+    total = 0
+    large = 0
+    for line in text.splitlines():
+        counts = [int(word) for word in line.partition("zone")[2].split()[1:]]
+        if not counts:
+            raise ValueError("no numbers of free blocks")
+        for order, count in enumerate(counts):
+            total += count << order
+            if order >= _HUGE_ORDER:
+                large += count << order
+    if total == 0:
+        raise ValueError("no free block at all")
+    return large / total
 
 
 def parse_errors(files: Mapping[str, str] | Absent, cpus: Any) -> Errors | Absent:
@@ -177,6 +223,8 @@ _ERROR_FILES = (
 )
 
 TOTAL = Fact("mem.total", file("/proc/meminfo"), parse_total)
+FREE = Fact("mem.free_memory", file("/proc/meminfo"), parse_free, moves=True)
+BUDDIES = Fact("mem.buddies", file("/proc/buddyinfo"), parse_buddies, moves=True)
 ERRORS = Fact(
     "mem.errors",
     lambda node, inventory: (Read("files", _ERROR_FILES), Read("cpus")),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clusterprep.inventory.ansible_nodes import ansible_document
 from clusterprep.inventory.document import parse_document, read_text
+from clusterprep.inventory.known_bad import read_known_bad
 from clusterprep.inventory.resolve import NO_OVERRIDES, Overrides, Resolver
 from clusterprep.inventory.schema import load_schema, schema_path
 from clusterprep.inventory.shapes import valid_part
@@ -48,4 +50,4 @@ def _load(file: str, overrides: Overrides, *, ansible: bool) -> Inventory:
     data = valid_part(document)
     inventory = Resolver(document, data, overrides).inventory()
     document.settle()
-    return inventory
+    return replace(inventory, known_bad=read_known_bad(file))

@@ -12,6 +12,7 @@ from datetime import date
 from typing import Any, Literal
 
 from clusterprep.model.history import Comparison, RecordedRun, Since
+from clusterprep.model.known_bad import KnownBad
 from clusterprep.remedies import NO_REMEDY, Remedy
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -130,6 +131,7 @@ class Inventory:
     left_out: tuple[Node, ...] = ()  # nodes of the file that this command leaves alone
     warnings: tuple[str, ...] = ()  # unknown NCCL_* names and the like; shown, never fatal
     path: str = ""
+    known_bad: tuple[KnownBad, ...] = ()  # the site's own entries of bad versions
 
 
 # ---------------------------------------------------------------- evidence and judgement

@@ -30,6 +30,31 @@ def _less_memory(host: Host, lab: Lab) -> Fault:
     )
 
 
+def _little_free(host: Host, lab: Lab) -> Fault:
+    """What a RAM disk or a forgotten process holds is missing."""
+    rows = host.read("/proc/meminfo").splitlines()
+    total = int(rows[0].split()[1])
+    told = [f"MemAvailable: {total // 64} kB" if "MemAvailable" in x else x for x in rows]
+    return faults.file_over(host, "/proc/meminfo", "\n".join([*told, ""]))
+
+
+def _says(host: Host, program: str, *lines: str) -> Fault:
+    """A program that prints these lines whatever it is asked, in the place of one not here."""
+    text = "\n".join(["#!/bin/sh", "cat <<'END'", *lines, "END", ""])
+    return faults.written(host, f"/usr/local/bin/{program}", text, 0o755)
+
+
+def _dead_fan(host: Host, lab: Lab) -> Fault:
+    names = ("Power Overload", "Main Power Fault", "Power Control Fault", "Drive Fault")
+    chassis = [f"{name:<21}: false" for name in names]
+    log = ("Entries          : 187", "Percent Used     : 18%", "Overflow         : false")
+    return _says(host, "ipmitool", *chassis, "Cooling/Fan Fault    : true", *log)
+
+
+def _old_container_library(host: Host, lab: Lab) -> Fault:
+    return _says(host, "nvidia-container-cli", "cli-version: 1.16.1", "lib-version: 1.16.1")
+
+
 def _swapped(host: Host, lab: Lab) -> Fault:
     header = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
     return faults.file_over(
@@ -72,10 +97,28 @@ def _balanced(host: Host, lab: Lab) -> Fault:
 
 ROWS = (
     Row("another processor", "cpu.model", _other_processor, "laid over"),
-    Row("a sixteenth of the memory missing", "mem.size", _less_memory, "laid over"),
+    Row(
+        "a sixteenth of the memory missing",
+        "mem.size",
+        _less_memory,
+        "laid over",
+        also={"mem.free": "what is free there stays as it was when the file was laid over"},
+    ),
+    Row("most of the memory taken", "mem.free", _little_free, "laid over"),
+    Row("a fan that stands still", "ipmi.sensors", _dead_fan, "laid over"),
+    Row("an old container toolkit", "sw.security", _old_container_library, "laid over"),
     Row("memory in swap", "mem.swap", _swapped, "laid over"),
     Row("uncorrected memory errors", "mem.errors", _lost_data, "laid over"),
     Row("governor powersave", "cpu.governor", _powersave, "laid over"),
     Row("another NUMA layout", "numa.nodes", _two_numa_nodes, "laid over"),
     Row("memory moved between NUMA nodes", "numa.balancing", _balanced, "laid over"),
+)
+# On machines that have a BIOS, as the lab's own hosts do not.
+HGX_ROWS = (
+    Row(
+        "an older BIOS",
+        "fw.bios",
+        lambda host, lab: faults.file_over(host, "/sys/class/dmi/id/bios_version", "1.01.00\n"),
+        "laid over",
+    ),
 )

@@ -33,7 +33,7 @@ def _other_base(host: Host, lab: Lab) -> Fault:
 
 
 ROWS = (
-    Row("another torch", "torch.version", lambda host, lab: _torch(host, "2.5.1+cu124", "12.4")),
+    Row("another torch", "torch.version", lambda host, lab: _torch(host, "2.4.1+cu124", "12.4")),
     Row(
         "torch missing",
         "torch.version",
@@ -53,7 +53,13 @@ ROWS = (
     Row(
         "another NCCL beside torch",
         "nccl.torch",
-        lambda host, lab: faults.compiled_nccl(host, WHEEL_NCCL, 22005),
+        lambda host, lab: faults.compiled_nccl(host, WHEEL_NCCL, 22203),
+    ),
+    Row(
+        "an NCCL that is known to hang",
+        "sw.known_bad",
+        lambda host, lab: faults.compiled_nccl(host, WHEEL_NCCL, 22902),
+        also={"nccl.torch": "it is another one than that of the other nodes"},
     ),
     Row(
         "LD_LIBRARY_PATH with another NCCL",
@@ -67,7 +73,7 @@ ROWS = (
     Row(
         "another NCCL of the system",
         "nccl.system",
-        lambda host, lab: faults.compiled_nccl(host, f"{LIBRARIES}/libnccl.so.2", 21805),
+        lambda host, lab: faults.compiled_nccl(host, f"{LIBRARIES}/libnccl.so.2", 22203),
     ),
     Row(
         "an NCCL plug-in on one node",

@@ -151,7 +151,7 @@ ALL = (
     Stage("users", users.ROWS, cpu_nodes, with_users, _become),
     Stage(
         "hgx",
-        (*gpu.ROWS, *rdma.ROWS, *software.ROWS, *environment.GPU_ROWS),
+        (*gpu.ROWS, *rdma.ROWS, *software.ROWS, *environment.GPU_ROWS, *hardware.HGX_ROWS),
         gpu_nodes,
         inventory=_gpus,
     ),

@@ -58,6 +58,7 @@ WORLDLY = {
     "inventory.local": "names this machine for `check --local`",
     "runtime.lazy_dataclass": "has a lock, as threads may want the first value of a class together",
     "nccl.variables.variables": "reads the registry of variables that came with us",
+    "checks.known_bad": "reads the table of bad versions that came with us",
     "history": "keeps runs and what was given to the nodes in SQLite",
     "cli.commands.record": "takes the time of a run that an error ended",
     "cli.history": "declares the options of the commands about earlier runs, ends them",

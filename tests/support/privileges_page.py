@@ -84,6 +84,8 @@ READS: dict[str, Callable[..., str]] = {
     ),
     "nccl_address": lambda *_: "the job's interpreter asks its NCCL",
     "nvml": lambda *_: "NVIDIA's management library",
+    "driver_libraries": lambda: "`/etc/ld.so.cache`, and sizes of the driver's libraries",
+    "nvme": lambda: "`/sys/class/nvme`; `nvme smart-log` or `smartctl -A` of each local disk",
     "gpu_nodes": lambda: "`/dev/nvidia*`: access(2) alone",
     "nvml_libraries": lambda: "the loader's folders: `libnvidia-ml.so.1`",
     "fabric_manager": lambda: "`systemctl show nvidia-fabricmanager.service`, its `--version`",

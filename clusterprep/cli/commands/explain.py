@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any
 
 from clusterprep.changes.resources.env import TARGETS, refuse_unrepresentable
-from clusterprep.checks import Check
+from clusterprep.checks import Check, known_bad
 from clusterprep.cli.commands.time_limits import limit_lines
 from clusterprep.errors import InputError, NotKnown
 from clusterprep.inventory.demands import check_names
@@ -21,6 +21,7 @@ from clusterprep.jobs.diagnose.known import causes, command_that_finds
 from clusterprep.jobs.diagnose.model import Cause
 from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.model import EnvValue, Inventory, Report
+from clusterprep.model.known_bad import KnownBad
 from clusterprep.nccl.environment import Environment
 from clusterprep.nccl.variables.variables import registry as variables
 from clusterprep.remedies import Remedy
@@ -70,12 +71,14 @@ _BETWEEN_RANKS = {
 
 
 def page(topic: str) -> str:
-    """Return the page of a check, a variable or a cause.
+    """Return the page of a check, a bad version, a variable or a cause.
 
     Raises InputError with the nearest name for another topic.
     """
     if topic in registry.checks():
-        return _check_page(registry.checks()[topic])
+        return _check_page(registry.checks()[topic]) + _listed_versions(topic)
+    if topic in _bad_versions():
+        return bad_version_page(_bad_versions()[topic])
     if topic in PAGES:
         return _check_page(PAGES[topic])
     if topic in variables():
@@ -94,7 +97,7 @@ def _nearest_topic(topic: str) -> str:
     lower = topic.lower()
     if lower in registry.checks() or lower in causes():
         return f"did you mean {lower}?"
-    topics = [*registry.checks(), *PAGES, *variables(), *causes()]
+    topics = [*registry.checks(), *PAGES, *variables(), *causes(), *_bad_versions()]
     near = difflib.get_close_matches(topic, topics, 1, 0.5)
     if near:
         return f"did you mean {near[0]}?"
@@ -188,6 +191,42 @@ def _found_before(check: str) -> str:
 def _paragraph(title: str, text: str) -> str:
     indented = textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
     return f"{title}\n{indented}"
+
+
+# ---------------------------------------------------------------- bad versions
+
+
+def _bad_versions() -> dict[str, KnownBad]:
+    return {entry.id: entry for entry in known_bad.table()}
+
+
+def _listed_versions(check: str) -> str:
+    """Return the entries that a check compares with, a line each; nothing for other checks."""
+    if check not in (known_bad.KNOWN_BAD.name, known_bad.SECURITY.name):
+        return ""
+    is_security = check == known_bad.SECURITY.name
+    lines = []
+    for entry in known_bad.table():
+        if entry.is_security == is_security:
+            lines.append(f"  {entry.id:<28} {entry.component} {entry.versions}")
+    return "\n\nEntries\n" + "\n".join(lines)
+
+
+def bad_version_page(entry: KnownBad) -> str:
+    """Return what is known of a bad version."""
+    name = known_bad.NAMES.get(entry.component, entry.component)
+    parts = [f"{entry.id}: {name} {entry.versions} {known_bad.EFFECTS[entry.effect]}"]
+    parts.append(_paragraph("How it shows", entry.symptom))
+    if entry.when:
+        lines = [f"  {condition} {wanted}" for condition, wanted in entry.when.items()]
+        parts.append("Only where\n" + "\n".join(lines))
+    parts.append(_paragraph("Mended in", entry.mended or "no version that is known"))
+    if entry.workaround:
+        parts.append(_paragraph("Until then", entry.workaround))
+    parts.append(f"Source\n  {entry.source}")
+    check = known_bad.SECURITY if entry.is_security else known_bad.KNOWN_BAD
+    parts.append(f"`clusterprep check --only {check.name}` compares with it.")
+    return "\n\n".join(parts)
 
 
 # ---------------------------------------------------------------- variables

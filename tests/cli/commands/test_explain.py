@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterprep.changes.resources.env import TARGETS
+from clusterprep.checks import known_bad
 from clusterprep.cli.commands.explain import check_choice, limited_to_node, page, target_text
 from clusterprep.errors import InputError, NotKnown
 from clusterprep.inventory.demands import check_names
@@ -218,3 +219,19 @@ def test_no_text_tells_to_run_a_check_that_is_not_there() -> None:
                 if not any(matches(pattern, name) for name in registry.checks()):
                     wrong.append((place, pattern))
     assert wrong == []
+
+
+@pytest.mark.parametrize("entry", known_bad.table(), ids=lambda entry: entry.id)
+def test_a_bad_version_has_its_page(entry: known_bad.KnownBad) -> None:
+    text = page(entry.id)
+    assert text.startswith(f"{entry.id}: ")
+    assert f"Source\n  {entry.source}" in text
+    assert (entry.mended or "no version that is known") in text
+    check = "sw.security" if entry.is_security else "sw.known_bad"
+    assert f"  {entry.id:<28} {entry.component} {entry.versions}" in page(check)
+
+
+def test_a_misspelt_bad_version_gets_a_hint() -> None:
+    with pytest.raises(InputError) as error:
+        page("nccl-arm-proxy-wege")
+    assert "did you mean nccl-arm-proxy-wedge?" in str(error.value)

@@ -1,0 +1,130 @@
+"""Judges whether the kernel's table of neighbours has a place for every node of the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed
+from clusterprep.facts.neighbours import NeighbourTable
+from clusterprep.facts.network import Interface
+from clusterprep.model import Absent, Node
+from clusterprep.model.units import pluralize
+from clusterprep.remedies import Remedy, shell_line
+
+INTERFACES = "net.interfaces"
+# Of the entries that there may be: so near to the limit the table is full in a moment.
+NEARLY = 0.9
+
+
+def neighbours(context: CheckContext) -> Iterable[Outcome]:
+    """Judge the table of each node by the nodes that share a network with it, and by its counts."""
+    members = _members(context)
+    well: dict[str, list[str]] = {}
+    for node in context.nodes:
+        table: NeighbourTable = context.value(node, "net.neighbours")
+        needed = _needed(context, node, members)
+        outcome = _judge(node, table, needed)
+        if outcome is None:
+            seen = f"{table.most} places, {pluralize(needed, 'neighbour')} of this fleet"
+            well.setdefault(seen, []).append(node.name)
+        else:
+            yield outcome
+    for seen, names in well.items():
+        message = "the kernel's table of neighbours has a place for every node"
+        yield Outcome("pass", tuple(names), message, seen)
+
+
+def _networks(context: CheckContext, node: Node) -> set[str]:
+    """Return the IPv4 networks of the interfaces that are up; none where they are not known."""
+    interfaces = context.value(node, INTERFACES)
+    if isinstance(interfaces, Absent):
+        return set()
+    networks: set[str] = set()
+    for interface in interfaces:
+        if _has_neighbours(interface):
+            networks.update(interface.networks)
+    return networks
+
+
+def _has_neighbours(interface: Interface) -> bool:
+    return interface.up and not interface.loopback and not interface.tunnel
+
+
+def _members(context: CheckContext) -> dict[str, int]:
+    """Return the number of nodes in each network."""
+    members: dict[str, int] = {}
+    for node in context.fleet.reached:
+        for network in _networks(context, node):
+            members[network] = members.get(network, 0) + 1
+    return members
+
+
+def _needed(context: CheckContext, node: Node, members: dict[str, int]) -> int:
+    """Return the entries that a job over the whole fleet takes on a node: one per peer and rail."""
+    return sum(members[network] - 1 for network in _networks(context, node))
+
+
+def _judge(node: Node, table: NeighbourTable, needed: int) -> Outcome | None:
+    """Return the failure of a table that is full or too small, None for one that is neither."""
+    wanted = f"more than {pluralize(max(needed, table.entries), 'place')}"
+    full = f", no place {table.refused:,} times since boot" if table.refused else ""
+    seen = f"gc_thresh3 {table.most}, entries now {table.entries:,}{full}"
+    cure = _cure(table, needed)
+    if table.entries >= NEARLY * table.most:
+        message = "the kernel's table of neighbours is full: connections to other nodes fail"
+        return failed(node, message, seen, wanted, cure)
+    if needed >= table.most:
+        message = "the kernel's table of neighbours has no place for all nodes of this network"
+        return failed(node, message, seen, wanted, cure)
+    if needed > table.crowded or (table.refused and table.entries > table.crowded):
+        message = (
+            "the kernel's table of neighbours is crowded: entries are thrown out while they are "
+            "needed"
+        )
+        return failed(node, message, seen, f"gc_thresh2 above {needed}", cure)
+    return None
+
+
+def _cure(table: NeighbourTable, needed: int) -> Remedy:
+    """Return the limits that hold four times what is needed, as the kernel's own limits relate."""
+    most = max(4096, 4 * max(needed, table.entries, table.most))
+    return shell_line(
+        "sysctl -w net.ipv4.neigh.default.gc_thresh1={first} "
+        "net.ipv4.neigh.default.gc_thresh2={second} net.ipv4.neigh.default.gc_thresh3={third}"
+        "   # and the same in /etc/sysctl.d; all network namespaces of the host share the table",
+        first=most // 8,
+        second=most // 2,
+        third=most,
+    )
+
+
+CHECK = Check(
+    "net.neigh",
+    facts=("net.neighbours",),
+    uses=(INTERFACES,),
+    judge=neighbours,
+    severity="warning",
+    title="The table of neighbours",
+    why="A kernel whose table of neighbours (ARP) is full cannot reach nodes that it has not just "
+    "talked to: ports look closed and collectives time out, here and there.",
+    how="gc_thresh1 to gc_thresh3 of net.ipv4.neigh.default against the nodes of the fleet in each "
+    "network of this node, and entries and table_fulls of /proc/net/stat/arp_cache. All network "
+    "namespaces of a host share the table. Containers do not see it.",
+    remedy=shell_line(
+        "sysctl -w net.ipv4.neigh.default.gc_thresh3=8192 net.ipv4.neigh.default.gc_thresh2=4096"
+        "   # and the same in /etc/sysctl.d"
+    ),
+    proof=Proof(
+        "net.neighbours",
+        lambda table: NeighbourTable(table.keep, table.crowded, table.most, table.most, 5127),
+        machine={
+            "files": {
+                "/proc/sys/net/ipv4/neigh/default/gc_thresh1": "128\n",
+                "/proc/sys/net/ipv4/neigh/default/gc_thresh2": "512\n",
+                "/proc/sys/net/ipv4/neigh/default/gc_thresh3": "1024\n",
+                "/proc/net/stat/arp_cache": "entries allocs destroys table_fulls\n"
+                "00000012 00005e2d 00005369 00000000\n",
+            }
+        },
+    ),
+)
