@@ -101,7 +101,7 @@ def parse_document(
     if tree is None or _is_empty(tree):
         raise InputError.of(f"the file is empty, expected {what}", file=file, line=1)
     if tree.kind != top:
-        wanted = "a mapping of keys" if top == "mapping" else "a list"
+        wanted = "a mapping of keys" if top == "mapping" else what
         seen = "single value" if tree.kind == "scalar" else tree.kind
         message = f"expected {wanted} at the top, seen a {seen}"
         raise InputError.of(message, file=file, line=tree.line)

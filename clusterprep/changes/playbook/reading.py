@@ -99,7 +99,7 @@ class PlaybookReader:
         Raises InputError if the file cannot be read at all.
         """
         self.files += 1
-        document = read_document(path, as_written(), "a playbook", top="list")
+        document = read_document(path, as_written(), "a list of steps", top="list")
         entries = _valid_entries(document)
         position = len(self.problems)
         chain = (*chain, path.resolve())
