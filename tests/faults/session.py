@@ -32,6 +32,8 @@ _JOB = dict.fromkeys(
         "nccl.torch",
         "nccl.system",
         "nccl.plugin",
+        "fabric.plugin",
+        "sw.known_bad",
         "python.env",
         "cuda.runtime_vs_driver",
     ),
