@@ -15,18 +15,19 @@ from typing import Any
 from clusterprep.checks import Check
 from clusterprep.checks.gpu_health import HARD
 from clusterprep.facts.counters import Earlier, Sample
-from clusterprep.facts.gpu_health import EccErrors, Temperatures
+from clusterprep.facts.gpu_counters import COUNTERS
+from clusterprep.facts.gpu_health import ECC, EccErrors, Temperatures
 from clusterprep.facts.gpu_load import GpuLoad, is_busy, sysfs_address
 from clusterprep.facts.kernel_log import KernelLog
 from clusterprep.facts.pci import PciDevice, PciLink, PciTree
 from clusterprep.jobs.load.growth import MEANWHILE, growth, low_clocks
 from clusterprep.jobs.load.samples import (
+    COUNTED,
     GpuSample,
     Looks,
     NodeLooks,
     NodeSamples,
     SampledGpu,
-    grown,
 )
 from clusterprep.model import Absent, Finding, Fleet
 from clusterprep.survey import registry
@@ -36,6 +37,7 @@ from clusterprep.survey.judge import judge
 COMPARED = ("ib.counters", "log.records", "gpu.xids", "gpu.sxids")
 # Checks that judge what happened meanwhile.
 CHECKS = (
+    "gpu.ecc_corr",
     "gpu.ecc_unc",
     "gpu.sxid",
     "gpu.temp",
@@ -44,6 +46,7 @@ CHECKS = (
     "ib.counters",
     "ib.downed",
     "log.kernel",
+    "nvl.errors",
     "pcie.gen",
     "pcie.width",
 )
@@ -98,8 +101,10 @@ def _facts_meanwhile(fleet: Fleet, name: str, node: NodeLooks, looks: Looks) -> 
     for fact in ("log.records", "gpu.xids", "gpu.sxids"):
         if fact in node.after:
             facts[fact] = _new_lines(node.before[fact], node.after[fact])
-    facts.update(_counters_meanwhile(node, looks.seconds))
+    facts["ib.counters"] = _first_absent(node.before["ib.counters"], node.after["ib.counters"])
+    facts["counters.earlier"] = _before(node, looks.seconds)
     facts.update(_gpus_meanwhile(node.samples))
+    facts.update(_counted_meanwhile(node.samples))
     tree = fleet.fact(name, "pci.tree")
     if isinstance(tree, PciTree):
         facts["pci.tree"] = _tree_at_work(tree, node.samples)
@@ -136,26 +141,25 @@ def _log_of(value: Any) -> KernelLog:
     return log
 
 
-def _counters_meanwhile(node: NodeLooks, seconds: float) -> dict[str, Any]:
-    """Return the counters of RDMA ports, with those before as the earlier sample."""
-    before, after = node.before["ib.counters"], node.after["ib.counters"]
-    for value in (before, after):
-        if isinstance(value, Absent):
-            return {"ib.counters": value}
-    sample = Sample(seconds, before)
-    return {"ib.counters": after, "counters.earlier": Earlier(sample, sample)}
+def _before(node: NodeLooks, seconds: float) -> Earlier:
+    """Return the counters before the job as the earlier sample."""
+    ports = node.before["ib.counters"]
+    first = node.samples.first
+    gpus = None if first is None else first.facts[COUNTERS.name]
+    sample = Sample(
+        seconds,
+        {} if isinstance(ports, Absent) else ports,
+        gpu=None if isinstance(gpus, Absent) else gpus,
+    )
+    return Earlier(sample, sample)
 
 
 def _gpus_meanwhile(samples: NodeSamples) -> dict[str, Any]:
     """Return facts about GPUs as they were at work, by the names of those about GPUs at rest."""
-    names = ("gpu.load", "gpu.throttle", "gpu.heat", "gpu.ecc")
-    if samples.why is not None:
-        absent = samples.why
-        if absent.reason in ("missing_tool", "no_driver"):
-            absent = Absent("not_applicable", "no GPU here")
+    names = ("gpu.load", "gpu.throttle", "gpu.heat")
+    absent = _without_gpus(samples)
+    if absent is not None:
         return dict.fromkeys(names, absent)
-    if not samples.gpus:
-        return dict.fromkeys(names, Absent("not_applicable", "no GPU here"))
     facts: dict[str, dict[int, Any]] = {name: {} for name in names}
     for index, gpu in samples.gpus.items():
         of_gpu = samples.of_gpu(index)
@@ -163,8 +167,46 @@ def _gpus_meanwhile(samples: NodeSamples) -> dict[str, Any]:
         facts["gpu.load"][index] = GpuLoad(address, any(_is_busy(gpu, one) for one in of_gpu))
         facts["gpu.throttle"][index] = _throttled(of_gpu)
         facts["gpu.heat"][index] = _hottest(gpu, of_gpu)
-        facts["gpu.ecc"][index] = _uncorrected(samples, index)
     return dict(facts)
+
+
+def _without_gpus(samples: NodeSamples) -> Absent | None:
+    """Return why no GPU can be judged, None if they can."""
+    if samples.why is not None and samples.why.reason not in ("missing_tool", "no_driver"):
+        return samples.why
+    return None if samples.gpus else Absent("not_applicable", "no GPU here")
+
+
+def _counted_meanwhile(samples: NodeSamples) -> dict[str, Any]:
+    """Return the facts of what GPUs count, of which that about uncorrected errors knows no past."""
+    first, last = samples.first, samples.last
+    absent = _without_gpus(samples)
+    if absent is not None or first is None or last is None:
+        absent = absent or Absent("garbled", "the samples ended before the job")
+        return {fact.name: absent for fact in COUNTED}
+    facts = dict(last.facts)
+    facts[ECC.name] = _uncorrected(first.facts[ECC.name], last.facts[ECC.name])
+    return facts
+
+
+def _uncorrected(before: Any, after: Any) -> Any:
+    """Return the readings of uncorrected errors, with their growth in the place of the count."""
+    whole = _first_absent(before, after)
+    if isinstance(whole, Absent):
+        return whole
+    readings = {}
+    for index, errors in after.items():
+        readings[index] = _first_absent(before[index], errors)
+        if isinstance(readings[index], EccErrors):
+            # A lower count is one of a driver that was loaded anew.
+            more = max(0, errors.since_load - before[index].since_load)
+            readings[index] = replace(errors, since_load=more)
+    return readings
+
+
+def _first_absent(before: Any, after: Any) -> Any:
+    """Return what was learned afterwards, if it was known before too."""
+    return before if isinstance(before, Absent) else after
 
 
 def _throttled(samples: Sequence[GpuSample]) -> tuple[int, ...] | Absent:
@@ -190,16 +232,6 @@ def _hottest(gpu: SampledGpu, samples: Sequence[GpuSample]) -> Temperatures | Ab
     chip = max(degrees)
     left = None if gpu.slowdown is None else gpu.slowdown - chip
     return Temperatures(chip, None, left)
-
-
-def _uncorrected(samples: NodeSamples, index: int) -> EccErrors | Absent:
-    errors = None
-    first, last = samples.first.get(index), samples.last.get(index)
-    if first is not None and last is not None:
-        errors = grown(first.uncorrected, last.uncorrected)
-    if errors is None:
-        return Absent("not_applicable", "this GPU tells no memory errors")
-    return EccErrors(errors, None, None)
 
 
 def _is_busy(gpu: SampledGpu, sample: GpuSample) -> bool:

@@ -9,7 +9,7 @@ from statistics import median
 from clusterprep.checks.gpu_health import HARD, SOFT
 from clusterprep.facts.gpu_load import BUSY, IDLE
 from clusterprep.facts.pci import PciTree
-from clusterprep.jobs.load.samples import GpuSample, GpuTotals, LinkErrors, Looks, grown
+from clusterprep.jobs.load.samples import GpuSample, LinkErrors, Looks, NodeSamples
 from clusterprep.model import Absent, Finding, Fleet, Node
 from clusterprep.model.units import format_duration
 from clusterprep.remedies import Remedy, shell_line
@@ -19,42 +19,16 @@ FALLEN = 3  # samples in a row; use is told of the second before, when the clock
 OWN_CLOCK = 0.6  # of the highest clock of this GPU at work: a power limit takes a quarter at most
 PEER_CLOCK = 0.75  # of the median of the same model at work
 PEERS = 4  # GPUs of a model at work, of which one may be called slow
-# Growth that is named. A healthy link corrects a bit now and then; the number is the one from
-# which node health checks of GPU clusters warn.
-CORRECTED_LINK_ERRORS = 5
+# A healthy link corrects a bit now and then.
 PCIE_ERRORS_PER_MINUTE = 10
-NVLINK_NAMES = ("replays", "recoveries", "CRC errors of flits", "CRC errors of data")
-RECOVERIES = 1  # position in NVLINK_NAMES
 
 
 def growth(fleet: Fleet, node: Node, looks: Looks) -> Iterator[Finding]:
-    """Yield what grew on a node: memory and link errors of GPUs, AER, errors of interfaces."""
+    """Yield what grew on a node: errors of PCIe links and of interfaces."""
     look = looks.nodes[node.name]
-    samples = look.samples
-    corrected: list[str] = []
-    nvlinks: list[str] = []
-    replays: list[str] = []
     most = _most_pcie_errors(looks.seconds)
-    for index, first in samples.first.items():
-        last = samples.last.get(index)
-        if last is None:
-            continue
-        errors = grown(first.corrected, last.corrected)
-        if errors:
-            corrected.append(f"GPU {index} +{errors}")
-        nvlinks.extend(_nvlink_growth(index, first, last))
-        replayed = grown(first.replays, last.replays)
-        if replayed is not None and replayed > most:
-            replays.append(f"GPU {index} +{replayed} replays")
+    replays = _replays_growth(look.samples, most)
     span = f"in {format_duration(round(looks.seconds))}"
-    if corrected:
-        message = "corrected memory errors of a GPU grow"
-        cure = shell_line("nvidia-smi -q -d ECC,ROW_REMAPPER   # replace the GPU if it goes on")
-        yield _grew("gpu.ecc_corr", node, message, f"{', '.join(corrected)} {span}", cure)
-    if nvlinks:
-        message = "errors of an NVLink grow"
-        cure = shell_line("nvidia-smi nvlink -e   # reset the GPUs; replace the one that goes on")
-        yield _grew("nvl.errors", node, message, f"{', '.join(nvlinks)} {span}", cure)
     errors_of_links = [look.before["load.link_errors"], look.after["load.link_errors"]]
     if any(isinstance(value, Absent) for value in errors_of_links):
         pcie, net = [], []
@@ -95,14 +69,17 @@ def _most_pcie_errors(seconds: float) -> float:
     return max(1.0, PCIE_ERRORS_PER_MINUTE * seconds / 60)
 
 
-def _nvlink_growth(index: int, first: GpuTotals, last: GpuTotals) -> Iterator[str]:
-    """Yield «GPU 3 link 7 +12 replays» of links whose errors grew by more than a few."""
-    for link, counters in last.nvlink.items():
-        before = first.nvlink.get(link, (0,) * len(counters))
-        for number, (old, new) in enumerate(zip(before, counters, strict=False)):
-            least = 1 if number == RECOVERIES else CORRECTED_LINK_ERRORS
-            if new - old >= least:
-                yield f"GPU {index} link {link} +{new - old} {NVLINK_NAMES[number]}"
+def _replays_growth(samples: NodeSamples, most: float) -> list[str]:
+    """Return the GPUs whose PCIe link sent more packets again than `most`."""
+    texts: list[str] = []
+    first, last = samples.first, samples.last
+    if first is None or last is None:
+        return texts
+    for index, count in last.replays.items():
+        more = count - first.replays.get(index, count)
+        if more > most:
+            texts.append(f"GPU {index} +{more} replays")
+    return texts
 
 
 def _aer_growth(
