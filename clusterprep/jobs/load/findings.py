@@ -18,9 +18,15 @@ from clusterprep.facts.counters import Earlier, Sample
 from clusterprep.facts.gpu_counters import COUNTERS
 from clusterprep.facts.gpu_health import ECC, EccErrors, Temperatures
 from clusterprep.facts.gpu_load import GpuLoad, is_busy, sysfs_address
-from clusterprep.facts.kernel_log import KernelLog
+from clusterprep.facts.kernel_log import KernelLog, KernelRecord
 from clusterprep.facts.pci import PciDevice, PciLink, PciTree
-from clusterprep.jobs.load.growth import MEANWHILE, growth, low_clocks
+from clusterprep.jobs.load.growth import (
+    MEANWHILE,
+    fallen_links,
+    interface_errors,
+    low_clocks,
+    replays,
+)
 from clusterprep.jobs.load.samples import (
     COUNTED,
     GpuSample,
@@ -34,7 +40,7 @@ from clusterprep.survey import registry
 from clusterprep.survey.judge import judge
 
 # Facts that are asked before and after; those of them that exist.
-COMPARED = ("ib.counters", "log.records", "gpu.xids", "gpu.sxids")
+COMPARED = ("ib.counters", "pci.errors", "log.records", "gpu.xids", "gpu.sxids")
 # Checks that judge what happened meanwhile.
 CHECKS = (
     "gpu.ecc_corr",
@@ -47,6 +53,7 @@ CHECKS = (
     "ib.downed",
     "log.kernel",
     "nvl.errors",
+    "pcie.aer",
     "pcie.gen",
     "pcie.width",
 )
@@ -67,8 +74,16 @@ def judge_load(fleet: Fleet, looks: Looks) -> tuple[Finding, ...]:
     # Silences that end some day are applied by the stage, which knows what day it is.
     for finding in judge(loaded, checks, date.max):
         findings.extend(_of_load(finding, looks))
+    # Packets that are sent again are counted by NVML, and as errors by the kernel where it may.
+    named: set[str] = set()
+    for finding in findings:
+        if (finding.check, finding.verdict) == ("pcie.aer", "fail"):
+            named.update(finding.nodes)
     for node in fleet.reached:
-        findings.extend(growth(fleet, node, looks))
+        if node.name not in named:
+            findings.extend(replays(node, looks))
+        findings.extend(fallen_links(node, looks))
+        findings.extend(interface_errors(node, looks))
     findings.extend(low_clocks(fleet, looks))
     return tuple(findings)
 
@@ -102,6 +117,7 @@ def _facts_meanwhile(fleet: Fleet, name: str, node: NodeLooks, looks: Looks) -> 
         if fact in node.after:
             facts[fact] = _new_lines(node.before[fact], node.after[fact])
     facts["ib.counters"] = _first_absent(node.before["ib.counters"], node.after["ib.counters"])
+    facts["pci.errors"] = _pcie_errors(node.before["pci.errors"], node.after["pci.errors"])
     facts["counters.earlier"] = _before(node, looks.seconds)
     facts.update(_gpus_meanwhile(node.samples))
     facts.update(_counted_meanwhile(node.samples))
@@ -121,19 +137,28 @@ def _new_lines(before: Any, after: Any) -> Any:
     if log.first_seconds > old_log.now and not log.whole:
         return Absent("truncated", "lines of the log were overwritten meanwhile")
     old = {(record.number, record.text) for record in old_log.records}
-    records = tuple(record for record in log.records if (record.number, record.text) not in old)
+    counts = {(record.since, record.level): record.count for record in old_log.records}
+    records: dict[KernelRecord, KernelRecord] = {}
+    for record in log.records:
+        if (record.number, record.text) not in old:
+            # It stands for all lines of its kind, also for those from before.
+            more = record.count - counts.get((record.since, record.level), 0)
+            records[record] = replace(record, count=max(1, more))
     # It is complete for the time of the job, which is all that is asked here.
     new_log = replace(
         log,
         first_number=0,
         first_seconds=0.0,
-        records=records,
+        records=tuple(records.values()),
         cut={},
     )
     if isinstance(after, KernelLog):
         return new_log
-    events = tuple(event for event in after.events if event.record in records)
-    return replace(after, log=new_log, events=events)
+    events = []
+    for event in after.events:
+        if event.record in records:
+            events.append(replace(event, record=records[event.record]))
+    return replace(after, log=new_log, events=tuple(events))
 
 
 def _log_of(value: Any) -> KernelLog:
@@ -143,15 +168,34 @@ def _log_of(value: Any) -> KernelLog:
 
 def _before(node: NodeLooks, seconds: float) -> Earlier:
     """Return the counters before the job as the earlier sample."""
-    ports = node.before["ib.counters"]
     first = node.samples.first
-    gpus = None if first is None else first.facts[COUNTERS.name]
+    pcie = _known(node.before["pci.errors"])
     sample = Sample(
         seconds,
-        {} if isinstance(ports, Absent) else ports,
-        gpu=None if isinstance(gpus, Absent) else gpus,
+        _known(node.before["ib.counters"]),
+        pcie={address: {} for address in pcie},
+        gpu=None if first is None else _known(first.facts[COUNTERS.name]),
     )
     return Earlier(sample, sample)
+
+
+def _known(counters: Any) -> Any:
+    return {} if isinstance(counters, Absent) else counters
+
+
+def _pcie_errors(before: Any, after: Any) -> Any:
+    """Return the errors of PCI functions that were counted meanwhile.
+
+    The check counts fatal ones from 0, so the earlier sample has zeros.
+    """
+    whole = _first_absent(before, after)
+    if isinstance(whole, Absent):
+        return whole
+    growth: dict[str, dict[str, int]] = {}
+    for address, counts in after.items():
+        old = before.get(address, counts)
+        growth[address] = {kind: max(0, count - old.get(kind, 0)) for kind, count in counts.items()}
+    return growth
 
 
 def _gpus_meanwhile(samples: NodeSamples) -> dict[str, Any]:

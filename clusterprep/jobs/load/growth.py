@@ -2,53 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
-from clusterprep.checks.gpu_health import HARD, SOFT
+from clusterprep.checks.gpu_health import HARD, SOFT, by_text, of_job
+from clusterprep.checks.nvlink import SHOW_LINKS
+from clusterprep.checks.nvlink import STATE as LINKS
+from clusterprep.checks.pcie_errors import AER, RATE
 from clusterprep.facts.gpu_load import BUSY, IDLE
-from clusterprep.facts.pci import PciTree
-from clusterprep.jobs.load.samples import GpuSample, LinkErrors, Looks, NodeSamples
+from clusterprep.jobs.load.samples import GpuSample, Looks
 from clusterprep.model import Absent, Finding, Fleet, Node
 from clusterprep.model.units import format_duration
-from clusterprep.remedies import Remedy, shell_line
+from clusterprep.remedies import Remedy, placed, shell_line
 
 MEANWHILE = "while verify ran"
 FALLEN = 3  # samples in a row; use is told of the second before, when the clock was another
 OWN_CLOCK = 0.6  # of the highest clock of this GPU at work: a power limit takes a quarter at most
 PEER_CLOCK = 0.75  # of the median of the same model at work
 PEERS = 4  # GPUs of a model at work, of which one may be called slow
-# A healthy link corrects a bit now and then.
-PCIE_ERRORS_PER_MINUTE = 10
 
 
-def growth(fleet: Fleet, node: Node, looks: Looks) -> Iterator[Finding]:
-    """Yield what grew on a node: errors of PCIe links and of interfaces."""
+def replays(node: Node, looks: Looks) -> Iterator[Finding]:
+    """Yield the GPUs that sent packets on PCIe again more often than `pcie.aer` allows errors."""
+    samples = looks.nodes[node.name].samples
+    first, last = samples.first, samples.last
+    if first is None or last is None:
+        return
+    texts: list[str] = []
+    for index, count in of_job(node, last.replays).items():
+        more = count - first.replays.get(index, count)
+        if more > RATE * looks.seconds:
+            texts.append(f"GPU {index} +{more} replays")
+    if texts:
+        seen = _in_span(texts, looks)
+        yield _grew(AER.name, node, "replays of a PCI Express link grew fast", seen, AER.remedy)
+
+
+def fallen_links(node: Node, looks: Looks) -> Iterator[Finding]:
+    """Yield the NVLinks that were up before and are down."""
+    samples = looks.nodes[node.name].samples
+    first, last = samples.first, samples.last
+    if first is None or last is None:
+        return
+    down: dict[int, str] = {}
+    for index, before in of_job(node, first.links_up).items():
+        fallen = before - last.links_up.get(index, before)
+        if fallen:
+            down[index] = f"down: {','.join(map(str, sorted(fallen)))}"
+    if down:
+        cure = placed(SHOW_LINKS, GPUS=",".join(map(str, down)))
+        seen = by_text(down, len(first.gpus))
+        finding = _grew(LINKS.name, node, "NVLinks went down", seen, cure)
+        yield replace(finding, severity=LINKS.severity, wanted="as many up as before")
+
+
+def interface_errors(node: Node, looks: Looks) -> Iterator[Finding]:
+    """Yield the interfaces with new errors, or that lost their carrier."""
     look = looks.nodes[node.name]
-    most = _most_pcie_errors(looks.seconds)
-    replays = _replays_growth(look.samples, most)
-    span = f"in {format_duration(round(looks.seconds))}"
-    errors_of_links = [look.before["load.link_errors"], look.after["load.link_errors"]]
-    if any(isinstance(value, Absent) for value in errors_of_links):
-        pcie, net = [], []
-    else:
-        before, after = errors_of_links
-        tree = fleet.fact(node.name, "pci.tree")
-        pcie, net = _aer_growth(before, after, most, tree), _net_growth(before, after)
-    if replays or pcie:
-        message = "errors of a PCIe link grow"
-        seen = f"{', '.join((*replays, *pcie))} {span}"
-        cure = shell_line(
-            "lspci -vv | grep -e '^[0-9a-f]' -e CESta   # reseat card, riser or cable"
-        )
-        yield _grew("pcie.aer", node, message, seen, cure)
-    if net:
-        message = "errors of a network interface grow"
+    before, after = look.before["load.link_errors"], look.after["load.link_errors"]
+    if isinstance(before, Absent) or isinstance(after, Absent):
+        return
+    texts: list[str] = []
+    for name, counters in after.items():
+        old = before.get(name, {})
+        for counter, count in counters.items():
+            if counter in old and count > old[counter]:
+                texts.append(f"{name} {counter} +{count - old[counter]}")
+    if texts:
         cure = shell_line(
             "ip -s -s link; ethtool -S NAME | grep -i err   # cable, transceiver, port"
         )
-        yield _grew("eth.errors", node, message, f"{', '.join(net)} {span}", cure)
+        seen = _in_span(texts, looks)
+        yield _grew("eth.errors", node, "errors of a network interface grow", seen, cure)
+
+
+def _in_span(texts: Iterable[str], looks: Looks) -> str:
+    return f"{', '.join(texts)} in {format_duration(round(looks.seconds))}"
 
 
 def _grew(check: str, node: Node, message: str, seen: str, cure: Remedy) -> Finding:
@@ -65,59 +95,6 @@ def _grew(check: str, node: Node, message: str, seen: str, cure: Remedy) -> Find
     )
 
 
-def _most_pcie_errors(seconds: float) -> float:
-    return max(1.0, PCIE_ERRORS_PER_MINUTE * seconds / 60)
-
-
-def _replays_growth(samples: NodeSamples, most: float) -> list[str]:
-    """Return the GPUs whose PCIe link sent more packets again than `most`."""
-    texts: list[str] = []
-    first, last = samples.first, samples.last
-    if first is None or last is None:
-        return texts
-    for index, count in last.replays.items():
-        more = count - first.replays.get(index, count)
-        if more > most:
-            texts.append(f"GPU {index} +{more} replays")
-    return texts
-
-
-def _aer_growth(
-    before: LinkErrors, after: LinkErrors, most: float, tree: PciTree | Absent
-) -> list[str]:
-    """Return the PCI functions with a new error that is not corrected, or many that are."""
-    texts = []
-    for address, counters in after.aer.items():
-        old = before.aer.get(address, {})
-        for severity, count in counters.items():
-            errors = count - old.get(severity, 0)
-            if errors > (most if severity == "correctable" else 0):
-                texts.append(f"{_kind(address, tree)} {address} +{errors} {severity}")
-    return texts
-
-
-def _kind(address: str, tree: PciTree | Absent) -> str:
-    """Return what a PCI function is, as far as the tree shows it."""
-    if isinstance(tree, PciTree):
-        device = tree.device(address)
-        if device is not None:
-            return "GPU" if device.gpu else "NIC"
-        if address in tree.bridges:
-            return "bridge"
-    return "device"
-
-
-def _net_growth(before: LinkErrors, after: LinkErrors) -> list[str]:
-    """Return the interfaces with new errors, or that lost their carrier."""
-    texts = []
-    for name, counters in after.net.items():
-        old = before.net.get(name, {})
-        for counter, count in counters.items():
-            if counter in old and count > old[counter]:
-                texts.append(f"{name} {counter} +{count - old[counter]}")
-    return texts
-
-
 # ---------------------------------------------------------------- clocks
 
 
@@ -127,7 +104,7 @@ def low_clocks(fleet: Fleet, looks: Looks) -> Iterator[Finding]:
     for node in fleet.reached:
         samples = looks.nodes[node.name].samples
         slow = []
-        for index, gpu in samples.gpus.items():
+        for index, gpu in of_job(node, samples.gpus).items():
             text = _describe_fall(samples.of_gpu(index)) or _describe_slower(
                 samples.of_gpu(index), usual.get(gpu.model)
             )

@@ -11,7 +11,7 @@ from clusterprep.facts.gpu import refusal, require_rows
 from clusterprep.facts.gpu import require_number as require_whole
 from clusterprep.facts.gpu_counters import COUNTERS
 from clusterprep.facts.gpu_health import ECC, ECC_CORRECTED
-from clusterprep.facts.nvlink import ERRORS
+from clusterprep.facts.nvlink import ERRORS, links_up
 from clusterprep.facts.pci import PciLink, parse_link
 from clusterprep.model import Absent, Read
 from clusterprep.remote.untrusted import require_device_name, require_number, shortened
@@ -19,7 +19,7 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 MOST_SAMPLES = 80  # of a node; an agent of ours keeps 64
 MOST_GPUS = 64
-MOST_NAMES = 4096  # of interfaces and PCI functions
+MOST_NAMES = 4096  # of interfaces
 # Facts that the totals of GPUs tell, the fields that they take, and those not asked again.
 COUNTED = (COUNTERS, ECC, ECC_CORRECTED, ERRORS)
 COUNTED_FIELDS = ("uuid", "ecc_volatile", "ecc_corrected", "violations", "links", "link_errors")
@@ -67,12 +67,14 @@ class LoadSample:
 class GpuTotals:
     """What only grows on the GPUs of a node, by their index: the facts of COUNTED by name.
 
-    `replays` are those of each GPU's PCIe link, where NVML tells them.
+    `replays` are those of each GPU's PCIe link, and `links_up` the NVLinks that are up, where NVML
+    tells them.
     """
 
     gpus: tuple[int, ...]
     facts: Mapping[str, Any]
     replays: Mapping[int, int]
+    links_up: Mapping[int, frozenset[int]]
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,6 @@ class NodeSamples:
     def of_gpu(self, index: int) -> tuple[GpuSample, ...]:
         """Return the samples of one GPU, the oldest first."""
         return tuple(sample.gpus[index] for sample in self.samples if index in sample.gpus)
-
-
-@dataclass(frozen=True)
-class LinkErrors:
-    """Error counters by interface, and by PCI address AER's totals that are not 0."""
-
-    net: Mapping[str, Mapping[str, int]]
-    aer: Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -192,6 +186,7 @@ def parse_totals(answer: object) -> GpuTotals:
     """Return the counters of a node's GPUs, from the rows of `totals` of the agent's reader."""
     rows: dict[int, dict[str, Any]] = {}
     replays: dict[int, int] = {}
+    up: dict[int, frozenset[int]] = {}
     for row in require_rows(answer):
         index = require_whole(row["index"])
         fields = {name: row[name] for name in COUNTED_FIELDS}
@@ -200,10 +195,12 @@ def parse_totals(answer: object) -> GpuTotals:
         rows[index] = {"index": index, **fields}
         if not refusal(row["pcie_replays"]):
             replays[index] = require_whole(row["pcie_replays"])
+        if not refusal(row["links"]):
+            up[index] = frozenset(links_up(row["links"]))
     if len(rows) > MOST_GPUS:
         raise ValueError("more GPUs than a node has")
     facts = {fact.name: fact.parse({"gpus": list(rows.values())}) for fact in COUNTED}
-    return GpuTotals(tuple(rows), facts, replays)
+    return GpuTotals(tuple(rows), facts, replays, up)
 
 
 def _whole(value: object) -> int | None:
@@ -215,24 +212,18 @@ def _whole(value: object) -> int | None:
     return value
 
 
-def parse_link_errors(answer: Mapping[str, Any]) -> LinkErrors:
-    """Return the error counters of links; those that the kernel does not have are left out."""
-    for name in answer["net"]:
-        require_device_name(name)
-    return LinkErrors(_counters(answer["net"]), _counters(answer["aer"]))
-
-
-def _counters(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    if len(rows) > MOST_NAMES:
+def parse_link_errors(answer: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return error counters by interface; those that the kernel does not have are left out."""
+    if len(answer) > MOST_NAMES:
         raise ValueError("more names than a node has")
     counters: dict[str, dict[str, int]] = {}
-    for name, row in rows.items():
+    for name, row in answer.items():
         known = {}
         for counter, value in row.items():
             number = _whole(value)
             if number is not None:
                 known[shortened(counter, 40)] = number
-        counters[shortened(name, 40)] = known
+        counters[require_device_name(name)] = known
     return counters
 
 

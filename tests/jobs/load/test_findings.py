@@ -15,7 +15,6 @@ from clusterprep.jobs.load.findings import judge_load
 from clusterprep.jobs.load.samples import (
     GpuSample,
     GpuTotals,
-    LinkErrors,
     LoadSample,
     Looks,
     NodeLooks,
@@ -23,7 +22,7 @@ from clusterprep.jobs.load.samples import (
     SampledGpu,
     parse_totals,
 )
-from clusterprep.model import Absent, Finding, Fleet
+from clusterprep.model import Absent, Finding, Fleet, Gpus
 from clusterprep.survey.judge import without_rest
 from tests.support.fleet import by_node, fleet
 from tests.support.rails import tree
@@ -46,12 +45,14 @@ COUNTED: dict[str, Any] = {
     "link_errors": {"replay": 0, "recovery": 0, "crc": 0},
 }
 QUIET = KernelLog(1000.0, 0, 0.0)
-NO_LINK_ERRORS = LinkErrors({"eth0": {"rx_errors": 0, "carrier_down_count": 1}}, {})
+NO_LINK_ERRORS = {"eth0": {"rx_errors": 0, "carrier_down_count": 1}}
+NO_PCIE_ERRORS: dict[str, dict[str, int]] = {GPU_AT: {}}
 LOOK: dict[str, Any] = {
     "log.records": QUIET,
     "gpu.xids": Xids(QUIET),
     "gpu.sxids": SXids(QUIET),
     "ib.counters": {},
+    "pci.errors": NO_PCIE_ERRORS,
     "load.link_errors": NO_LINK_ERRORS,
 }
 
@@ -280,7 +281,7 @@ def test_errors_of_nvlink_5_are_judged_by_their_kinds() -> None:
                 "ecc_corrected": NOT_TOLD,
                 "pcie_replays": NOT_TOLD,
                 "violations": dict.fromkeys(("power", "thermal"), NOT_TOLD),
-                "links": [],
+                "link_errors": NOT_TOLD,
             },
             id="not-told",
         ),
@@ -322,6 +323,28 @@ def test_growth_has_the_severity_and_the_remedy_of_its_check() -> None:
     assert bad.remedy == "nvidia-smi nvlink -s -i 0"
 
 
+def test_a_link_that_went_down_is_named() -> None:
+    links = [[link, int(link != 7), None] for link in range(18)]
+    bad = found(replace(HEALTHY, last=counted(links=links)))
+    assert {name: (one.severity, one.seen) for name, one in bad.items()} == {
+        "nvl.state": ("error", "GPU 0: down: 7")
+    }
+    down_before = counted(links=links)
+    assert found(replace(HEALTHY, first=down_before, last=down_before)) == {}
+
+
+def test_gpus_that_the_job_does_not_use_are_not_judged() -> None:
+    slow = [replace(AT_WORK, clock=clock) for clock in (1980, 600, 600, 600)]
+    worse = counted(pcie_replays=400, ecc_corrected=90, links=[[0, 0, None]])
+    both = NodeLooks(LOOK, LOOK, samples(*slow, last=worse))
+    whole = nodes()
+    (node,) = whole.inventory.nodes
+    used = (replace(node, gpus=Gpus(count=2, use=(1,))),)
+    other = replace(whole, inventory=replace(whole.inventory, nodes=used))
+    seen = judge_load(other, Looks(60.0, True, {"n1": both}))
+    assert "fail" not in {finding.verdict for finding in seen}
+
+
 def test_errors_that_nvml_refuses_are_unknown() -> None:
     lost: Any = ["no", "gpu_lost"]
     gone = dict.fromkeys(("ecc_volatile", "ecc_corrected", "links", "pcie_replays"), lost)
@@ -361,35 +384,56 @@ def test_counters_of_another_shape_are_refused(row: Any) -> None:
     ("after", "check", "seen"),
     [
         pytest.param(
-            LinkErrors({"eth0": {"rx_errors": 3, "carrier_down_count": 1}}, {}),
+            {"load.link_errors": {"eth0": {"rx_errors": 3, "carrier_down_count": 1}}},
             "eth.errors",
             "eth0 rx_errors +3 in 60 s",
             id="interface",
         ),
         pytest.param(
-            LinkErrors(NO_LINK_ERRORS.net, {"0000:13:00.0": {"correctable": 900}}),
+            {"pci.errors": {GPU_AT: {"correctable BadTLP": 900}}},
             "pcie.aer",
-            "GPU 0000:13:00.0 +900 correctable in 60 s",
+            f"GPU {GPU_AT} correctable BadTLP 900",
             id="many-corrected",
         ),
         pytest.param(
-            LinkErrors(NO_LINK_ERRORS.net, {"0000:13:00.0": {"fatal": 1}}),
+            {"pci.errors": {GPU_AT: {"fatal MalfTLP": 1}}},
             "pcie.aer",
-            "GPU 0000:13:00.0 +1 fatal in 60 s",
+            f"GPU {GPU_AT} fatal MalfTLP 1",
             id="one-fatal",
         ),
     ],
 )
-def test_counters_of_links_that_grow(after: LinkErrors, check: str, seen: str) -> None:
-    bad = found(after={"load.link_errors": after})
+def test_counters_of_links_that_grow(after: dict[str, Any], check: str, seen: str) -> None:
+    bad = found(after=after)
     assert {name: finding.seen for name, finding in bad.items()} == {check: seen}
 
 
-def test_few_corrected_errors_and_new_interfaces_are_no_fault() -> None:
-    after = LinkErrors(
-        {**NO_LINK_ERRORS.net, "veth9": {"rx_errors": 9}}, {GPU_AT: {"correctable": 4}}
-    )
-    assert found(after={"load.link_errors": after}) == {}
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param({"pci.errors": {GPU_AT: {"correctable BadTLP": 4}}}, id="few-corrected"),
+        pytest.param({"pci.errors": {GPU_AT: {"nonfatal UnsupReq": 4}}}, id="harmless"),
+        pytest.param({"pci.errors": {GPU_AT: {}, "0000:99:00.0": {"fatal X": 1}}}, id="came"),
+        pytest.param(
+            {"load.link_errors": {**NO_LINK_ERRORS, "veth9": {"rx_errors": 9}}}, id="interface-came"
+        ),
+    ],
+)
+def test_errors_of_links_that_are_no_fault(after: dict[str, Any]) -> None:
+    assert found(after=after) == {}
+
+
+def test_pcie_errors_from_before_are_not_those_of_this_job() -> None:
+    old = {"pci.errors": {GPU_AT: {"fatal MalfTLP": 1, "correctable BadTLP": 900}}}
+    assert found(before=old, after=old) == {}
+
+
+def test_one_bad_pcie_link_is_named_once() -> None:
+    """The GPU counts what it sent again, the kernel the errors for which it did."""
+    look = {"pci.errors": {GPU_AT: {"correctable BadTLP": 900}}}
+    both = NodeLooks(LOOK, {**LOOK, **look}, replace(HEALTHY, last=counted(pcie_replays=400)))
+    seen = judge_load(nodes(), Looks(60.0, True, {"n1": both}))
+    assert [finding.check for finding in seen if finding.verdict == "fail"] == ["pcie.aer"]
 
 
 XID = line(7, "NVRM: Xid (PCI:0000:13:00): 79, pid=4711, GPU has fallen off the bus.")
@@ -416,6 +460,14 @@ def test_a_line_of_the_log_that_was_written_meanwhile_is_named() -> None:
 def test_lines_from_before_are_not_those_of_this_job() -> None:
     assert found(before=logged(OLD_XID), after=logged(OLD_XID)) == {}
     assert set(found(before=logged(OLD_XID), after=logged(OLD_XID, XID))) == {"gpu.xid"}
+
+
+def test_lines_from_before_are_not_counted_again() -> None:
+    """The agent sends the newest line of a kind, with the number of all that the log has."""
+    old = replace(XID, number=3, seconds=900.0, since=800.0, count=4)
+    again = replace(XID, since=800.0, count=6)
+    bad = found(before=logged(old), after=logged(again))["gpu.xid"]
+    assert bad.seen.startswith("Xid 79 on 0000:13:00: 2 times, last ")
 
 
 def test_a_short_log_is_whole_for_the_time_of_the_job() -> None:
