@@ -429,7 +429,7 @@ def _held_since(context: CheckContext, node: Node) -> dict[int, Trouble]:
                 parts.append(f"{words} for {seconds / sample.seconds:.0%} of the time")
         if parts:
             seen = f"{' and '.join(parts)} in {format_duration(round(sample.seconds))}"
-            message = "the hardware held the clocks down since the earlier run"
+            message = "the hardware held the clocks down for part of the time"
             troubles[gpu.index] = Trouble(message, seen)
     return troubles
 

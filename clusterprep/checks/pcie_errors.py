@@ -37,7 +37,7 @@ def errors(context: CheckContext, node: Node, tree: PciTree, counted: Counters) 
         return skipped(node, "the kernel counts no errors of PCI functions here")
     fatal = _chosen(counted, "fatal ")
     if fatal:
-        message = "a PCI Express link had fatal errors since boot"
+        message = "a PCI Express link had fatal errors"
         return _failure(node, tree, message, fatal)
     earlier = context.value(node, "counters.earlier")
     recent = earlier.recent if isinstance(earlier, Earlier) else None

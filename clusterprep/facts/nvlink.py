@@ -130,10 +130,14 @@ def _speeds(value: object, links: int) -> tuple[int, ...]:
     return tuple(speeds)
 
 
+def links_up(rows: object) -> list[int]:
+    """Return the numbers of the links that are up, of the rows that `parse_links` takes."""
+    return [require_number(link) for link, up, _ in require_rows(rows) if require_flag(up)]
+
+
 def parse_link_errors(row: Mapping[str, Any]) -> LinkErrors | Absent:
     """Return the errors of the links that are up, which `link_errors` has by kind."""
-    rows = require_rows(row["links"])
-    links = [require_number(link) for link, up, _ in rows if require_flag(up)]
+    links = links_up(row["links"])
     if not links:
         return Absent("not_applicable", "no NVLink is in use here")
     answer = row["link_errors"]

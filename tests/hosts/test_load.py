@@ -29,6 +29,7 @@ AT_WORK: dict[str, Any] = {
     "clock": {"graphics": 1980, "sm": 1980, "memory": 2619},
 }
 SLOW = {"clock": {"graphics": 600, "sm": 600, "memory": 2619}, "throttle": 4}
+WORSE = {"replay": {5: 40}, "recovery": 0, "crc": 0}
 SIZES = ["16M"] * 12  # some ten seconds over the lab's bridge
 
 
@@ -100,7 +101,7 @@ def test_what_happens_meanwhile_is_named_with_its_host_and_gpu(lab: Lab) -> None
 
     def change() -> None:
         describe(lab.host("n2"), {"index": 1, **SLOW})
-        describe(lab.host("n3"), {"index": 0, "nvlink_errors": {"5.0": 40}})
+        describe(lab.host("n3"), {"index": 0, "link_errors": WORSE})
         now = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1e6)
         log = lab.host("n4").read(KMSG)
         lab.host("n4").write(KMSG, log + XID.format(now=now))
@@ -120,14 +121,16 @@ def test_what_happens_meanwhile_is_named_with_its_host_and_gpu(lab: Lab) -> None
     )
     nodes, text = seen["nvl.errors"]
     assert nodes == ["n3"]
-    assert text.startswith("GPU 0 link 5 +40 replays in ")
+    assert text.startswith("GPU 0: link 5 +40 replays in ")
     nodes, text = seen["gpu.xid"]
     assert nodes == ["n4"]
     assert text.startswith("Xid 79 on 0000:2a:00: last ")
     assert unknown(answer) == [
+        ("gpu.ecc_corr", ["n1"]),
         ("gpu.ecc_unc", ["n1"]),
         ("gpu.temp", ["n1"]),
         ("gpu.throttle_hw", ["n1"]),
+        ("nvl.errors", ["n1"]),
     ]
     assert answer.code == 1
     assert answer.report["verify"]["verdict"] == "pass", "the collectives themselves were fine"

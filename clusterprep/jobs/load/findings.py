@@ -15,27 +15,35 @@ from typing import Any
 from clusterprep.checks import Check
 from clusterprep.checks.gpu_health import HARD
 from clusterprep.facts.counters import Earlier, Sample
-from clusterprep.facts.gpu_health import EccErrors, Temperatures
+from clusterprep.facts.gpu_counters import COUNTERS
+from clusterprep.facts.gpu_health import ECC, EccErrors, Temperatures
 from clusterprep.facts.gpu_load import GpuLoad, is_busy, sysfs_address
-from clusterprep.facts.kernel_log import KernelLog
+from clusterprep.facts.kernel_log import KernelLog, KernelRecord
 from clusterprep.facts.pci import PciDevice, PciLink, PciTree
-from clusterprep.jobs.load.growth import MEANWHILE, growth, low_clocks
+from clusterprep.jobs.load.growth import (
+    MEANWHILE,
+    fallen_links,
+    interface_errors,
+    low_clocks,
+    replays,
+)
 from clusterprep.jobs.load.samples import (
+    COUNTED,
     GpuSample,
     Looks,
     NodeLooks,
     NodeSamples,
     SampledGpu,
-    grown,
 )
 from clusterprep.model import Absent, Finding, Fleet
 from clusterprep.survey import registry
 from clusterprep.survey.judge import judge
 
 # Facts that are asked before and after; those of them that exist.
-COMPARED = ("ib.counters", "log.records", "gpu.xids", "gpu.sxids")
+COMPARED = ("ib.counters", "pci.errors", "log.records", "gpu.xids", "gpu.sxids")
 # Checks that judge what happened meanwhile.
 CHECKS = (
+    "gpu.ecc_corr",
     "gpu.ecc_unc",
     "gpu.sxid",
     "gpu.temp",
@@ -44,6 +52,8 @@ CHECKS = (
     "ib.counters",
     "ib.downed",
     "log.kernel",
+    "nvl.errors",
+    "pcie.aer",
     "pcie.gen",
     "pcie.width",
 )
@@ -64,8 +74,16 @@ def judge_load(fleet: Fleet, looks: Looks) -> tuple[Finding, ...]:
     # Silences that end some day are applied by the stage, which knows what day it is.
     for finding in judge(loaded, checks, date.max):
         findings.extend(_of_load(finding, looks))
+    # Packets that are sent again are counted by NVML, and as errors by the kernel where it may.
+    named: set[str] = set()
+    for finding in findings:
+        if (finding.check, finding.verdict) == ("pcie.aer", "fail"):
+            named.update(finding.nodes)
     for node in fleet.reached:
-        findings.extend(growth(fleet, node, looks))
+        if node.name not in named:
+            findings.extend(replays(node, looks))
+        findings.extend(fallen_links(node, looks))
+        findings.extend(interface_errors(node, looks))
     findings.extend(low_clocks(fleet, looks))
     return tuple(findings)
 
@@ -98,8 +116,11 @@ def _facts_meanwhile(fleet: Fleet, name: str, node: NodeLooks, looks: Looks) -> 
     for fact in ("log.records", "gpu.xids", "gpu.sxids"):
         if fact in node.after:
             facts[fact] = _new_lines(node.before[fact], node.after[fact])
-    facts.update(_counters_meanwhile(node, looks.seconds))
+    facts["ib.counters"] = _first_absent(node.before["ib.counters"], node.after["ib.counters"])
+    facts["pci.errors"] = _pcie_errors(node.before["pci.errors"], node.after["pci.errors"])
+    facts["counters.earlier"] = _before(node, looks.seconds)
     facts.update(_gpus_meanwhile(node.samples))
+    facts.update(_counted_meanwhile(node.samples))
     tree = fleet.fact(name, "pci.tree")
     if isinstance(tree, PciTree):
         facts["pci.tree"] = _tree_at_work(tree, node.samples)
@@ -116,19 +137,28 @@ def _new_lines(before: Any, after: Any) -> Any:
     if log.first_seconds > old_log.now and not log.whole:
         return Absent("truncated", "lines of the log were overwritten meanwhile")
     old = {(record.number, record.text) for record in old_log.records}
-    records = tuple(record for record in log.records if (record.number, record.text) not in old)
+    counts = {(record.since, record.level): record.count for record in old_log.records}
+    records: dict[KernelRecord, KernelRecord] = {}
+    for record in log.records:
+        if (record.number, record.text) not in old:
+            # It stands for all lines of its kind, also for those from before.
+            more = record.count - counts.get((record.since, record.level), 0)
+            records[record] = replace(record, count=max(1, more))
     # It is complete for the time of the job, which is all that is asked here.
     new_log = replace(
         log,
         first_number=0,
         first_seconds=0.0,
-        records=records,
+        records=tuple(records.values()),
         cut={},
     )
     if isinstance(after, KernelLog):
         return new_log
-    events = tuple(event for event in after.events if event.record in records)
-    return replace(after, log=new_log, events=events)
+    events = []
+    for event in after.events:
+        if event.record in records:
+            events.append(replace(event, record=records[event.record]))
+    return replace(after, log=new_log, events=tuple(events))
 
 
 def _log_of(value: Any) -> KernelLog:
@@ -136,26 +166,44 @@ def _log_of(value: Any) -> KernelLog:
     return log
 
 
-def _counters_meanwhile(node: NodeLooks, seconds: float) -> dict[str, Any]:
-    """Return the counters of RDMA ports, with those before as the earlier sample."""
-    before, after = node.before["ib.counters"], node.after["ib.counters"]
-    for value in (before, after):
-        if isinstance(value, Absent):
-            return {"ib.counters": value}
-    sample = Sample(seconds, before)
-    return {"ib.counters": after, "counters.earlier": Earlier(sample, sample)}
+def _before(node: NodeLooks, seconds: float) -> Earlier:
+    """Return the counters before the job as the earlier sample."""
+    first = node.samples.first
+    pcie = _known(node.before["pci.errors"])
+    sample = Sample(
+        seconds,
+        _known(node.before["ib.counters"]),
+        pcie={address: {} for address in pcie},
+        gpu=None if first is None else _known(first.facts[COUNTERS.name]),
+    )
+    return Earlier(sample, sample)
+
+
+def _known(counters: Any) -> Any:
+    return {} if isinstance(counters, Absent) else counters
+
+
+def _pcie_errors(before: Any, after: Any) -> Any:
+    """Return the errors of PCI functions that were counted meanwhile.
+
+    The check counts fatal ones from 0, so the earlier sample has zeros.
+    """
+    whole = _first_absent(before, after)
+    if isinstance(whole, Absent):
+        return whole
+    growth: dict[str, dict[str, int]] = {}
+    for address, counts in after.items():
+        old = before.get(address, counts)
+        growth[address] = {kind: max(0, count - old.get(kind, 0)) for kind, count in counts.items()}
+    return growth
 
 
 def _gpus_meanwhile(samples: NodeSamples) -> dict[str, Any]:
     """Return facts about GPUs as they were at work, by the names of those about GPUs at rest."""
-    names = ("gpu.load", "gpu.throttle", "gpu.heat", "gpu.ecc")
-    if samples.why is not None:
-        absent = samples.why
-        if absent.reason in ("missing_tool", "no_driver"):
-            absent = Absent("not_applicable", "no GPU here")
+    names = ("gpu.load", "gpu.throttle", "gpu.heat")
+    absent = _without_gpus(samples)
+    if absent is not None:
         return dict.fromkeys(names, absent)
-    if not samples.gpus:
-        return dict.fromkeys(names, Absent("not_applicable", "no GPU here"))
     facts: dict[str, dict[int, Any]] = {name: {} for name in names}
     for index, gpu in samples.gpus.items():
         of_gpu = samples.of_gpu(index)
@@ -163,8 +211,46 @@ def _gpus_meanwhile(samples: NodeSamples) -> dict[str, Any]:
         facts["gpu.load"][index] = GpuLoad(address, any(_is_busy(gpu, one) for one in of_gpu))
         facts["gpu.throttle"][index] = _throttled(of_gpu)
         facts["gpu.heat"][index] = _hottest(gpu, of_gpu)
-        facts["gpu.ecc"][index] = _uncorrected(samples, index)
     return dict(facts)
+
+
+def _without_gpus(samples: NodeSamples) -> Absent | None:
+    """Return why no GPU can be judged, None if they can."""
+    if samples.why is not None and samples.why.reason not in ("missing_tool", "no_driver"):
+        return samples.why
+    return None if samples.gpus else Absent("not_applicable", "no GPU here")
+
+
+def _counted_meanwhile(samples: NodeSamples) -> dict[str, Any]:
+    """Return the facts of what GPUs count, of which that about uncorrected errors knows no past."""
+    first, last = samples.first, samples.last
+    absent = _without_gpus(samples)
+    if absent is not None or first is None or last is None:
+        absent = absent or Absent("garbled", "the samples ended before the job")
+        return {fact.name: absent for fact in COUNTED}
+    facts = dict(last.facts)
+    facts[ECC.name] = _uncorrected(first.facts[ECC.name], last.facts[ECC.name])
+    return facts
+
+
+def _uncorrected(before: Any, after: Any) -> Any:
+    """Return the readings of uncorrected errors, with their growth in the place of the count."""
+    whole = _first_absent(before, after)
+    if isinstance(whole, Absent):
+        return whole
+    readings = {}
+    for index, errors in after.items():
+        readings[index] = _first_absent(before[index], errors)
+        if isinstance(readings[index], EccErrors):
+            # A lower count is one of a driver that was loaded anew.
+            more = max(0, errors.since_load - before[index].since_load)
+            readings[index] = replace(errors, since_load=more)
+    return readings
+
+
+def _first_absent(before: Any, after: Any) -> Any:
+    """Return what was learned afterwards, if it was known before too."""
+    return before if isinstance(before, Absent) else after
 
 
 def _throttled(samples: Sequence[GpuSample]) -> tuple[int, ...] | Absent:
@@ -190,16 +276,6 @@ def _hottest(gpu: SampledGpu, samples: Sequence[GpuSample]) -> Temperatures | Ab
     chip = max(degrees)
     left = None if gpu.slowdown is None else gpu.slowdown - chip
     return Temperatures(chip, None, left)
-
-
-def _uncorrected(samples: NodeSamples, index: int) -> EccErrors | Absent:
-    errors = None
-    first, last = samples.first.get(index), samples.last.get(index)
-    if first is not None and last is not None:
-        errors = grown(first.uncorrected, last.uncorrected)
-    if errors is None:
-        return Absent("not_applicable", "this GPU tells no memory errors")
-    return EccErrors(errors, None, None)
 
 
 def _is_busy(gpu: SampledGpu, sample: GpuSample) -> bool:

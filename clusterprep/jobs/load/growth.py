@@ -2,79 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
-from clusterprep.checks.gpu_health import HARD, SOFT
+from clusterprep.checks.gpu_health import HARD, SOFT, by_text, of_job
+from clusterprep.checks.nvlink import SHOW_LINKS
+from clusterprep.checks.nvlink import STATE as LINKS
+from clusterprep.checks.pcie_errors import AER, RATE
 from clusterprep.facts.gpu_load import BUSY, IDLE
-from clusterprep.facts.pci import PciTree
-from clusterprep.jobs.load.samples import GpuSample, GpuTotals, LinkErrors, Looks, grown
+from clusterprep.jobs.load.samples import GpuSample, Looks
 from clusterprep.model import Absent, Finding, Fleet, Node
 from clusterprep.model.units import format_duration
-from clusterprep.remedies import Remedy, shell_line
+from clusterprep.remedies import Remedy, placed, shell_line
 
 MEANWHILE = "while verify ran"
 FALLEN = 3  # samples in a row; use is told of the second before, when the clock was another
 OWN_CLOCK = 0.6  # of the highest clock of this GPU at work: a power limit takes a quarter at most
 PEER_CLOCK = 0.75  # of the median of the same model at work
 PEERS = 4  # GPUs of a model at work, of which one may be called slow
-# Growth that is named. A healthy link corrects a bit now and then; the number is the one from
-# which node health checks of GPU clusters warn.
-CORRECTED_LINK_ERRORS = 5
-PCIE_ERRORS_PER_MINUTE = 10
-NVLINK_NAMES = ("replays", "recoveries", "CRC errors of flits", "CRC errors of data")
-RECOVERIES = 1  # position in NVLINK_NAMES
 
 
-def growth(fleet: Fleet, node: Node, looks: Looks) -> Iterator[Finding]:
-    """Yield what grew on a node: memory and link errors of GPUs, AER, errors of interfaces."""
+def replays(node: Node, looks: Looks) -> Iterator[Finding]:
+    """Yield the GPUs that sent packets on PCIe again more often than `pcie.aer` allows errors."""
+    samples = looks.nodes[node.name].samples
+    first, last = samples.first, samples.last
+    if first is None or last is None:
+        return
+    texts: list[str] = []
+    for index, count in of_job(node, last.replays).items():
+        more = count - first.replays.get(index, count)
+        if more > RATE * looks.seconds:
+            texts.append(f"GPU {index} +{more} replays")
+    if texts:
+        seen = _in_span(texts, looks)
+        yield _grew(AER.name, node, "replays of a PCI Express link grew fast", seen, AER.remedy)
+
+
+def fallen_links(node: Node, looks: Looks) -> Iterator[Finding]:
+    """Yield the NVLinks that were up before and are down."""
+    samples = looks.nodes[node.name].samples
+    first, last = samples.first, samples.last
+    if first is None or last is None:
+        return
+    down: dict[int, str] = {}
+    for index, before in of_job(node, first.links_up).items():
+        fallen = before - last.links_up.get(index, before)
+        if fallen:
+            down[index] = f"down: {','.join(map(str, sorted(fallen)))}"
+    if down:
+        cure = placed(SHOW_LINKS, GPUS=",".join(map(str, down)))
+        seen = by_text(down, len(first.gpus))
+        finding = _grew(LINKS.name, node, "NVLinks went down", seen, cure)
+        yield replace(finding, severity=LINKS.severity, wanted="as many up as before")
+
+
+def interface_errors(node: Node, looks: Looks) -> Iterator[Finding]:
+    """Yield the interfaces with new errors, or that lost their carrier."""
     look = looks.nodes[node.name]
-    samples = look.samples
-    corrected: list[str] = []
-    nvlinks: list[str] = []
-    replays: list[str] = []
-    most = _most_pcie_errors(looks.seconds)
-    for index, first in samples.first.items():
-        last = samples.last.get(index)
-        if last is None:
-            continue
-        errors = grown(first.corrected, last.corrected)
-        if errors:
-            corrected.append(f"GPU {index} +{errors}")
-        nvlinks.extend(_nvlink_growth(index, first, last))
-        replayed = grown(first.replays, last.replays)
-        if replayed is not None and replayed > most:
-            replays.append(f"GPU {index} +{replayed} replays")
-    span = f"in {format_duration(round(looks.seconds))}"
-    if corrected:
-        message = "corrected memory errors of a GPU grow"
-        cure = shell_line("nvidia-smi -q -d ECC,ROW_REMAPPER   # replace the GPU if it goes on")
-        yield _grew("gpu.ecc_corr", node, message, f"{', '.join(corrected)} {span}", cure)
-    if nvlinks:
-        message = "errors of an NVLink grow"
-        cure = shell_line("nvidia-smi nvlink -e   # reset the GPUs; replace the one that goes on")
-        yield _grew("nvl.errors", node, message, f"{', '.join(nvlinks)} {span}", cure)
-    errors_of_links = [look.before["load.link_errors"], look.after["load.link_errors"]]
-    if any(isinstance(value, Absent) for value in errors_of_links):
-        pcie, net = [], []
-    else:
-        before, after = errors_of_links
-        tree = fleet.fact(node.name, "pci.tree")
-        pcie, net = _aer_growth(before, after, most, tree), _net_growth(before, after)
-    if replays or pcie:
-        message = "errors of a PCIe link grow"
-        seen = f"{', '.join((*replays, *pcie))} {span}"
-        cure = shell_line(
-            "lspci -vv | grep -e '^[0-9a-f]' -e CESta   # reseat card, riser or cable"
-        )
-        yield _grew("pcie.aer", node, message, seen, cure)
-    if net:
-        message = "errors of a network interface grow"
+    before, after = look.before["load.link_errors"], look.after["load.link_errors"]
+    if isinstance(before, Absent) or isinstance(after, Absent):
+        return
+    texts: list[str] = []
+    for name, counters in after.items():
+        old = before.get(name, {})
+        for counter, count in counters.items():
+            if counter in old and count > old[counter]:
+                texts.append(f"{name} {counter} +{count - old[counter]}")
+    if texts:
         cure = shell_line(
             "ip -s -s link; ethtool -S NAME | grep -i err   # cable, transceiver, port"
         )
-        yield _grew("eth.errors", node, message, f"{', '.join(net)} {span}", cure)
+        seen = _in_span(texts, looks)
+        yield _grew("eth.errors", node, "errors of a network interface grow", seen, cure)
+
+
+def _in_span(texts: Iterable[str], looks: Looks) -> str:
+    return f"{', '.join(texts)} in {format_duration(round(looks.seconds))}"
 
 
 def _grew(check: str, node: Node, message: str, seen: str, cure: Remedy) -> Finding:
@@ -91,56 +95,6 @@ def _grew(check: str, node: Node, message: str, seen: str, cure: Remedy) -> Find
     )
 
 
-def _most_pcie_errors(seconds: float) -> float:
-    return max(1.0, PCIE_ERRORS_PER_MINUTE * seconds / 60)
-
-
-def _nvlink_growth(index: int, first: GpuTotals, last: GpuTotals) -> Iterator[str]:
-    """Yield «GPU 3 link 7 +12 replays» of links whose errors grew by more than a few."""
-    for link, counters in last.nvlink.items():
-        before = first.nvlink.get(link, (0,) * len(counters))
-        for number, (old, new) in enumerate(zip(before, counters, strict=False)):
-            least = 1 if number == RECOVERIES else CORRECTED_LINK_ERRORS
-            if new - old >= least:
-                yield f"GPU {index} link {link} +{new - old} {NVLINK_NAMES[number]}"
-
-
-def _aer_growth(
-    before: LinkErrors, after: LinkErrors, most: float, tree: PciTree | Absent
-) -> list[str]:
-    """Return the PCI functions with a new error that is not corrected, or many that are."""
-    texts = []
-    for address, counters in after.aer.items():
-        old = before.aer.get(address, {})
-        for severity, count in counters.items():
-            errors = count - old.get(severity, 0)
-            if errors > (most if severity == "correctable" else 0):
-                texts.append(f"{_kind(address, tree)} {address} +{errors} {severity}")
-    return texts
-
-
-def _kind(address: str, tree: PciTree | Absent) -> str:
-    """Return what a PCI function is, as far as the tree shows it."""
-    if isinstance(tree, PciTree):
-        device = tree.device(address)
-        if device is not None:
-            return "GPU" if device.gpu else "NIC"
-        if address in tree.bridges:
-            return "bridge"
-    return "device"
-
-
-def _net_growth(before: LinkErrors, after: LinkErrors) -> list[str]:
-    """Return the interfaces with new errors, or that lost their carrier."""
-    texts = []
-    for name, counters in after.net.items():
-        old = before.net.get(name, {})
-        for counter, count in counters.items():
-            if counter in old and count > old[counter]:
-                texts.append(f"{name} {counter} +{count - old[counter]}")
-    return texts
-
-
 # ---------------------------------------------------------------- clocks
 
 
@@ -150,7 +104,7 @@ def low_clocks(fleet: Fleet, looks: Looks) -> Iterator[Finding]:
     for node in fleet.reached:
         samples = looks.nodes[node.name].samples
         slow = []
-        for index, gpu in samples.gpus.items():
+        for index, gpu in of_job(node, samples.gpus).items():
             text = _describe_fall(samples.of_gpu(index)) or _describe_slower(
                 samples.of_gpu(index), usual.get(gpu.model)
             )

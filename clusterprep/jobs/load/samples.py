@@ -7,6 +7,11 @@ from dataclasses import field
 from typing import Any
 
 from clusterprep.facts import Fact
+from clusterprep.facts.gpu import refusal, require_rows
+from clusterprep.facts.gpu import require_number as require_whole
+from clusterprep.facts.gpu_counters import COUNTERS
+from clusterprep.facts.gpu_health import ECC, ECC_CORRECTED
+from clusterprep.facts.nvlink import ERRORS, links_up
 from clusterprep.facts.pci import PciLink, parse_link
 from clusterprep.model import Absent, Read
 from clusterprep.remote.untrusted import require_device_name, require_number, shortened
@@ -14,7 +19,11 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 MOST_SAMPLES = 80  # of a node; an agent of ours keeps 64
 MOST_GPUS = 64
-MOST_NAMES = 4096  # of interfaces and PCI functions
+MOST_NAMES = 4096  # of interfaces
+# Facts that the totals of GPUs tell, the fields that they take, and those not asked again.
+COUNTED = (COUNTERS, ECC, ECC_CORRECTED, ERRORS)
+COUNTED_FIELDS = ("uuid", "ecc_volatile", "ecc_corrected", "violations", "links", "link_errors")
+NOT_ASKED_AGAIN = ("sram", "ecc_aggregate", "ecc_corrected_ever")
 
 
 @dataclass(frozen=True)
@@ -56,38 +65,34 @@ class LoadSample:
 
 @dataclass(frozen=True)
 class GpuTotals:
-    """Counters of a GPU that only grow; None for what NVML refuses.
+    """What only grows on the GPUs of a node, by their index: the facts of COUNTED by name.
 
-    `nvlink` has by link: replays, recoveries, CRC errors of flits and of data, where one is not 0.
+    `replays` are those of each GPU's PCIe link, and `links_up` the NVLinks that are up, where NVML
+    tells them.
     """
 
-    corrected: int | None
-    uncorrected: int | None
-    replays: int | None
-    nvlink: Mapping[int, tuple[int, ...]]
+    gpus: tuple[int, ...]
+    facts: Mapping[str, Any]
+    replays: Mapping[int, int]
+    links_up: Mapping[int, frozenset[int]]
 
 
 @dataclass(frozen=True)
 class NodeSamples:
-    """All samples of a node. `why` says why GPUs are not known, None if they are."""
+    """All samples of a node. `why` says why GPUs are not known, None if they are.
+
+    `first` and `last` have what the GPUs counted before and after.
+    """
 
     why: Absent | None
     gpus: Mapping[int, SampledGpu] = field(default_factory=dict)
-    first: Mapping[int, GpuTotals] = field(default_factory=dict)
-    last: Mapping[int, GpuTotals] = field(default_factory=dict)
+    first: GpuTotals | None = None
+    last: GpuTotals | None = None
     samples: tuple[LoadSample, ...] = ()
 
     def of_gpu(self, index: int) -> tuple[GpuSample, ...]:
         """Return the samples of one GPU, the oldest first."""
         return tuple(sample.gpus[index] for sample in self.samples if index in sample.gpus)
-
-
-@dataclass(frozen=True)
-class LinkErrors:
-    """Error counters by interface, and by PCI address AER's totals that are not 0."""
-
-    net: Mapping[str, Mapping[str, int]]
-    aer: Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -108,13 +113,6 @@ class Looks:
     nodes: Mapping[str, NodeLooks]
 
 
-def grown(before: int | None, after: int | None) -> int | None:
-    """Return the growth of a counter; None if it is not told, or was reset meanwhile."""
-    if before is None or after is None or after < before:
-        return None
-    return after - before
-
-
 # ---------------------------------------------------------------- parsing
 
 
@@ -129,8 +127,11 @@ def parse_samples(answer: Mapping[str, Any]) -> NodeSamples:
     rows = answer["samples"]
     if len(rows) > MOST_SAMPLES:
         raise ValueError("more samples than an agent keeps")
-    totals = answer["totals"]
-    whole = len(totals) == 2
+    first = last = None
+    if len(answer["totals"]) == 2:
+        first, last = map(parse_totals, answer["totals"])
+        if first.gpus != last.gpus:
+            raise ValueError("counters of other GPUs than before")
     samples = []
     links: dict[str, PciLink] = {}
     for row in rows:  # a sample has the links that changed since the one before
@@ -139,8 +140,8 @@ def parse_samples(answer: Mapping[str, Any]) -> NodeSamples:
     return NodeSamples(
         why=why,
         gpus=_described(answer["described"]),
-        first=_totals(totals[0]) if whole else {},
-        last=_totals(totals[1]) if whole else {},
+        first=first,
+        last=last,
         samples=tuple(samples),
     )
 
@@ -181,19 +182,25 @@ def _sample(row: Mapping[str, Any], links: Mapping[str, PciLink]) -> LoadSample:
     return LoadSample(require_number(row["t"]), gpus, links)
 
 
-def _totals(rows: Mapping[str, Any]) -> dict[int, GpuTotals]:
-    totals = {}
-    for key, row in rows.items():
-        nvlink = {}
-        for link, counters in row["nvlink"].items():
-            nvlink[int(link)] = tuple(_whole(counter) or 0 for counter in counters)
-        totals[int(key)] = GpuTotals(
-            corrected=_whole(row["ecc_corrected"]),
-            uncorrected=_whole(row["ecc_uncorrected"]),
-            replays=_whole(row["pcie_replays"]),
-            nvlink=nvlink,
-        )
-    return totals
+def parse_totals(answer: object) -> GpuTotals:
+    """Return the counters of a node's GPUs, from the rows of `totals` of the agent's reader."""
+    rows: dict[int, dict[str, Any]] = {}
+    replays: dict[int, int] = {}
+    up: dict[int, frozenset[int]] = {}
+    for row in require_rows(answer):
+        index = require_whole(row["index"])
+        fields = {name: row[name] for name in COUNTED_FIELDS}
+        for name in NOT_ASKED_AGAIN:
+            fields[name] = ["no", "not_applicable"]
+        rows[index] = {"index": index, **fields}
+        if not refusal(row["pcie_replays"]):
+            replays[index] = require_whole(row["pcie_replays"])
+        if not refusal(row["links"]):
+            up[index] = frozenset(links_up(row["links"]))
+    if len(rows) > MOST_GPUS:
+        raise ValueError("more GPUs than a node has")
+    facts = {fact.name: fact.parse({"gpus": list(rows.values())}) for fact in COUNTED}
+    return GpuTotals(tuple(rows), facts, replays, up)
 
 
 def _whole(value: object) -> int | None:
@@ -205,24 +212,18 @@ def _whole(value: object) -> int | None:
     return value
 
 
-def parse_link_errors(answer: Mapping[str, Any]) -> LinkErrors:
-    """Return the error counters of links; those that the kernel does not have are left out."""
-    for name in answer["net"]:
-        require_device_name(name)
-    return LinkErrors(_counters(answer["net"]), _counters(answer["aer"]))
-
-
-def _counters(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    if len(rows) > MOST_NAMES:
+def parse_link_errors(answer: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return error counters by interface; those that the kernel does not have are left out."""
+    if len(answer) > MOST_NAMES:
         raise ValueError("more names than a node has")
     counters: dict[str, dict[str, int]] = {}
-    for name, row in rows.items():
+    for name, row in answer.items():
         known = {}
         for counter, value in row.items():
             number = _whole(value)
             if number is not None:
                 known[shortened(counter, 40)] = number
-        counters[shortened(name, 40)] = known
+        counters[require_device_name(name)] = known
     return counters
 
 

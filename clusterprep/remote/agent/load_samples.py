@@ -16,19 +16,25 @@ import time
 from clusterprep.remote.agent.devices import LINK, PCI, read_all_small, read_small
 from clusterprep.remote.agent.light import dumps, loads, signal
 from clusterprep.remote.agent.look import kill_group
-from clusterprep.remote.agent.nvml import NVML, NvmlLibrary, reason_of, refused
-from clusterprep.remote.agent.readers import NoAnswer, has_library, names_in
+from clusterprep.remote.agent.nvml import NUMBERS, TEXTS, open_nvml, refused
+from clusterprep.remote.agent.readers import NoAnswer, names_in
 
 MOST = 64  # samples that are kept
 LEAST_INTERVAL = 0.2  # seconds
 END_LIMIT = 3.0  # seconds that the child gets for its last sample
 MAX_DEVICES = 64  # whose links are sampled
-MAX_LINKS = 36  # NVML_NVLINK_MAX_LINKS
-# enum nvmlNvLinkErrorCounter_t of nvml.h: replay, recovery, CRC of flits, CRC of data.
-NVLINK_COUNTERS = 4
-CORRECTED, UNCORRECTED, SINCE_LOAD = 0, 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
-SM, MEMORY = 1, 2  # nvmlClockType_t
-SLOWDOWN = 1  # NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+# Of each GPU once, in MHz and °C.
+LIMITS = {"clock_max": NUMBERS["clock_max_graphics"], "slowdown": NUMBERS["slowdown"]}
+# What NVML tells of a GPU at one moment. Utilisation in %, clocks in MHz, °C, mW.
+SAMPLED = (
+    "utilization",
+    "state",
+    "clock",
+    "clock_memory",
+    "throttle",
+    "temperature",
+    "power",
+)
 
 
 # ---------------------------------------------------------------- the child
@@ -40,119 +46,46 @@ class SampledGpus(object):
     def __init__(self):
         self.handles = {}
         self.described = {}
-        self.why = ["missing_tool", "there is no NVML library"]
-        if has_library(NVML):
-            try:
-                self._open()
-                self.why = None
-            except NoAnswer as no:
-                self.why = [no.reason, no.why]
-
-    def _open(self):
-        import ctypes
-
+        self.why = None
         try:
-            library = ctypes.CDLL("libnvidia-ml.so.1")
-        except OSError as error:
-            raise NoAnswer("missing_tool", str(error))
-        self.nvml = NvmlLibrary(library, ctypes)
-        self._wide = ctypes.c_uint64
-        self.nvml.start()
-        count = ctypes.c_uint()
-        self.nvml.must("nvmlDeviceGetCount_v2", ctypes.byref(count))
-        for index in range(count.value):
-            handle = ctypes.c_void_p()
-            arguments = [index]
-            code = self.nvml.call_into("nvmlDeviceGetHandleByIndex_v2", arguments, [handle])
-            if code:
-                self.described[str(index)] = {"no": reason_of(code)}
-                continue
-            self.handles[str(index)] = handle
-            self.described[str(index)] = {
-                "pci": _known(self.nvml.pci("nvmlDeviceGetPciInfo_v3", handle)),
-                "model": _known(self.nvml.text("nvmlDeviceGetName", handle)),
-                "clock_max": self._number("nvmlDeviceGetMaxClockInfo", handle, SM),
-                "slowdown": self._number("nvmlDeviceGetTemperatureThreshold", handle, SLOWDOWN),
-            }
+            self.nvml = open_nvml()
+            if self.nvml is None:
+                raise NoAnswer("missing_tool", "there is no NVML library")
+            self.handles, rows = self.nvml.handles()
+        except NoAnswer as no:
+            self.why = [no.reason, no.why]
+            return
+        for row in rows:
+            index = row["index"]
+            described = row
+            if index in self.handles:
+                described = self._describe(self.handles[index])
+            self.described[str(index)] = described
 
-    def _number(self, symbol, handle, *args, **kind):
-        return _known(self.nvml.number(symbol, handle, *args, **kind))
+    def _describe(self, handle):
+        row = self.nvml.numbers_of(handle, LIMITS)
+        row["pci"] = self.nvml.pci("nvmlDeviceGetPciInfo_v3", handle)
+        row["model"] = self.nvml.text(TEXTS["name"], handle)
+        return {field: known(value) for field, value in row.items()}
 
     def sample(self):
-        """Return a row for each GPU, with None for what NVML refuses.
-
-        Utilisation in %, P-state, clocks of SM and memory in MHz, clocks event reasons, °C, mW.
-        """
+        """Return a row for each GPU: SAMPLED in its order, None for what NVML refuses."""
         rows = {}
         for index, handle in self.handles.items():
-            use = self.nvml.structure("nvmlDeviceGetUtilizationRates", handle, "=2I", 8)
-            rows[index] = [
-                None if refused(use) else use[0],
-                self._number("nvmlDeviceGetPerformanceState", handle),
-                self._number("nvmlDeviceGetClockInfo", handle, SM),
-                self._number("nvmlDeviceGetClockInfo", handle, MEMORY),
-                _known(self.nvml.clocks_event_reasons(handle)),
-                self._temperature(handle),
-                self._number("nvmlDeviceGetPowerUsage", handle),
-            ]
+            row = self.nvml.changing(handle)
+            rows[str(index)] = [known(row[field]) for field in SAMPLED]
         return rows
-
-    def _temperature(self, handle):
-        degrees = self.nvml.number("nvmlDeviceGetTemperature", handle, 0)
-        if not refused(degrees):
-            return degrees
-        newer = self.nvml.structure(
-            "nvmlDeviceGetTemperatureV",
-            handle,
-            "=8xi",
-            12,
-            1,
-        )
-        return None if refused(newer) else newer[0]
 
     def totals(self):
-        """Return by GPU the counters that only grow: ECC, PCIe replays, errors of each NVLink."""
-        rows = {}
+        """Return what of each GPU only grows."""
+        rows = []
         for index, handle in self.handles.items():
-            rows[index] = {
-                "ecc_corrected": self._ecc(handle, CORRECTED),
-                "ecc_uncorrected": self._ecc(handle, UNCORRECTED),
-                "pcie_replays": self._number("nvmlDeviceGetPcieReplayCounter", handle),
-                "nvlink": self._nvlink(handle),
-            }
-        return rows
-
-    def _ecc(self, handle, kind):
-        return self._number(
-            "nvmlDeviceGetTotalEccErrors",
-            handle,
-            kind,
-            SINCE_LOAD,
-            of=self._wide,
-        )
-
-    def _nvlink(self, handle):
-        """Return {link: counters} of the links whose counters NVML shows and that are not all 0."""
-        rows = {}
-        for link in range(MAX_LINKS):
-            if refused(self.nvml.number("nvmlDeviceGetNvLinkState", handle, link)):
-                break
-            counters = []
-            for counter in range(NVLINK_COUNTERS):
-                value = self._number(
-                    "nvmlDeviceGetNvLinkErrorCounter",
-                    handle,
-                    link,
-                    counter,
-                    of=self._wide,
-                )
-                counters.append(value)
-            if any(counters):
-                rows[str(link)] = counters
+            rows.append(dict(self.nvml.totals(handle), index=index))
         return rows
 
 
-def _known(value):
+def known(value):
+    """Return a value, None if NVML refused it."""
     return None if refused(value) else value
 
 

@@ -66,7 +66,6 @@ NUMBERS = {
     "clock_application_memory": ("nvmlDeviceGetApplicationsClock", 2),
     "clock_default_graphics": ("nvmlDeviceGetDefaultApplicationsClock", 0),
     "clock_default_memory": ("nvmlDeviceGetDefaultApplicationsClock", 2),
-    "temperature": ("nvmlDeviceGetTemperature", 0),
     "slowdown": ("nvmlDeviceGetTemperatureThreshold", 1),
     "state": ("nvmlDeviceGetPerformanceState",),
     "clock": ("nvmlDeviceGetClockInfo", 1),
@@ -85,15 +84,12 @@ FIELDS = {
     "retired_pending": 31,
     "recovery": 230,
 }
-# What changes while a GPU works: the temperature in °C, power in mW, clocks in MHz, the PCIe link.
+# What changes while a GPU works: its P-state, clocks in MHz, power in mW.
 CHANGING = {
-    "temperature": ("nvmlDeviceGetTemperature", 0),
-    "power": ("nvmlDeviceGetPowerUsage",),
-    "clock_graphics": ("nvmlDeviceGetClockInfo", 0),
+    "state": NUMBERS["state"],
+    "clock": NUMBERS["clock"],
     "clock_memory": ("nvmlDeviceGetClockInfo", 2),
-    "pcie_generation": ("nvmlDeviceGetCurrPcieLinkGeneration",),
-    "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth",),
-    "pcie_replays": ("nvmlDeviceGetPcieReplayCounter",),
+    "power": ("nvmlDeviceGetPowerUsage",),
 }
 # Nanoseconds for which a limit held the clocks down, since the driver was loaded:
 # NVML_FI_DEV_PERF_POLICY_*. The newer NVML_FI_DEV_CLOCKS_EVENT_REASON_* have changed their
@@ -161,8 +157,8 @@ def open_nvml():
     """Return the library, initialised; None if this node has none. Raises NoAnswer.
 
     For samples over time: `handles, _ = nvml.handles()`, then `nvml.changing(handle)` of each GPU
-    as often as wanted, and `nvml.close()`. Calls may hang with the driver, so all this belongs into
-    a process of its own.
+    as often as wanted, `nvml.totals(handle)` at first and at last, and `nvml.close()`. Calls may
+    hang with the driver, so all this belongs into a process of its own.
     """
     if not has_library(NVML):
         return None
@@ -220,6 +216,13 @@ class NvmlLibrary(object):
         output = kind.get("of", self.ctypes.c_uint)()
         code = self.call_into(symbol, args, [output])
         return no(code) if code else output.value
+
+    def numbers_of(self, handle, calls):
+        """Return one number of a GPU for each field of `calls`, such as NUMBERS."""
+        row = {}
+        for field, call in calls.items():
+            row[field] = self.number(call[0], handle, *call[1:])
+        return row
 
     def numbers(self, count, symbol, *args):
         """Return several unsigned ints that one call fills."""
@@ -300,21 +303,10 @@ class NvmlLibrary(object):
                 return False
         row["gsp"] = self.text("nvmlDeviceGetGspFirmwareVersion", handle)
         row["pci"] = self.pci("nvmlDeviceGetPciInfo_v3", handle)
-        for field, call in NUMBERS.items():
-            row[field] = self.number(call[0], handle, *call[1:])
+        row.update(self.numbers_of(handle, NUMBERS))
         for field, symbol in PAIRS.items():
             row[field] = self.numbers(2, symbol, handle)
-        # nvmlDeviceGetTemperature is deprecated from API 13 on.
-        if refused(row["temperature"]) and not is_final(row["temperature"]):
-            newer = self.structure(
-                "nvmlDeviceGetTemperatureV",
-                handle,
-                "=8xi",
-                12,
-                1,
-            )
-            if not refused(newer):
-                row["temperature"] = newer[0]
+        row["temperature"] = self.temperature(handle)
         row["remap"] = self.numbers(4, "nvmlDeviceGetRemappedRows", handle)
         row["remap_banks"] = self.structure("nvmlDeviceGetRowRemapperHistogram", handle, "=5I", 20)
         row["sram"] = self.structure(
@@ -333,9 +325,7 @@ class NvmlLibrary(object):
         )
         wanted = [(number, 0) for number in FIELDS.values()]
         row.update(zip(FIELDS, self.fields(handle, wanted)))
-        row["ecc_volatile"] = self.ecc_errors(handle, UNCORRECTED, 0)
         row["ecc_aggregate"] = self.ecc_errors(handle, UNCORRECTED, 1)
-        row["ecc_corrected"] = self.ecc_errors(handle, CORRECTED, 0)
         row["ecc_corrected_ever"] = self.ecc_errors(handle, CORRECTED, 1)
         row["memory"] = self.memory(handle)
         bar = self.structure("nvmlDeviceGetBAR1MemoryInfo", handle, "=Q16x", 24)
@@ -344,9 +334,8 @@ class NvmlLibrary(object):
         row["utilization"] = self.utilization(handle)
         row["links"] = self.links(handle)
         links = links_up(row["links"])
-        row["link_errors"] = self.link_errors(handle, links)
         row["link_speeds"] = folded(self.fields(handle, [(LINK_SPEED, link) for link in links]))
-        row["violations"] = self.violations(handle)
+        row.update(self.counters(handle, links))
         row["fabric"] = self.fabric(handle)
         row["cluster"] = self.cluster(handle)
         started = time.monotonic()
@@ -356,18 +345,43 @@ class NvmlLibrary(object):
         return True
 
     def changing(self, handle):
-        """Return what changes while one GPU works, as `describe` names it; about 30 short calls."""
-        row = {}
-        for field, call in CHANGING.items():
-            row[field] = self.number(call[0], handle, *call[1:])
+        """Return what changes from one second to the next while one GPU works: seven calls."""
+        row = self.numbers_of(handle, CHANGING)
+        row["utilization"] = self.utilization(handle)
         row["throttle"] = self.clocks_event_reasons(handle)
-        row["ecc_volatile"] = self.ecc_errors(handle, UNCORRECTED, 0)
-        row["ecc_corrected"] = self.ecc_errors(handle, CORRECTED, 0)
-        (row["memory_temperature"],) = self.fields(handle, [(FIELDS["memory_temperature"], 0)])
-        row["violations"] = self.violations(handle)
-        row["links"] = self.links(handle, with_ends=False)
-        row["link_errors"] = self.link_errors(handle, links_up(row["links"]))
+        row["temperature"] = self.temperature(handle)
         return row
+
+    def totals(self, handle):
+        """Return what of one GPU only grows, and which one it is, as `describe` names it."""
+        row = {"uuid": self.text(TEXTS["uuid"], handle)}
+        row["links"] = self.links(handle, with_ends=False)
+        row["pcie_replays"] = self.number("nvmlDeviceGetPcieReplayCounter", handle)
+        row.update(self.counters(handle, links_up(row["links"])))
+        return row
+
+    def counters(self, handle, links):
+        """Return what was counted since the driver was loaded, links' errors of these links."""
+        return {
+            "ecc_volatile": self.ecc_errors(handle, UNCORRECTED, 0),
+            "ecc_corrected": self.ecc_errors(handle, CORRECTED, 0),
+            "violations": self.violations(handle),
+            "link_errors": self.link_errors(handle, links),
+        }
+
+    def temperature(self, handle):
+        """Return the chip's temperature in °C; API 13 deprecates the older of both functions."""
+        degrees = self.number("nvmlDeviceGetTemperature", handle, 0)
+        if not refused(degrees) or is_final(degrees):
+            return degrees
+        newer = self.structure(
+            "nvmlDeviceGetTemperatureV",
+            handle,
+            "=8xi",
+            12,
+            1,
+        )
+        return degrees if refused(newer) else newer[0]
 
     def ecc_errors(self, handle, kind, counter):
         """Return the ECC errors since the driver was loaded (0) or of all time (1)."""

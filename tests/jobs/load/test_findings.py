@@ -7,20 +7,22 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.kernel_log import KernelLog, KernelRecord, Xid, Xids
+from clusterprep.facts.counters import Earlier, Sample
+from clusterprep.facts.gpu import Gpu, Nvml
+from clusterprep.facts.kernel_log import KernelLog, KernelRecord, SXids, Xid, Xids
 from clusterprep.facts.pci import PciLink
 from clusterprep.jobs.load.findings import judge_load
 from clusterprep.jobs.load.samples import (
     GpuSample,
     GpuTotals,
-    LinkErrors,
     LoadSample,
     Looks,
     NodeLooks,
     NodeSamples,
     SampledGpu,
+    parse_totals,
 )
-from clusterprep.model import Absent, Finding, Fleet
+from clusterprep.model import Absent, Finding, Fleet, Gpus
 from clusterprep.survey.judge import without_rest
 from tests.support.fleet import by_node, fleet
 from tests.support.rails import tree
@@ -29,17 +31,44 @@ TREE = tree()
 GPU_AT = TREE.gpus[0].at
 FULL, SLOW = PciLink(16, 16, 32.0, 32.0), PciLink(16, 16, 2.5, 32.0)
 GPU = SampledGpu(0, f"0000{GPU_AT}", "NVIDIA H100 80GB HBM3", 1980, 89)
+NVML = Nvml("550.54.15", "12.4", (Gpu(0, GPU.model, "GPU-1", GPU.pci),))
 AT_WORK = GpuSample(97, 0, 1980, 2619, 0, 61, 480_000)
 AT_REST = GpuSample(0, 0, 345, 2619, 1, 34, 70_000)
-NO_ERRORS = GpuTotals(0, 0, 0, {})
+COUNTED: dict[str, Any] = {
+    "index": 0,
+    "uuid": "GPU-1",
+    "ecc_volatile": 0,
+    "ecc_corrected": 0,
+    "violations": {"power": 0, "thermal": 0, "board_limit": 0, "reliability": 0},
+    "pcie_replays": 0,
+    "links": [[link, 1, None] for link in range(18)],
+    "link_errors": {"replay": 0, "recovery": 0, "crc": 0},
+}
 QUIET = KernelLog(1000.0, 0, 0.0)
-NO_LINK_ERRORS = LinkErrors({"eth0": {"rx_errors": 0, "carrier_down_count": 1}}, {})
+NO_LINK_ERRORS = {"eth0": {"rx_errors": 0, "carrier_down_count": 1}}
+NO_PCIE_ERRORS: dict[str, dict[str, int]] = {GPU_AT: {}}
 LOOK: dict[str, Any] = {
     "log.records": QUIET,
     "gpu.xids": Xids(QUIET),
+    "gpu.sxids": SXids(QUIET),
     "ib.counters": {},
+    "pci.errors": NO_PCIE_ERRORS,
     "load.link_errors": NO_LINK_ERRORS,
 }
+
+
+def counted(**changes: Any) -> GpuTotals:
+    """The counters of a node with one GPU, as its agent tells them."""
+    return parse_totals([{**COUNTED, **changes}])
+
+
+def on_link(link: int, **kinds: int) -> dict[str, list[int]]:
+    """The counters of the GPU's links: 0, but for those of one link."""
+    return {kind: [0] * link + [count] + [0] * (17 - link) for kind, count in kinds.items()}
+
+
+NO_ERRORS = counted()
+NOT_TOLD: Any = ["no", "not_applicable"]
 
 
 def samples(*gpu: GpuSample, link: PciLink = FULL, **fields: Any) -> NodeSamples:
@@ -47,7 +76,7 @@ def samples(*gpu: GpuSample, link: PciLink = FULL, **fields: Any) -> NodeSamples
     row = tuple(
         LoadSample(float(second), {0: one}, {GPU_AT: link}) for second, one in enumerate(gpu)
     )
-    whole = {"gpus": {0: GPU}, "first": {0: NO_ERRORS}, "last": {0: NO_ERRORS}, **fields}
+    whole = {"gpus": {0: GPU}, "first": NO_ERRORS, "last": NO_ERRORS, **fields}
     return NodeSamples(None, samples=row, **whole)
 
 
@@ -55,7 +84,7 @@ HEALTHY = samples(AT_REST, *[AT_WORK] * 8, AT_REST)
 
 
 def nodes(count: int = 1, **facts: Any) -> Fleet:
-    each = {"pci.tree": TREE, "rdma.devices": (), **facts}
+    each = {"pci.tree": TREE, "rdma.devices": (), "gpu.nvml": NVML, **facts}
     return fleet(**{f"n{number}": each for number in range(1, count + 1)})
 
 
@@ -193,55 +222,159 @@ def test_heat_is_judged_at_its_highest() -> None:
     assert found(hot)["gpu.temp"].seen == "GPU 0: 86 °C, 3 °C left"
 
 
+NEW_KINDS = dict.fromkeys(("received", "recovered", "effective"), 0)
+
+
 @pytest.mark.parametrize(
-    ("last", "check", "seen"),
+    ("changes", "check", "seen"),
     [
+        pytest.param({"ecc_volatile": 2}, "gpu.ecc_unc", "GPU 0: 2", id="uncorrected"),
+        pytest.param({"ecc_corrected": 9}, "gpu.ecc_corr", "GPU 0: +9 in 60 s", id="corrected"),
         pytest.param(
-            replace(NO_ERRORS, uncorrected=2), "gpu.ecc_unc", "GPU 0: 2", id="uncorrected"
-        ),
-        pytest.param(
-            replace(NO_ERRORS, corrected=9), "gpu.ecc_corr", "GPU 0 +9 in 60 s", id="corrected"
-        ),
-        pytest.param(
-            replace(NO_ERRORS, nvlink={7: (12, 0, 0, 0)}),
+            {"link_errors": on_link(7, replay=12)},
             "nvl.errors",
-            "GPU 0 link 7 +12 replays in 60 s",
+            "GPU 0: link 7 +12 replays in 60 s",
             id="nvlink-replays",
         ),
         pytest.param(
-            replace(NO_ERRORS, nvlink={7: (0, 1, 0, 0)}),
+            {"link_errors": {"replay": 0, **on_link(7, recovery=1)}},
             "nvl.errors",
-            "GPU 0 link 7 +1 recoveries in 60 s",
+            "GPU 0: link 7 +1 recoveries in 60 s",
             id="nvlink-recovery",
         ),
         pytest.param(
-            replace(NO_ERRORS, replays=400),
-            "pcie.aer",
-            "GPU 0 +400 replays in 60 s",
-            id="pcie-replays",
+            {"violations": {"thermal": 3_000_000_000}},
+            "gpu.throttle_hw",
+            "GPU 0: heat for 5% of the time in 60 s",
+            id="heat-between-the-samples",
+        ),
+        pytest.param(
+            {"pcie_replays": 400}, "pcie.aer", "GPU 0 +400 replays in 60 s", id="pcie-replays"
         ),
     ],
 )
-def test_counters_of_gpus_that_grow(last: GpuTotals, check: str, seen: str) -> None:
-    bad = found(replace(HEALTHY, last={0: last}))
+def test_counters_of_gpus_that_grow(changes: dict[str, Any], check: str, seen: str) -> None:
+    bad = found(replace(HEALTHY, last=counted(**changes)))
     assert {name: finding.seen for name, finding in bad.items()} == {check: seen}
+    assert {finding.message[:18] for finding in bad.values()} == {"while verify ran: "}
+
+
+def test_errors_of_nvlink_5_are_judged_by_their_kinds() -> None:
+    first = counted(link_errors=NEW_KINDS)
+    grown = {**NEW_KINDS, **on_link(16, received=40, recovered=1)}
+    bad = found(replace(HEALTHY, first=first, last=counted(link_errors=grown)))
+    assert {name: finding.seen for name, finding in bad.items()} == {
+        "nvl.errors": "GPU 0: link 16 +40 packets with errors, link 16 +1 recoveries in 60 s"
+    }
 
 
 @pytest.mark.parametrize(
-    "last",
+    "changes",
     [
-        pytest.param(replace(NO_ERRORS, nvlink={7: (2, 0, 1, 0)}), id="few-corrected-on-a-link"),
-        pytest.param(replace(NO_ERRORS, replays=3), id="few-replays"),
-        pytest.param(GpuTotals(None, None, None, {}), id="not-told"),
+        pytest.param({"link_errors": on_link(7, replay=2, crc=1)}, id="few-corrected-on-a-link"),
+        pytest.param({"ecc_corrected": 1}, id="one-corrected"),
+        pytest.param({"violations": {"power": 60_000_000_000}}, id="a-power-limit"),
+        pytest.param({"pcie_replays": 3}, id="few-replays"),
+        pytest.param(
+            {
+                "ecc_volatile": NOT_TOLD,
+                "ecc_corrected": NOT_TOLD,
+                "pcie_replays": NOT_TOLD,
+                "violations": dict.fromkeys(("power", "thermal"), NOT_TOLD),
+                "link_errors": NOT_TOLD,
+            },
+            id="not-told",
+        ),
     ],
 )
-def test_counters_that_say_nothing(last: GpuTotals) -> None:
-    assert found(replace(HEALTHY, last={0: last})) == {}
+def test_counters_that_say_nothing(changes: dict[str, Any]) -> None:
+    assert found(replace(HEALTHY, last=counted(**changes))) == {}
+
+
+OLD = {"ecc_volatile": 1, "ecc_corrected": 5, "pcie_replays": 900, "violations": {"thermal": 9**12}}
+OLD_LINKS = {"link_errors": on_link(3, replay=50, recovery=2)}
 
 
 def test_errors_from_before_are_not_those_of_this_job() -> None:
-    old = GpuTotals(5, 1, 900, {3: (50, 2, 0, 0)})
-    assert found(replace(HEALTHY, first={0: old}, last={0: old})) == {}
+    old = counted(**OLD, **OLD_LINKS)
+    assert found(replace(HEALTHY, first=old, last=old)) == {}
+
+
+def test_counters_that_began_anew_tell_no_growth() -> None:
+    """The driver was loaded anew, or the GPU was reset: NVML counts from 0 again."""
+    assert found(replace(HEALTHY, first=counted(**OLD, **OLD_LINKS))) == {}
+
+
+def test_growth_between_two_runs_is_not_told_again() -> None:
+    """`check` names it by the history; what verify adds is its own growth alone."""
+    old = Sample(1200.0, {}, gpu={"GPU-1": {"held down by thermal": 0, "link 3 replay": 0}})
+    now = {"held down by thermal": 10**12, "link 3 replay": 50}
+    past = {"counters.earlier": Earlier(old, old), "gpu.counters": {"GPU-1": now}}
+    grown = counted(violations={"thermal": 10**12}, link_errors=on_link(3, replay=50))
+    look = {**LOOK, "ib.counters": Absent("denied")}
+    both = NodeLooks(look, look, replace(HEALTHY, first=grown, last=grown))
+    seen = judge_load(nodes(**past), Looks(60.0, True, {"n1": both}))
+    assert "fail" not in {finding.verdict for finding in seen}
+
+
+def test_growth_has_the_severity_and_the_remedy_of_its_check() -> None:
+    bad = found(replace(HEALTHY, last=counted(link_errors=on_link(7, replay=12))))["nvl.errors"]
+    assert (bad.severity, bad.message) == ("warning", "while verify ran: errors of NVLinks grow")
+    assert bad.remedy == "nvidia-smi nvlink -s -i 0"
+
+
+def test_a_link_that_went_down_is_named() -> None:
+    links = [[link, int(link != 7), None] for link in range(18)]
+    bad = found(replace(HEALTHY, last=counted(links=links)))
+    assert {name: (one.severity, one.seen) for name, one in bad.items()} == {
+        "nvl.state": ("error", "GPU 0: down: 7")
+    }
+    down_before = counted(links=links)
+    assert found(replace(HEALTHY, first=down_before, last=down_before)) == {}
+
+
+def test_gpus_that_the_job_does_not_use_are_not_judged() -> None:
+    slow = [replace(AT_WORK, clock=clock) for clock in (1980, 600, 600, 600)]
+    worse = counted(pcie_replays=400, ecc_corrected=90, links=[[0, 0, None]])
+    both = NodeLooks(LOOK, LOOK, samples(*slow, last=worse))
+    whole = nodes()
+    (node,) = whole.inventory.nodes
+    used = (replace(node, gpus=Gpus(count=2, use=(1,))),)
+    other = replace(whole, inventory=replace(whole.inventory, nodes=used))
+    seen = judge_load(other, Looks(60.0, True, {"n1": both}))
+    assert "fail" not in {finding.verdict for finding in seen}
+
+
+def test_errors_that_nvml_refuses_are_unknown() -> None:
+    lost: Any = ["no", "gpu_lost"]
+    gone = dict.fromkeys(("ecc_volatile", "ecc_corrected", "links", "pcie_replays"), lost)
+    seen = found(replace(HEALTHY, last=counted(**gone)))
+    assert {name: (one.verdict, one.reason) for name, one in seen.items()} == dict.fromkeys(
+        ("gpu.ecc_corr", "gpu.ecc_unc", "nvl.errors"), ("unknown", "gpu_lost")
+    )
+
+
+def test_samples_that_ended_before_the_job_make_growth_unknown() -> None:
+    seen = found(replace(HEALTHY, last=None))
+    assert {name: (one.verdict, one.reason) for name, one in seen.items()} == dict.fromkeys(
+        ("gpu.ecc_corr", "gpu.ecc_unc", "nvl.errors"), ("unknown", "garbled")
+    )
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param({**COUNTED, "index": "0"}, id="an-index-that-is-a-text"),
+        pytest.param({**COUNTED, "pcie_replays": 1.5}, id="half-a-replay"),
+        pytest.param({**COUNTED, "ecc_volatile": "2"}, id="a-count-that-is-a-text"),
+        pytest.param({**COUNTED, "link_errors": {"crc": [1, 2]}}, id="too-few-links"),
+        pytest.param({"index": 0}, id="nothing"),
+        pytest.param([], id="no-row"),
+    ],
+)
+def test_counters_of_another_shape_are_refused(row: Any) -> None:
+    with pytest.raises((ValueError, LookupError, TypeError, AttributeError)):
+        parse_totals([row])
 
 
 # ---------------------------------------------------------------- links and the log
@@ -251,35 +384,56 @@ def test_errors_from_before_are_not_those_of_this_job() -> None:
     ("after", "check", "seen"),
     [
         pytest.param(
-            LinkErrors({"eth0": {"rx_errors": 3, "carrier_down_count": 1}}, {}),
+            {"load.link_errors": {"eth0": {"rx_errors": 3, "carrier_down_count": 1}}},
             "eth.errors",
             "eth0 rx_errors +3 in 60 s",
             id="interface",
         ),
         pytest.param(
-            LinkErrors(NO_LINK_ERRORS.net, {"0000:13:00.0": {"correctable": 900}}),
+            {"pci.errors": {GPU_AT: {"correctable BadTLP": 900}}},
             "pcie.aer",
-            "GPU 0000:13:00.0 +900 correctable in 60 s",
+            f"GPU {GPU_AT} correctable BadTLP 900",
             id="many-corrected",
         ),
         pytest.param(
-            LinkErrors(NO_LINK_ERRORS.net, {"0000:13:00.0": {"fatal": 1}}),
+            {"pci.errors": {GPU_AT: {"fatal MalfTLP": 1}}},
             "pcie.aer",
-            "GPU 0000:13:00.0 +1 fatal in 60 s",
+            f"GPU {GPU_AT} fatal MalfTLP 1",
             id="one-fatal",
         ),
     ],
 )
-def test_counters_of_links_that_grow(after: LinkErrors, check: str, seen: str) -> None:
-    bad = found(after={"load.link_errors": after})
+def test_counters_of_links_that_grow(after: dict[str, Any], check: str, seen: str) -> None:
+    bad = found(after=after)
     assert {name: finding.seen for name, finding in bad.items()} == {check: seen}
 
 
-def test_few_corrected_errors_and_new_interfaces_are_no_fault() -> None:
-    after = LinkErrors(
-        {**NO_LINK_ERRORS.net, "veth9": {"rx_errors": 9}}, {GPU_AT: {"correctable": 4}}
-    )
-    assert found(after={"load.link_errors": after}) == {}
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param({"pci.errors": {GPU_AT: {"correctable BadTLP": 4}}}, id="few-corrected"),
+        pytest.param({"pci.errors": {GPU_AT: {"nonfatal UnsupReq": 4}}}, id="harmless"),
+        pytest.param({"pci.errors": {GPU_AT: {}, "0000:99:00.0": {"fatal X": 1}}}, id="came"),
+        pytest.param(
+            {"load.link_errors": {**NO_LINK_ERRORS, "veth9": {"rx_errors": 9}}}, id="interface-came"
+        ),
+    ],
+)
+def test_errors_of_links_that_are_no_fault(after: dict[str, Any]) -> None:
+    assert found(after=after) == {}
+
+
+def test_pcie_errors_from_before_are_not_those_of_this_job() -> None:
+    old = {"pci.errors": {GPU_AT: {"fatal MalfTLP": 1, "correctable BadTLP": 900}}}
+    assert found(before=old, after=old) == {}
+
+
+def test_one_bad_pcie_link_is_named_once() -> None:
+    """The GPU counts what it sent again, the kernel the errors for which it did."""
+    look = {"pci.errors": {GPU_AT: {"correctable BadTLP": 900}}}
+    both = NodeLooks(LOOK, {**LOOK, **look}, replace(HEALTHY, last=counted(pcie_replays=400)))
+    seen = judge_load(nodes(), Looks(60.0, True, {"n1": both}))
+    assert [finding.check for finding in seen if finding.verdict == "fail"] == ["pcie.aer"]
 
 
 XID = line(7, "NVRM: Xid (PCI:0000:13:00): 79, pid=4711, GPU has fallen off the bus.")
@@ -308,16 +462,27 @@ def test_lines_from_before_are_not_those_of_this_job() -> None:
     assert set(found(before=logged(OLD_XID), after=logged(OLD_XID, XID))) == {"gpu.xid"}
 
 
+def test_lines_from_before_are_not_counted_again() -> None:
+    """The agent sends the newest line of a kind, with the number of all that the log has."""
+    old = replace(XID, number=3, seconds=900.0, since=800.0, count=4)
+    again = replace(XID, since=800.0, count=6)
+    bad = found(before=logged(old), after=logged(again))["gpu.xid"]
+    assert bad.seen.startswith("Xid 79 on 0000:13:00: 2 times, last ")
+
+
 def test_a_short_log_is_whole_for_the_time_of_the_job() -> None:
     short = replace(QUIET, first_number=500, first_seconds=990.0)
-    look = {"log.records": short, "gpu.xids": Xids(short)}
+    look = {"log.records": short, "gpu.xids": Xids(short), "gpu.sxids": SXids(short)}
     assert found(before=look, after=look) == {}
 
 
 def test_lines_that_were_overwritten_meanwhile_are_unknown() -> None:
     later = replace(QUIET, first_number=9000, first_seconds=1030.0, now=1060.0)
-    seen = found(after={"log.records": later, "gpu.xids": Xids(later)})
-    assert by_node(seen.values()) == {"n1": "unknown warning truncated + unknown warning truncated"}
+    after = {"log.records": later, "gpu.xids": Xids(later), "gpu.sxids": SXids(later)}
+    seen = found(after=after)
+    assert {name: (one.verdict, one.reason) for name, one in seen.items()} == dict.fromkeys(
+        ("gpu.sxid", "gpu.xid", "log.kernel"), ("unknown", "truncated")
+    )
 
 
 # ---------------------------------------------------------------- what is not known
@@ -326,7 +491,9 @@ def test_lines_that_were_overwritten_meanwhile_are_unknown() -> None:
 def test_a_driver_that_hangs_makes_gpus_unknown_and_nothing_else() -> None:
     seen = found(NodeSamples(Absent("hung", "no sample within 3 s")))
     assert {name: finding.verdict for name, finding in seen.items()} == {
+        "gpu.ecc_corr": "unknown",
         "gpu.ecc_unc": "unknown",
+        "nvl.errors": "unknown",
         "gpu.temp": "unknown",
         "gpu.throttle_hw": "unknown",
     }
@@ -338,11 +505,11 @@ def test_a_node_without_a_driver_has_nothing_to_sample() -> None:
 
 
 def test_a_log_that_may_not_be_read_is_unknown() -> None:
-    denied = dict.fromkeys(("log.records", "gpu.xids"), Absent("denied"))
+    denied = dict.fromkeys(("log.records", "gpu.xids", "gpu.sxids"), Absent("denied"))
     seen = found(before=denied, after=denied)
-    assert set(by_node(seen.values()).values()) == {
-        "unknown warning denied + unknown warning denied"
-    }
+    assert {name: (one.verdict, one.reason) for name, one in seen.items()} == dict.fromkeys(
+        ("gpu.sxid", "gpu.xid", "log.kernel"), ("unknown", "denied")
+    )
 
 
 # ---------------------------------------------------------------- what it replaces

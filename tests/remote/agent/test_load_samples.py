@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from clusterprep.facts.gpu_health import EccErrors
+from clusterprep.facts.nvlink import LinkErrors
 from clusterprep.jobs.load.samples import GpuSample, GpuTotals, parse_samples
 from clusterprep.model import Absent
 from clusterprep.remote.agent import load_samples
@@ -64,7 +66,7 @@ def sampled(folder: Path, seconds: float, **changes: Any) -> Any:
 def describe(folder: Path, *gpus: dict[str, Any]) -> None:
     """Another description in the place of the one that the library has read."""
     new = folder / "new"
-    new.write_text(nvml.description([{"count": 2}, *gpus]))
+    new.write_text(nvml.description(gpus))
     new.replace(folder / nvml.DESCRIBED)
 
 
@@ -79,20 +81,72 @@ def test_what_changes_meanwhile_is_in_the_samples(tmp_path: Path) -> None:
     nvml.build(tmp_path, [{"count": 2}, {"index": 1, **at_work}])
 
     def change() -> None:
-        errors = {"nvlink_errors": {"3.0": 7, "3.1": 1}, "ecc_volatile_uncorrected": 2}
-        describe(tmp_path, {"index": 1, **at_work, **errors, "pcie_replays": 9})
+        links = {"replay": {3: 7}, "recovery": {3: 1}, "crc": 0}
+        errors = {"link_errors": links, "ecc_volatile_uncorrected": 2}
+        describe(tmp_path, {"count": 2}, {"index": 1, **at_work, **errors, "pcie_replays": 9})
 
     found = parse_samples(sampled(tmp_path, 1.5, then=[(1.0, change)]))
     assert found.why is None
     assert found.gpus[1].model == "NVIDIA H100 80GB HBM3"
     assert (found.gpus[1].clock_max, found.gpus[1].slowdown) == (1980, 89)
     assert found.of_gpu(1)[0] == GpuSample(97, 0, 1980, 2619, 4, 61, 480_000)
-    assert found.first[1] == GpuTotals(0, 0, 0, {})
-    assert found.last[1] == GpuTotals(0, 2, 9, {3: (7, 1, 0, 0)})
-    assert found.last[0] == GpuTotals(0, 0, 0, {})
+    assert found.first is not None
+    assert found.last is not None
+    assert found.first.facts["gpu.ecc"][1] == EccErrors(0, None, None)
+    assert found.last.facts["gpu.ecc"][1] == EccErrors(2, None, None)
+    assert (found.first.replays, found.last.replays) == ({0: 0, 1: 0}, {0: 0, 1: 9})
+    assert on_links(found.first, 1) == {}
+    assert on_links(found.last, 0) == {}
+    assert on_links(found.last, 1) == {"link 3 replay": 7, "link 3 recovery": 1}
     moments = [sample.seconds for sample in found.samples]
     assert moments == sorted(moments)
     assert 4 <= len(moments) <= 12
+
+
+def on_links(totals: GpuTotals, index: int) -> dict[str, int]:
+    """The errors of a GPU's links that are not 0."""
+    counted = totals.facts["nvlink.errors"][index]
+    assert isinstance(counted, LinkErrors)
+    assert len(counted.links) == 18
+    errors = {}
+    for link, kinds in counted.links.items():
+        for kind, count in kinds.items():
+            if count:
+                errors[f"link {link} {kind}"] = count
+    return errors
+
+
+def test_errors_of_nvlink_5_grow(tmp_path: Path) -> None:
+    boards = {"count": 2, "model": "b200"}
+    nvml.build(tmp_path, [boards])
+    healthy = nvml.MODELS["b200"]["link_errors"]
+
+    def change() -> None:
+        worse = {**healthy, "received": {16: 40}, "effective": {16: 2}}
+        describe(tmp_path, boards, {"index": 1, "link_errors": worse})
+
+    found = parse_samples(sampled(tmp_path, 1.5, then=[(1.0, change)]))
+    assert found.first is not None
+    assert found.last is not None
+    assert on_links(found.first, 1) == {}
+    assert on_links(found.last, 1) == {"link 16 received": 40, "link 16 effective": 2}
+    counters = found.last.facts["gpu.counters"]["GPU-00000000-0000-4000-8000-000000000001"]
+    assert counters["link 16 received"] == 40
+
+
+def test_the_temperature_of_a_library_without_the_older_function(tmp_path: Path) -> None:
+    nvml.build(tmp_path, [{"count": 1, "temperature": 61}], without=["nvmlDeviceGetTemperature"])
+    found = parse_samples(sampled(tmp_path, 0.3))
+    assert found.of_gpu(0)[0].temperature == 61
+
+
+def test_the_answer_is_small(tmp_path: Path) -> None:
+    """Eight GPUs with their links, each of which has errors, and a sample each second."""
+    errors = {kind: dict.fromkeys(range(17), 7) for kind in nvml.MODELS["b200"]["link_errors"]}
+    nvml.build(tmp_path, [{"count": 8, "model": "b200", "link_errors": errors}])
+    answer = sampled(tmp_path, 0.3)
+    assert len(json.dumps(answer["totals"])) < 24_000
+    assert len(json.dumps(answer["samples"][0]["gpus"])) < 500
 
 
 def test_a_driver_that_hangs_is_said_and_left(tmp_path: Path) -> None:

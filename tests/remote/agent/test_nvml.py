@@ -127,7 +127,10 @@ import json, sys
 from clusterprep.remote.agent import nvml
 library = nvml.open_nvml()
 handles, _ = library.handles()
-json.dump({index: library.changing(handle) for index, handle in handles.items()}, sys.stdout)
+answers = {}
+for index, handle in handles.items():
+    answers[index] = [library.changing(handle), library.totals(handle)]
+json.dump(answers, sys.stdout)
 library.close()
 """
 
@@ -151,27 +154,31 @@ def test_what_changes_is_sampled_while_the_library_stays_open(tmp_path: Path) ->
         [sys.executable, "-c", SAMPLE], env=environment, capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == {
-        "1": {
-            "temperature": 71,
-            "power": 640500,
-            "clock_graphics": 1755,
-            "clock_memory": 2619,
-            "pcie_generation": 5,
-            "pcie_width": 16,
-            "pcie_replays": 3,
-            "throttle": 4,
-            "ecc_volatile": 0,
-            "ecc_corrected": 7,
-            "memory_temperature": 44,
-            "violations": {
-                "power": 9_000_000_000,
-                "thermal": 0,
-                "board_limit": 0,
-                "reliability": 0,
+        "1": [
+            {
+                "utilization": 0,
+                "state": 0,
+                "clock": 1755,
+                "clock_memory": 2619,
+                "throttle": 4,
+                "temperature": 71,
+                "power": 640500,
             },
-            "links": [[link, 1, None] for link in range(17)] + [[17, 0, None]],
-            "link_errors": {"replay": [0] * 5 + [12] + [0] * 11, "recovery": 0, "crc": 0},
-        }
+            {
+                "uuid": "GPU-00000000-0000-4000-8000-000000000001",
+                "pcie_replays": 3,
+                "ecc_volatile": 0,
+                "ecc_corrected": 7,
+                "violations": {
+                    "power": 9_000_000_000,
+                    "thermal": 0,
+                    "board_limit": 0,
+                    "reliability": 0,
+                },
+                "links": [[link, 1, None] for link in range(17)] + [[17, 0, None]],
+                "link_errors": {"replay": [0] * 5 + [12] + [0] * 11, "recovery": 0, "crc": 0},
+            },
+        ]
     }
 
 
