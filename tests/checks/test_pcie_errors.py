@@ -177,7 +177,7 @@ def logged(*lines: str, age: float = 600.0, counted: Any = QUIET) -> Any:
             "0000:00:03.0 cut off what is below it (DPC)", id="contained",
         ),
         pytest.param(
-            ("dpc 0000:00:03.0:pcie010: DPC containment event, status:0x1f01 source:0x0000",), 600.0,
+            ("dpc 0000:00:03.0:pcie010: DPC containment event, status:0x1f01",), 600.0,
             "0000:00:03.0 cut off what is below it (DPC)", id="contained-kernel-4.18",
         ),
         pytest.param(
