@@ -36,7 +36,7 @@ ENOUGH_NODES = 3
 SPREADING = ("layer3+4", "encap3+4")
 HASHING = ("802.3ad", "balance-xor")  # modes of a bond that use a transmit hash
 POLICIES = ("layer2", "layer2+3", "layer3+4", "encap2+3", "encap3+4", "vlan+srcmac")
-TEAM = "team"  # or another driver that joins cards; it does not tell the kernel how they share
+NOT_TOLD = ""  # the mode of a team: the kernel does not show how it shares
 NO_PARTNER = "00:00:00:00:00:00"
 
 _SPEED = re.compile(r"(\d{1,7})\s*(?:([MG])(?:b(?:it)?(?:/s|ps)?)?)?", re.ASCII | re.IGNORECASE)
@@ -226,7 +226,7 @@ def bonds(context: CheckContext) -> Iterable[Outcome]:
 
 
 def _teams(interfaces: Iterable[Interface], bonds_by_name: Mapping[str, Bond]) -> dict[str, Bond]:
-    """Return what else than bonds joins cards, as a team does: interfaces with cards below them.
+    """Return what else than bonds joins interfaces, as a team does.
 
     The kernel's team driver reports nothing below /proc; its ports name it in
     /sys/class/net/*/master. Ports of a VRF do so too, but have addresses of their own, and those of
@@ -236,11 +236,11 @@ def _teams(interfaces: Iterable[Interface], bonds_by_name: Mapping[str, Bond]) -
     for interface in interfaces:
         if interface.physical or interface.bridge or interface.name in bonds_by_name:
             continue
-        ports = [i for i in interfaces if i.master == interface.name and i.physical]
+        ports = [i for i in interfaces if i.master == interface.name]
         joins = interface.up and not any(port.ipv4 or port.ipv6 for port in ports)
         if ports and joins:
             members = tuple(Member(port.name, "up" if port.running else "down") for port in ports)
-            teams[interface.name] = Bond(interface.name, TEAM, "up", members)
+            teams[interface.name] = Bond(interface.name, NOT_TOLD, "up", members)
     return teams
 
 
@@ -251,7 +251,7 @@ def _judge_others(node: Node, bundles: Iterable[Bond]) -> Iterable[Outcome]:
     """
     for bundle in bundles:
         for message, should, remedy in _member_troubles(bundle):
-            seen = f"{_describe(bundle)}; NCCL does not use it"
+            seen = f"{_describe(bundle)}; not the NCCL interface"
             yield failed(
                 node,
                 message,
@@ -263,7 +263,8 @@ def _judge_others(node: Node, bundles: Iterable[Bond]) -> Iterable[Outcome]:
 
 def _describe(bond: Bond) -> str:
     members = ", ".join(f"{member.name} {member.mii}" for member in bond.members)
-    return f"{bond.name}: {bond.mode}, {members or 'no members'}"
+    parts = [bond.mode, members or "no members"] if bond.mode else [members]
+    return f"{bond.name}: {', '.join(parts)}"
 
 
 def _missing_members(bond: Bond, interfaces: Iterable[Interface]) -> list[str]:
@@ -281,10 +282,11 @@ def _judge_bond(node: Node, bond: Bond, wanted: str | None) -> Iterable[Outcome]
     """Yield a failure for each trouble of a bond, or a pass."""
     seen = _describe(bond)
     troubles = [*_member_troubles(bond), *_lacp_troubles(bond), *_hash_troubles(bond, wanted)]
-    if not troubles:
+    if not troubles and bond.mode == NOT_TOLD:
+        # It may be a bond of which the driver's report is missing.
+        yield skipped(node, f"all members of {bond.name} are up; how they share is not told", seen)
+    elif not troubles:
         message = "all members of the bond are up and share the load as they should"
-        if bond.mode == TEAM:
-            message = "all members of the team are up"
         yield passed(node, message, seen)
     if bond.policy:
         seen += f", {bond.policy}"
@@ -419,8 +421,7 @@ BOND = Check(
     how="/proc/net/bonding: MII status of all members; with 802.3ad one aggregator and a partner "
     "(which only root is told); with 802.3ad and balance-xor a transmit hash over ports, "
     "layer3+4, or as `require: eth.bond` says. Of a team: the carrier of the cards that name it in "
-    "/sys/class/net. Of bonds and teams that have an address and that NCCL does not use: that all "
-    "members are up.",
+    "/sys/class/net. Of other bonds and teams that have an address: that all members are up.",
     remedy=shell_line(
         "cat /proc/net/bonding/NAME; ip link set dev NAME type bond xmit_hash_policy layer3+4"
     ),

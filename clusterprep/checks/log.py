@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from typing import Any
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, unknown
 from clusterprep.facts.kernel_log import (
@@ -25,6 +26,8 @@ from clusterprep.remedies import Remedy, placed, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 DAY = 86400.0  # seconds
+# What ended at a limit of its own says less of the node: it tells those who start the same again.
+HALF_A_DAY = DAY / 2
 MOST_DEVICES = 8  # that are named of one kind
 
 
@@ -39,6 +42,7 @@ class LogKind:
     What is over after it happened (a task that was killed, a CPU that was stuck) counts for a day:
     an OOM of three weeks ago says nothing of tomorrow's job. With `stays` it counts as long as the
     kernel has run: a damaged file system or a faulty kernel stays so until an administrator acts.
+    `counts_for` is another time than a day, in seconds.
     """
 
     name: str
@@ -48,6 +52,7 @@ class LogKind:
     stays: bool = False
     named: re.Pattern[str] | None = None
     unless: tuple[str, ...] = ()
+    counts_for: float = DAY
 
     def device(self, text: str) -> str:
         """Return the device that a record with this text names, "" if none."""
@@ -70,9 +75,9 @@ def _kind(
     *,
     stays: bool = False,
     named: str | None = None,
-    unless: tuple[str, ...] = (),
+    **more: Any,
 ) -> LogKind:
-    """Return a kind of complaint; its patterns are given as text."""
+    """Return a kind of complaint; its patterns are given as text, `more` as it is."""
     compiled = re.compile(pattern)
     name_pattern = None
     if named is not None:
@@ -84,7 +89,7 @@ def _kind(
         remedy,
         stays,
         name_pattern,
-        unless,
+        **more,
     )
 
 
@@ -143,6 +148,7 @@ KINDS = (
             "dmesg | grep -e oom-kill -e 'emory cgroup out of memory'"
             "   # a higher limit for this container or job, or less memory used in it"
         ),
+        counts_for=HALF_A_DAY,
     ),
     _kind(
         "killed for memory",
@@ -231,7 +237,7 @@ def complaints(context: CheckContext) -> Iterable[Outcome]:
             newest = records[-1]
             summary = _summarize(kind, records, log)
             summaries.append(summary)
-            if kind.stays or log.age(newest) <= DAY:
+            if kind.stays or log.age(newest) <= kind.counts_for:
                 fails = True
                 yield failed(
                     node,
@@ -342,10 +348,10 @@ KERNEL = Check(
     why="Before a node fails its kernel says so: a disk that stops answering, memory that loses "
     "data, a driver that locks up. The job sees a hang, hours later.",
     how="The kernel's messages since boot: /dev/kmsg, and the journal where that has lost them. "
-    "Lines that processes wrote there do not count. A task killed at the limit of its own "
-    "container is told as that. What is over counts for a day, damage and faults of the kernel "
-    "itself until the next boot; what an earlier boot said within a week is told. Silence counts "
-    "where the log goes back to the boot or a day.",
+    "Lines that processes wrote there do not count. What is over counts for a day, a task killed "
+    "at the limit of its own container for half a day, damage and faults of the kernel itself "
+    "until the next boot; what an earlier boot said within a week is told. Silence counts where "
+    "the log goes back to the boot or a day.",
     remedy=shell_line("dmesg -T --level=emerg,alert,crit,err"),
     proof=Proof("log.records", lambda log: replace(log, records=(*log.records, _hung_task(log)))),
 )

@@ -105,9 +105,9 @@ def _logged(log: object, counted: Counters) -> dict[str, list[str]]:
             if match and (is_recent or words in (FATAL, NOT_RECOVERED)):
                 said.setdefault(match[1], set()).add(words)
     found = {}
-    for address, words in said.items():
-        if words != {NOT_FATAL} or not _only_harmless(counted.get(address, {})):
-            found[address] = sorted(words, key=GRAVEST_FIRST.index)
+    for address, errors_said in said.items():
+        if errors_said != {NOT_FATAL} or not _only_harmless(counted.get(address, {})):
+            found[address] = sorted(errors_said, key=GRAVEST_FIRST.index)
     by_gravity = sorted(found.items(), key=lambda item: (GRAVEST_FIRST.index(item[1][0]), item[0]))
     return dict(by_gravity)
 
