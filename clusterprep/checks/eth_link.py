@@ -19,7 +19,7 @@ from clusterprep.checks import (
     uniform_by_kind,
     unknown,
 )
-from clusterprep.facts.bonding import Bond
+from clusterprep.facts.bonding import Bond, Member
 from clusterprep.facts.network import Interface
 from clusterprep.model import Node
 from clusterprep.nccl.interfaces import Choice, choose
@@ -36,6 +36,7 @@ ENOUGH_NODES = 3
 SPREADING = ("layer3+4", "encap3+4")
 HASHING = ("802.3ad", "balance-xor")  # modes of a bond that use a transmit hash
 POLICIES = ("layer2", "layer2+3", "layer3+4", "encap2+3", "encap3+4", "vlan+srcmac")
+NOT_TOLD = ""  # the mode of a team: the kernel does not show how it shares
 NO_PARTNER = "00:00:00:00:00:00"
 
 _SPEED = re.compile(r"(\d{1,7})\s*(?:([MG])(?:b(?:it)?(?:/s|ps)?)?)?", re.ASCII | re.IGNORECASE)
@@ -192,7 +193,7 @@ def _unsteady(changes: Mapping[str, int]) -> Iterable[Outcome]:
 
 
 def bonds(context: CheckContext) -> Iterable[Outcome]:
-    """Judge every bond below the NCCL interface."""
+    """Judge every bond and team below the NCCL interface, and the members of the others in use."""
     choice = choose(context.fleet)
     picks = choice.picks
     for node in context.nodes:
@@ -201,19 +202,69 @@ def bonds(context: CheckContext) -> Iterable[Outcome]:
             continue
         bonds_by_name: dict[str, Bond] = context.value(node, "net.bonds")
         interfaces: tuple[Interface, ...] = context.value(node, "net.interfaces")
+        bundles = {**_teams(interfaces, bonds_by_name), **bonds_by_name}
         stack = below(interfaces, picks[node.name].name)
-        names = [interface.name for interface in stack if interface.name in bonds_by_name]
-        if not names:
-            yield skipped(node, "the NCCL interface is no bond")
+        names = [interface.name for interface in stack if interface.name in bundles]
         for name in names:
-            bond = bonds_by_name[name]
-            missing = _missing_members(bond, interfaces)
+            bundle = bundles[name]
+            missing = _missing_members(bundle, interfaces)
             if missing:
                 members = ", ".join(missing)
                 message = f"the bonding driver's report leaves out {members}, which is in {name}"
                 yield unknown(node, message, "garbled")
             else:
-                yield from _judge_bond(node, bond, context.wanted(node))
+                yield from _judge_bond(node, bundle, context.wanted(node))
+        others = [
+            bundles[interface.name]
+            for interface in interfaces
+            if interface.name in bundles and interface.name not in names and interface.ipv4
+        ]
+        failures = list(_judge_others(node, others))
+        yield from failures
+        if not names and not failures:
+            yield skipped(node, "the NCCL interface is no bond")
+
+
+def _teams(interfaces: Iterable[Interface], bonds_by_name: Mapping[str, Bond]) -> dict[str, Bond]:
+    """Return what else than bonds joins interfaces, as a team does.
+
+    The kernel's team driver reports nothing below /proc; its ports name it in
+    /sys/class/net/*/master. Ports of a VRF do so too, but have addresses of their own, and those of
+    Open vSwitch name one that is not up.
+    """
+    teams = {}
+    for interface in interfaces:
+        if interface.physical or interface.bridge or interface.name in bonds_by_name:
+            continue
+        ports = [i for i in interfaces if i.master == interface.name]
+        joins = interface.up and not any(port.ipv4 or port.ipv6 for port in ports)
+        if ports and joins:
+            members = tuple(Member(port.name, "up" if port.running else "down") for port in ports)
+            teams[interface.name] = Bond(interface.name, NOT_TOLD, "up", members)
+    return teams
+
+
+def _judge_others(node: Node, bundles: Iterable[Bond]) -> Iterable[Outcome]:
+    """Yield a failure for each bond or team beside the NCCL interface that lacks a member.
+
+    How it spreads is left to whom it serves.
+    """
+    for bundle in bundles:
+        for message, should, remedy in _member_troubles(bundle):
+            seen = f"{_describe(bundle)}; not the NCCL interface"
+            yield failed(
+                node,
+                message,
+                seen,
+                should,
+                remedy,
+            )
+
+
+def _describe(bond: Bond) -> str:
+    members = ", ".join(f"{member.name} {member.mii}" for member in bond.members)
+    parts = [bond.mode, members or "no members"] if bond.mode else [members]
+    return f"{bond.name}: {', '.join(parts)}"
 
 
 def _missing_members(bond: Bond, interfaces: Iterable[Interface]) -> list[str]:
@@ -229,10 +280,12 @@ def _missing_members(bond: Bond, interfaces: Iterable[Interface]) -> list[str]:
 
 def _judge_bond(node: Node, bond: Bond, wanted: str | None) -> Iterable[Outcome]:
     """Yield a failure for each trouble of a bond, or a pass."""
-    members = ", ".join(f"{member.name} {member.mii}" for member in bond.members)
-    seen = f"{bond.name}: {bond.mode}, {members or 'no members'}"
+    seen = _describe(bond)
     troubles = [*_member_troubles(bond), *_lacp_troubles(bond), *_hash_troubles(bond, wanted)]
-    if not troubles:
+    if not troubles and bond.mode == NOT_TOLD:
+        # It may be a bond of which the driver's report is missing.
+        yield skipped(node, f"all members of {bond.name} are up; how they share is not told", seen)
+    elif not troubles:
         message = "all members of the bond are up and share the load as they should"
         yield passed(node, message, seen)
     if bond.policy:
@@ -362,12 +415,13 @@ BOND = Check(
     facts=("net.interfaces", "net.bonds"),
     judge=bonds,
     severity="warning",
-    title="The bond of the NCCL interface",
+    title="The bond or team of the NCCL interface",
     why="A bond hides a dead cable: everything works, at half the bandwidth. With a hash over MAC "
     "addresses all connections of two nodes take the same member.",
     how="/proc/net/bonding: MII status of all members; with 802.3ad one aggregator and a partner "
     "(which only root is told); with 802.3ad and balance-xor a transmit hash over ports, "
-    "layer3+4, or as `require: eth.bond` says.",
+    "layer3+4, or as `require: eth.bond` says. Of a team: the carrier of the cards that name it in "
+    "/sys/class/net. Of other bonds and teams that have an address: that all members are up.",
     remedy=shell_line(
         "cat /proc/net/bonding/NAME; ip link set dev NAME type bond xmit_hash_policy layer3+4"
     ),

@@ -215,6 +215,7 @@ def _fabric_problems(
     known = 0
     not_set_up: dict[int, str] = {}
     unhealthy: dict[int, str] = {}
+    slower: dict[int, str] = {}
     unreadable = []
     for index, fabric in readings.items():
         if isinstance(fabric, Absent):
@@ -225,7 +226,8 @@ def _fabric_problems(
         if fabric.state != SET_UP or fabric.status:
             not_set_up[index] = _fabric_text(fabric)
         elif fabric.troubles:
-            unhealthy[index] = ", ".join(fabric.troubles)
+            troubled = slower if fabric.is_usable else unhealthy
+            troubled[index] = ", ".join(fabric.troubles)
     if not_set_up:
         message = "the NVSwitch fabric is not set up: CUDA will not start"
         seen = _with_service(by_text(not_set_up, known), state)
@@ -236,10 +238,20 @@ def _fabric_problems(
             SET_UP,
             _start_manager(state),
         )
+    remedy = shell_line("nvidia-smi -q | grep -A8 Fabric; less /var/log/fabricmanager.log")
     if unhealthy:
         message = "the NVSwitch fabric is not healthy"
         seen = by_text(unhealthy, known)
-        remedy = shell_line("nvidia-smi -q | grep -A8 Fabric; less /var/log/fabricmanager.log")
+        yield failed(
+            node,
+            message,
+            seen,
+            "healthy",
+            remedy,
+        )
+    if slower:
+        message = "the NVSwitch fabric has less than its full bandwidth"
+        seen = by_text(slower, known)
         yield failed(
             node,
             message,
@@ -364,13 +376,15 @@ FABRIC_MANAGER = Check(
     facts=("gpu.fabric_state",),
     judge=each(fabric_manager, "gpu.fabric_state"),
     severity="error",
+    grade="a warning where only bandwidth is lost, or the manager stopped when it was set up",
     title="The NVSwitch fabric and its manager",
     why="On machines with NVSwitches CUDA does not start («system not yet initialized», error "
     "802) until the fabric manager has set up the fabric, and it runs only in the driver's own "
     "version.",
     how="NVML's fabric state of each GPU (Hopper and later): completed, without an error, "
-    "healthy; and where NVSwitches are on the bus, systemd's word for nvidia-fabricmanager. "
-    "Skipped on other machines.",
+    "healthy (a warning if its health says that only bandwidth or capacity is lost); and where "
+    "NVSwitches are on the bus, systemd's word for nvidia-fabricmanager. Skipped on other "
+    "machines.",
     remedy=shell_line("systemctl enable --now nvidia-fabricmanager"),
     proof=Proof("gpu.fabric_state", _with_fabric_not_started),
 )

@@ -221,6 +221,8 @@ def _group_by_meaning(judged: Judged) -> EventsByMeaning:
 
 def _name(event: Xid) -> str:
     """Return «Xid 79», or what the driver wrote in its place."""
+    if event.named_by:
+        return f"Xid {event.code}, named by Xid {event.named_by} as its cause,"
     if not event.printed:
         return "«fallen off the bus», without an Xid,"
     return f"Xid {event.code or '?'}"
@@ -313,8 +315,9 @@ XIDS = Check(
     how="«NVRM: Xid» and «fallen off the bus» in the kernel's log since boot: /dev/kmsg, and the "
     "journal where that has lost them. Fatal ones by the classes of NVIDIA's Xid catalogue are "
     "errors until the next boot, contained and unknown ones warnings for a day, those that "
-    "programs cause are only said, as are those of earlier boots within a week. What is not in the "
-    "log is unknown, unless it goes back to the boot or a week.",
+    "programs cause are only said, as are those of earlier boots within a week. One that another "
+    "Xid names as its cause counts too. What is not in the log is unknown, unless it goes back to "
+    "the boot or a week.",
     remedy=shell_line("dmesg | grep 'NVRM: Xid'"),
     proof=Proof("gpu.xids", _with_lost_gpu),
 )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from typing import Any
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, unknown
 from clusterprep.facts.kernel_log import (
     LIMITED,
     NO_POWER,
     OFF_THE_BUS,
+    PCI_PHRASES,
     PHRASES,
     SXID,
     XID,
@@ -23,17 +26,23 @@ from clusterprep.remedies import Remedy, placed, shell_line
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 DAY = 86400.0  # seconds
+# What ended at a limit of its own says less of the node: it tells those who start the same again.
+HALF_A_DAY = DAY / 2
+MOST_DEVICES = 8  # that are named of one kind
 
 
 @dataclass(frozen=True)
 class LogKind:
     """A kind of complaint: the pattern of its records, what it means, and its remedy.
 
-    NAME in the remedy is replaced by what the pattern `named` finds in the record.
+    NAME in the remedy is replaced by what the pattern `named` finds in the record: the device.
+    Where the kernel writes several lines of one event, each form is a group of `pattern`, and only
+    the form with most lines is counted. `unless` names kinds that tell the same with more detail.
 
     What is over after it happened (a task that was killed, a CPU that was stuck) counts for a day:
     an OOM of three weeks ago says nothing of tomorrow's job. With `stays` it counts as long as the
     kernel has run: a damaged file system or a faulty kernel stays so until an administrator acts.
+    `counts_for` is another time than a day, in seconds.
     """
 
     name: str
@@ -42,13 +51,20 @@ class LogKind:
     remedy: Remedy
     stays: bool = False
     named: re.Pattern[str] | None = None
+    unless: tuple[str, ...] = ()
+    counts_for: float = DAY
+
+    def device(self, text: str) -> str:
+        """Return the device that a record with this text names, "" if none."""
+        match = self.named.search(text) if self.named else None
+        return match[1] if match else ""
 
     def cure(self, text: str) -> Remedy:
         """Return the remedy for a record with this text."""
-        match = self.named.search(text) if self.named else None
-        if match is None:
+        device = self.device(text)
+        if not device:
             return self.remedy
-        return placed(self.remedy, NAME=match[1])
+        return placed(self.remedy, NAME=device)
 
 
 def _kind(
@@ -59,8 +75,9 @@ def _kind(
     *,
     stays: bool = False,
     named: str | None = None,
+    **more: Any,
 ) -> LogKind:
-    """Return a kind of complaint; its patterns are given as text."""
+    """Return a kind of complaint; its patterns are given as text, `more` as it is."""
     compiled = re.compile(pattern)
     name_pattern = None
     if named is not None:
@@ -72,6 +89,7 @@ def _kind(
         remedy,
         stays,
         name_pattern,
+        **more,
     )
 
 
@@ -108,13 +126,37 @@ KINDS = (
             "   # the file server or driver in the call trace"
         ),
     ),
+    # Kernels 4.18 to 6.12 (mm/oom_kill.c, oom_kill_process and dump_oom_victim): the line that
+    # begins with oom-kill since 5.0; «Kill process … or sacrifice child» until 5.2, «Killed
+    # process» since.
     _kind(
         "out of memory",
-        r"^Out of memory: Kill",
+        r"(^Out of memory(?: \(oom_kill_allocating_task\))?: Kill)"
+        r"|(^oom-kill:constraint=(?!CONSTRAINT_MEMCG))",
         "the node ran out of memory, and the kernel killed a process",
         shell_line(
             "dmesg | grep 'Out of memory'; free -h   # fewer data loader workers, or look for leaks"
         ),
+    ),
+    _kind(
+        "limit of memory",
+        r"(emory cgroup out of memory: Kill)|(^oom-kill:constraint=CONSTRAINT_MEMCG)"
+        r"|(killed as a result of limit of)",
+        "a container or job reached its own limit of memory, and the kernel killed a process of "
+        "it: the node itself is not short of memory",
+        shell_line(
+            "dmesg | grep -e oom-kill -e 'emory cgroup out of memory'"
+            "   # a higher limit for this container or job, or less memory used in it"
+        ),
+        counts_for=HALF_A_DAY,
+    ),
+    _kind(
+        "killed for memory",
+        r"(invoked oom-killer)|(^oom_reaper: reaped process)",
+        "the kernel killed a process for memory; the log does not have the line that says whether "
+        "the node or a container was short of it",
+        shell_line("dmesg | grep -A60 'invoked oom-killer'; free -h"),
+        unless=("out of memory", "limit of memory"),
     ),
     _kind(
         "machine check",
@@ -125,10 +167,11 @@ KINDS = (
     ),
     _kind(
         "memory error",
-        r"Uncorrected hardware|Memory failure: 0x",
-        "memory lost data, and its page is out of use",
+        r"(Uncorrected hardware)|(Memory failure: 0x)|(^EDAC .*\bUE )",
+        "memory lost data",
         shell_line("ras-mc-ctl --errors; ipmitool sel list   # replace the DIMM"),
         stays=True,
+        named=r"^EDAC .*\bUE .*? on (.+?) \(",
     ),
     _kind(
         "I/O error",
@@ -144,7 +187,7 @@ KINDS = (
         "a file system is damaged",
         shell_line("dmesg | grep NAME   # then umount it, fsck or xfs_repair, and mount it again"),
         stays=True,
-        named=r"\((?:device )?([\w-]+)\)",
+        named=r"\((?:device )?([\w-]+)(?:\)|:? state )",
     ),
     _kind(
         "NVMe timeout",
@@ -175,7 +218,7 @@ KINDS = (
 )
 
 # What other checks look for in the log.
-_OF_OTHERS = (XID, SXID, OFF_THE_BUS, NO_POWER, LIMITED)
+_OF_OTHERS = (XID, SXID, OFF_THE_BUS, NO_POWER, LIMITED, *PCI_PHRASES)
 _PHRASES = tuple(phrase for phrase in PHRASES if phrase not in _OF_OTHERS)
 
 
@@ -185,14 +228,16 @@ def complaints(context: CheckContext) -> Iterable[Outcome]:
         log: KernelLog = context.value(node, "log.records")
         fails = False
         summaries = []
+        told: set[str] = set()
         for kind in KINDS:
             records = _matching_records(kind, log)
-            if not records:
+            if not records or any(name in told for name in kind.unless):
                 continue
+            told.add(kind.name)
             newest = records[-1]
             summary = _summarize(kind, records, log)
             summaries.append(summary)
-            if kind.stays or log.age(newest) <= DAY:
+            if kind.stays or log.age(newest) <= kind.counts_for:
                 fails = True
                 yield failed(
                     node,
@@ -262,15 +307,36 @@ def _matching_records(kind: LogKind, log: KernelLog) -> list[KernelRecord]:
 
 
 def _summarize(kind: LogKind, records: list[KernelRecord], log: KernelLog) -> str:
-    """Return «name: 3 times, last 5 min ago, «text»»; `records` has the newest last."""
+    """Return «name: 3 times, last 5 min ago, «text»; also sdb»; `records` has the newest last."""
     newest = records[-1]
     text = newest.text[:120]
     age = format_duration(log.age(newest))
     last = f"last {age} ago, «{text}»"
-    count = sum(record.count for record in records)
+    count = _count(kind, records)
     if count > 1:
         last = f"{count} times, {last}"
-    return f"{kind.name}: {last}"
+    return f"{kind.name}: {last}{_other_devices(kind, records, text)}"
+
+
+def _count(kind: LogKind, records: list[KernelRecord]) -> int:
+    """Return how often it happened: of several forms of line, that with most lines counts."""
+    counts: Counter[int | None] = Counter()
+    for record in records:
+        match = kind.pattern.search(record.text)
+        counts[match.lastindex if match else None] += record.count
+    return max(counts.values())
+
+
+def _other_devices(kind: LogKind, records: list[KernelRecord], shown: str) -> str:
+    """Return «; also sdb, sdc»: the devices of the records, newest first, that are not shown."""
+    named = [kind.device(record.text) for record in reversed(records)]
+    inside = kind.device(shown)
+    others = [name for name in dict.fromkeys(named) if name and name != inside]
+    if not others:
+        return ""
+    more = len(others) - MOST_DEVICES
+    rest = f" and {more} more" if more > 0 else ""
+    return f"; also {', '.join(others[:MOST_DEVICES])}{rest}"
 
 
 KERNEL = Check(
@@ -282,10 +348,10 @@ KERNEL = Check(
     why="Before a node fails its kernel says so: a disk that stops answering, memory that loses "
     "data, a driver that locks up. The job sees a hang, hours later.",
     how="The kernel's messages since boot: /dev/kmsg, and the journal where that has lost them. "
-    "Lines that processes wrote there do not count, nor do tasks killed at the limit of their own "
-    "container. What is over counts for a day, damage and faults of the kernel itself until the "
-    "next boot; what an earlier boot said within a week is told. Silence counts where the log goes "
-    "back to the boot or a day.",
+    "Lines that processes wrote there do not count. What is over counts for a day, a task killed "
+    "at the limit of its own container for half a day, damage and faults of the kernel itself "
+    "until the next boot; what an earlier boot said within a week is told. Silence counts where "
+    "the log goes back to the boot or a day.",
     remedy=shell_line("dmesg -T --level=emerg,alert,crit,err"),
     proof=Proof("log.records", lambda log: replace(log, records=(*log.records, _hung_task(log)))),
 )

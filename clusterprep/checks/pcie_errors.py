@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,28 +18,53 @@ from clusterprep.checks import (
     unknown,
 )
 from clusterprep.facts.counters import Counters, Earlier, Sample
+from clusterprep.facts.kernel_log import PCI_PHRASES, KernelLog
 from clusterprep.facts.pci import PciTree
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import format_duration, pluralize
 from clusterprep.remedies import Remedy, shell_line
 
 PAST = ("counters.earlier", "host.boot_id", "host.uptime", "ib.counters")
+DAY = 86400.0  # seconds
+MOST_FUNCTIONS = 8  # that are named
 # Correctable errors per second. A link may have one wrong bit in 10**12 (PCI Express 6.0, 8.3): at
 # sixteen lanes of 32 GT/s that is one in two seconds, if it carries data all the time.
 RATE = 1.0
 # What a device does not know is answered so while the system looks for devices.
 HARMLESS = ("nonfatal UnsupReq", "nonfatal Unsupported Request")
+# What lines of the kernel's log say of a function, the gravest first (facts/kernel_log.py has their
+# forms). Each pattern finds the address that a line is about.
+_AT = r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
+FATAL = "fatal error"
+NOT_RECOVERED = "not recovered"
+CONTAINED = "cut off what is below it (DPC)"
+NOT_FATAL = "error that was not corrected"
+GRAVEST_FIRST = (FATAL, NOT_RECOVERED, CONTAINED, NOT_FATAL)
+_LINES = (
+    (FATAL, re.compile(rf"{_AT}: PCIe Bus Error: severity=Uncorrect\w+ \(Fatal\)")),
+    (FATAL, re.compile(rf"AER: .*Uncorrect\w+ \(Fatal\) error .*?{_AT}$")),
+    (NOT_RECOVERED, re.compile(rf"{_AT}:.* AER: (?:can't recover|[Dd]evice recovery failed)")),
+    (CONTAINED, re.compile(rf"{_AT}:.* DPC:? containment event")),
+    (NOT_FATAL, re.compile(rf"{_AT}: PCIe Bus Error: severity=Uncorrect\w+ \(Non-Fatal\)")),
+    (NOT_FATAL, re.compile(rf"AER: .*Uncorrect\w+ \(Non-Fatal\) error .*?{_AT}$")),
+)
+MESSAGES = {
+    FATAL: "a PCI Express link had fatal errors",
+    NOT_RECOVERED: "the kernel did not recover a PCI Express device after an error",
+    CONTAINED: "a PCI Express port has cut off what is below it, after an error",
+    NOT_FATAL: "a PCI Express link had errors that were not corrected",
+}
 WANTED = "no fatal error since boot, no growth of others"
 
 
 def errors(context: CheckContext, node: Node, tree: PciTree, counted: Counters) -> Outcome:
     """Judge fatal errors since boot, then the growth of the others since the earlier run."""
+    fatal = _chosen(counted, "fatal ")
+    logged = _logged(context.value(node, "log.records"), counted)
+    if fatal or logged:
+        return _grave(node, tree, fatal, logged)
     if not counted:
         return skipped(node, "the kernel counts no errors of PCI functions here")
-    fatal = _chosen(counted, "fatal ")
-    if fatal:
-        message = "a PCI Express link had fatal errors"
-        return _failure(node, tree, message, fatal)
     earlier = context.value(node, "counters.earlier")
     recent = earlier.recent if isinstance(earlier, Earlier) else None
     if recent is None or recent.pcie is None or isinstance(recent.pcie, Absent):
@@ -59,6 +85,59 @@ def errors(context: CheckContext, node: Node, tree: PciTree, counted: Counters) 
         return _failure(node, tree, message, corrected)
     seen = f"{pluralize(len(counted), 'function')} without"
     return passed(node, "PCI Express links have no errors that matter", seen, WANTED)
+
+
+def _logged(log: object, counted: Counters) -> dict[str, list[str]]:
+    """Return address → what the kernel's log says of it, the gravest first; none without a log.
+
+    What is fatal or was not recovered counts since boot, the rest for a day. A function whose
+    counters show that its errors are harmless ones is left out.
+    """
+    if not isinstance(log, KernelLog):
+        return {}
+    said: dict[str, set[str]] = {}
+    for record in log.records:
+        if not any(phrase in record.text for phrase in PCI_PHRASES):
+            continue
+        is_recent = log.age(record) <= DAY
+        for words, pattern in _LINES:
+            match = pattern.search(record.text)
+            if match and (is_recent or words in (FATAL, NOT_RECOVERED)):
+                said.setdefault(match[1], set()).add(words)
+    found = {}
+    for address, errors_said in said.items():
+        if errors_said != {NOT_FATAL} or not _only_harmless(counted.get(address, {})):
+            found[address] = sorted(errors_said, key=GRAVEST_FIRST.index)
+    by_gravity = sorted(found.items(), key=lambda item: (GRAVEST_FIRST.index(item[1][0]), item[0]))
+    return dict(by_gravity)
+
+
+def _only_harmless(counts: Mapping[str, int]) -> bool:
+    """Return whether a function counts errors that were not corrected, and harmless ones alone."""
+    kinds = {name for name, count in counts.items() if count}
+    uncorrected = {name for name in kinds if not name.startswith("correctable ")}
+    return bool(uncorrected) and uncorrected <= set(HARMLESS)
+
+
+def _grave(
+    node: Node,
+    tree: PciTree,
+    fatal: Mapping[str, Mapping[str, int]],
+    logged: Mapping[str, list[str]],
+) -> Outcome:
+    """Return the failure of what was counted and of what the log has, each function once."""
+    worst = FATAL if fatal else next(iter(logged.values()))[0]
+    addresses = list(dict.fromkeys([*fatal, *logged]))
+    texts = []
+    for address in addresses[:MOST_FUNCTIONS]:
+        counts = [f"{name} {count}" for name, count in fatal.get(address, {}).items()]
+        said = logged.get(address, [])
+        if counts:  # then that it was fatal need not be said again
+            said = [words for words in said if words != FATAL]
+        texts.append(f"{_name(tree, address)} {', '.join((*counts, *said))}")
+    if len(addresses) > MOST_FUNCTIONS:
+        texts.append(f"and {len(addresses) - MOST_FUNCTIONS} more")
+    return failed(node, MESSAGES[worst], "; ".join(texts), WANTED, _remedy(addresses[0]))
 
 
 def _span(sample: Sample) -> str:
@@ -136,7 +215,7 @@ def _with_error(name: str, count: int) -> Any:
 AER = Check(
     "pcie.aer",
     facts=("pci.tree", "pci.errors"),
-    uses=PAST,
+    uses=(*PAST, "log.records"),
     judge=each(errors, "pci.tree", "pci.errors"),
     severity="warning",
     title="Errors on PCI Express links",
@@ -145,7 +224,9 @@ AER = Check(
     how="aer_dev_fatal, aer_dev_nonfatal and aer_dev_correctable in /sys of GPUs, network cards "
     "and the bridges above them: no fatal error since boot; since an earlier run in this boot no "
     "other error that was not corrected, but for UnsupReq, and at most one a second that was. "
-    "Where the firmware keeps errors to itself, the kernel counts none.",
+    "The kernel's log, of all functions: errors that were fatal or after which a device was not "
+    "recovered, since boot; others that were not corrected, and ports that cut off what is below "
+    "them (DPC), within a day. Where the firmware keeps errors to itself, the kernel counts none.",
     remedy=shell_line("lspci -vv | grep -e UESta -e CESta   # then reseat the card or its riser"),
     proof=Proof("pci.errors", _with_error("fatal MalfTLP", 1)),
 )

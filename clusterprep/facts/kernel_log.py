@@ -23,6 +23,24 @@ OFF_THE_BUS = "fallen off the bus"
 SXID = "SXid (PCI:"
 NO_POWER = "insufficient power on the PCIe slot"
 LIMITED = "available PCIe bandwidth, limited by"
+# Errors of PCI Express that were not corrected, in the words of kernels 4.17 to 6.12: «AER:
+# Uncorrected (Fatal) error received: 0000:00:03.0» and, from 6.8 on, «AER: Uncorrectable (Fatal)
+# error message received from 0000:00:03.0»; drivers/pci/pcie/aer.c, err.c and dpc.c.
+PCI_REPORTED = ("AER: Uncorrect", "AER: Multiple Uncorrect")
+PCI_SEVERITY = "PCIe Bus Error: severity=Uncorrect"
+PCI_LOST = "AER: can't recover"
+PCI_FAILED = ("AER: device recovery failed", "AER: Device recovery failed")
+PCI_CONTAINED = ("DPC: containment event", "DPC containment event")
+PCI_PHRASES = (*PCI_REPORTED, PCI_SEVERITY, PCI_LOST, *PCI_FAILED, *PCI_CONTAINED)
+OOM_KILL = "oom-kill:constraint="
+EDAC_UNCORRECTED = " UE "
+DISK_PHRASES = (
+    "critical medium error",
+    "Buffer I/O error",
+    "I/O error, dev",
+    "EXT4-fs error",
+    "forced readonly",
+)
 LONGEST_LINE = 4096  # characters; the agent sends 1,000 at most
 DAYS = 7  # of the journal that are read
 SLACK = 60.0  # seconds from boot until the journal's first line, at most
@@ -34,17 +52,25 @@ PHRASES = (
     OFF_THE_BUS,
     NO_POWER,
     LIMITED,
+    *PCI_PHRASES,
     "soft lockup - CPU",
     "hard LOCKUP",
     "detected stall",
     "blocked for more than",
     "Out of memory: Kill",
+    "Out of memory (oom_kill_allocating_task): Kill",
+    "emory cgroup out of memory: Kill",
+    OOM_KILL,
+    "killed as a result of limit of",
+    "invoked oom-killer",
+    "oom_reaper: reaped process",
     "Machine Check Exception",
     "Machine check events logged",
     "event severity: fatal",
     "event severity: recoverable",
     "Uncorrected hardware",
     "Memory failure: 0x",
+    EDAC_UNCORRECTED,
     "critical medium error",
     "Buffer I/O error",
     "I/O error, dev",
@@ -73,9 +99,16 @@ FATAL_XIDS = (
 )
 _FATAL = "|".join(map(str, FATAL_XIDS))
 _PLACE = r"\((?:PCI:)?([^)]*)\)"
-# A kind of Xid is its GPU (with the MIG instance), code, severity in words, and link.
-_XID_KIND = rf"Xid {_PLACE}: (\d+)(?:.*?\b(Fatal|Non-?fatal)\b)?(?:.*?\b[Ll]ink (-?\d+))?"
-_GRAVE_XID = rf"Xid {_PLACE}: (?:{_FATAL})\b(?!.*(?:[Nn]on-?fatal| to 0x0 ))"
+# A kind of Xid is its GPU (with the MIG instance), code, severity in words, link, and the Xid that
+# it names as its cause.
+_XID_KIND = (
+    rf"Xid {_PLACE}: (\d+)(?:.*?\b(Fatal|Non-?fatal)\b)?(?:.*?\b[Ll]ink (-?\d+))?"
+    r"(?:.*?\bprevious Xid (\d+))?"
+)
+_GRAVE_XID = (
+    rf"Xid {_PLACE}: (?:(?:{_FATAL})\b(?!.*(?:[Nn]on-?fatal| to 0x0 ))"
+    rf"|.*\bprevious Xid (?:{_FATAL})\b)"
+)
 # A kind of SXid is its switch, code and severity, and the link of a fatal one. A switch has 64
 # links and may report the same of each.
 _SXID_KIND = (
@@ -88,6 +121,12 @@ _RULES = (
     (OFF_THE_BUS, r"GPU (?:at )?([0-9a-fA-F:.]+)", OFF_THE_BUS),
     (NO_POWER, r"^(\S+ \S+):", ""),
     (LIMITED, r"^(\S+ \S+):", ""),
+    # The port that tells it, how severe it is, and the device that it came from.
+    *((phrase, r"^(\S+ \S+): .*\((\S+)\) .* (\S+)$", "Fatal") for phrase in PCI_REPORTED),
+    (OOM_KILL, r"constraint=(\w+)", ""),
+    (EDAC_UNCORRECTED, r"EDAC (\S+): .*? on (.+?) \(", " UE "),
+    # Names of disks are longer than what is compared of other lines.
+    *((phrase, r"()dev(?:ice)? ([\w/-]+)", "") for phrase in DISK_PHRASES),
 )
 
 
@@ -153,6 +192,7 @@ class Xid:
     instance: str = ""
     link: str = ""
     printed: bool = True  # False: the driver wrote in words what this Xid means, without an Xid
+    named_by: int = 0  # code of the Xid that names this one as its cause; 0: none was needed
 
 
 @dataclass(frozen=True)
@@ -189,6 +229,7 @@ _SXID = re.compile(
     rf"SXid \(PCI:({_PCI_ADDRESS})\): ([0-9]+), (Fatal|Non-fatal|Severity [0-9]+|Data)"
 )
 _LINK = re.compile(r"\b[Ll]ink (-?[0-9]+)")
+_PREVIOUS = re.compile(r"\bprevious Xid ([0-9]{1,4})\b")
 _FELL_OFF = 79
 
 
@@ -298,6 +339,7 @@ def _xids(records: Sequence[KernelRecord]) -> tuple[Xid, ...]:
     A GPU that fell off the bus is one event, also where the driver says so with an Xid and without.
     """
     events = [_xid(record) for record in records if XID in record.text]
+    events += _causes(events)
     fallen = {event.pci for event in events if event.code == _FELL_OFF}
     for record in records:
         match = _OFF_THE_BUS.search(record.text)
@@ -308,6 +350,25 @@ def _xids(records: Sequence[KernelRecord]) -> tuple[Xid, ...]:
             fallen.add(pci)
             events.append(Xid(pci, _FELL_OFF, record, printed=False))
     return tuple(events)
+
+
+def _causes(events: Sequence[Xid]) -> list[Xid]:
+    """Return the Xids that others name as their cause and that the log itself does not have.
+
+    «NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid
+    149», of github.com/NVIDIA/open-gpu-kernel-modules/issues/1150.
+    """
+    written = {(event.pci, event.code) for event in events}
+    causes = []
+    for event in events:
+        match = _PREVIOUS.search(event.record.text)
+        if match is None:
+            continue
+        code = int(match[1])
+        if (event.pci, code) in written:
+            continue
+        causes.append(Xid(event.pci, code, event.record, event.instance, named_by=event.code))
+    return causes
 
 
 def _without_function(pci: str) -> str:

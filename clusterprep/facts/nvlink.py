@@ -41,7 +41,10 @@ _ABSENT_FIELDS = {
     12: "no partition is assigned",
     14: "no connection to the global fabric manager",
 }
-_SUMMARIES = {2: "unhealthy", 3: "limited capacity"}
+UNHEALTHY, LIMITED_CAPACITY = "unhealthy", "limited capacity"
+_SUMMARIES = {2: UNHEALTHY, 3: LIMITED_CAPACITY}  # NVML_GPU_FABRIC_HEALTH_SUMMARY_*
+# Troubles with which a GPU still reaches all others, slower.
+SLOWER = frozenset({"degraded bandwidth", "route recovery under way"})
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,13 @@ class Fabric:
     state: str
     status: int
     troubles: tuple[str, ...]
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether its troubles cost bandwidth alone; the driver's summary decides, if bad."""
+        if UNHEALTHY in self.troubles:
+            return False
+        return LIMITED_CAPACITY in self.troubles or SLOWER.issuperset(self.troubles)
 
 
 def parse_links(row: Mapping[str, Any]) -> NvLinks | Absent:

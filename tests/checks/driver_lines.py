@@ -162,8 +162,9 @@ LINES = (
         "NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by "
         "previous Xid 149",
         f"{OGKM}/issues/1150",
-        "said",
-        "Xid 45",
+        "fatal",
+        "Xid 149",
+        "0000:dc:00",
     ),
     xid(
         "NVRM: Xid (PCI:0000:48:00): 45, pid=22884, name=VLLM::Work...",

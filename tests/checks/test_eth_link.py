@@ -255,6 +255,88 @@ def test_only_the_bond_of_the_nccl_interface_counts(facts: dict[str, Any], expec
     assert told(named(facts), "eth.bond") == {"n1": expected}
 
 
+def teamed(number: int, second: bool = True, address: str = "10.0.0") -> tuple[Any, ...]:
+    """A team of two cards as the kernel shows it; the second has a carrier or not."""
+    return (
+        eth("ens1f0", master="team7"),
+        eth("ens1f1", master="team7", running=second),
+        eth("team7", f"{address}.{number}/24", physical=False),
+    )
+
+
+def rows(number: int, *more: Any) -> dict[str, Any]:
+    """A node whose NCCL interface is one card, with more beside it."""
+    one = plain(number)
+    return {**one, "net.interfaces": (*one["net.interfaces"], *more)}
+
+
+VRF = (
+    eth("ens1f0", "10.7.0.1/24", master="blue"),
+    eth("ens1f1", "10.8.0.1/24", master="blue", running=False),
+    eth("blue", "10.9.9.9/32", physical=False),
+)
+OVS = (
+    eth("ens1f0", master="ovs-system"),
+    eth("ens1f1", master="ovs-system", running=False),
+    eth("ovs-system", physical=False, up=False, running=False),
+)
+BRIDGE = (
+    eth("ens1f1", master="br7", running=False),
+    eth("br7", "10.7.0.1/24", physical=False, bridge=True),
+)
+OTHER_BOND = (
+    eth("eth1", master="bond1"),
+    eth("eth2", master="bond1"),
+    eth("bond1", "10.7.0.1/24", physical=False),
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        pytest.param(
+            {"net.interfaces": (LOOPBACK, *teamed(1)), "net.bonds": {}},
+            "skip not_applicable",
+            id="whole-and-how-it-shares-is-not-told",
+        ),
+        pytest.param(
+            {"net.interfaces": (LOOPBACK, *teamed(1, False)), "net.bonds": {}},
+            "fail warning",
+            id="without-a-carrier",
+        ),
+        pytest.param(rows(1, *teamed(1, True, "10.7.0")), "skip not_applicable", id="of-others"),
+        pytest.param(
+            rows(1, *teamed(1, False, "10.7.0")), "fail warning", id="of-others-without-a-carrier"
+        ),
+        pytest.param(rows(1, *VRF), "skip not_applicable", id="a-vrf-joins-nothing"),
+        pytest.param(rows(1, *OVS), "skip not_applicable", id="nor-does-open-vswitch"),
+        pytest.param(rows(1, *BRIDGE), "skip not_applicable", id="nor-does-a-bridge"),
+        pytest.param(
+            {**rows(1, *OTHER_BOND), "net.bonds": {"bond1": bond("bond1", eth2="down")}},
+            "fail warning",
+            id="another-bond-without-a-member",
+        ),
+        pytest.param(
+            {**rows(1, *OTHER_BOND), "net.bonds": {"bond1": bond("bond1", policy="layer2")}},
+            "skip not_applicable",
+            id="another-bond-spreads-as-it-likes",
+        ),
+    ],
+)
+def test_a_team_and_what_nccl_does_not_use_have_all_members_too(
+    facts: dict[str, Any], expected: str
+) -> None:
+    assert told(named(facts), "eth.bond") == {"n1": expected}
+
+
+def test_a_member_of_a_team_is_named() -> None:
+    facts = {"net.interfaces": (LOOPBACK, *teamed(1, False)), "net.bonds": {}}
+    (bad,) = findings(named(facts), "eth.bond")
+    assert bad.message == "ens1f1 of team7 is not up"
+    assert bad.seen == "team7: ens1f0 up, ens1f1 down"
+    assert bad.remedy.startswith("ethtool ens1f1; ip link set dev ens1f1 up")
+
+
 def test_the_remedy_names_the_card_and_the_bond() -> None:
     (bad,) = findings(named(bonded(1, one=bond(eth2="down"))), "eth.bond")
     assert bad.message == "eth2 of bond0 is not up"

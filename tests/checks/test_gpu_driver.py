@@ -151,6 +151,45 @@ RUNS, STOPPED = FabricManager("loaded", "active", None), FabricManager("loaded",
             id="degraded",
         ),
         pytest.param(
+            [READY] * 7 + [Fabric("completed", 0, ("unhealthy",))],
+            RUNS,
+            "fail error",
+            id="one-unhealthy",
+        ),
+        pytest.param(
+            [Fabric("completed", 0, ("unhealthy", "degraded bandwidth"))] * 8,
+            RUNS,
+            "fail error",
+            id="unhealthy-and-degraded",
+        ),
+        pytest.param(
+            [Fabric("completed", 0, ("limited capacity", "too few NVLinks"))] * 8,
+            RUNS,
+            "fail warning",
+            id="limited-capacity",
+        ),
+        pytest.param(
+            [Fabric("completed", 0, ("unhealthy routes",))] * 8,
+            RUNS,
+            "fail error",
+            id="unhealthy-routes-of-a-driver-without-a-summary",
+        ),
+        pytest.param(
+            [Fabric("completed", 0, ("route recovery under way",))] * 8,
+            RUNS,
+            "fail warning",
+            id="route-recovery",
+        ),
+        pytest.param(
+            [
+                Fabric("completed", 0, ("unhealthy",)),
+                *[Fabric("completed", 0, ("limited capacity",))] * 7,
+            ],
+            RUNS,
+            "fail error + fail warning",
+            id="one-unhealthy-and-others-limited",
+        ),
+        pytest.param(
             [READY] * 7 + [absent("denied")], RUNS, "unknown error denied", id="one-denied"
         ),
         pytest.param(None, RUNS, "pass", id="ampere-and-the-manager-runs"),

@@ -130,6 +130,55 @@ def test_a_fatal_one_outweighs_what_programs_did_meanwhile() -> None:
     assert told(seen, "gpu.xid") == {"n1": "fail error + fail warning"}
 
 
+# The form of a line of github.com/NVIDIA/open-gpu-kernel-modules/issues/1150, with other numbers.
+CAUSED = "pid=4711, name=python3, Ch 0000000c caused by previous Xid "
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected", "seen"),
+    [
+        pytest.param(
+            (line(45, CAUSED + "149"), line(45, CAUSED + "149", "0000:43:00")),
+            "fail error",
+            "Xid 149, named by Xid 45 as its cause, on 0000:1b:00, 0000:43:00: 2 times",
+            id="nvlink",
+        ),
+        pytest.param(
+            (line(45, CAUSED + "79"), line(45, "pid=4711, name=python3, Ch 00000001")),
+            "fail error",
+            "Xid 79, named by Xid 45 as its cause, on 0000:1b:00: last",
+            id="and-one-without-a-cause-after-it",
+        ),
+        pytest.param(
+            (line(43, CAUSED + "94"),),
+            "fail warning",
+            "Xid 94, named by Xid 43 as its cause, on 0000:1b:00: last",
+            id="of-another-code",
+        ),
+        pytest.param((line(45, CAUSED + "31"),), "pass", "Xid 45: ", id="a-programs-own"),
+        pytest.param(
+            (line(48), line(45, CAUSED + "48")),
+            "fail error",
+            "Xid 48 on 0000:1b:00: last",
+            id="told-once",
+        ),
+        pytest.param(
+            (line(149, "NETIR_LINK_EVT  Nonfatal XC0 i0 Link 08"), line(45, CAUSED + "149")),
+            "fail warning",
+            "Xid 149 on 0000:1b:00 (link 8): last",
+            id="whose-own-line-says-how-grave",
+        ),
+    ],
+)
+def test_an_xid_that_another_names_as_its_cause(
+    texts: tuple[str, ...], expected: str, seen: str
+) -> None:
+    """By way of the agent, which keeps lines with different causes apart."""
+    node = fleet(n1=facts_of(ring_answer(*texts)))
+    assert told(node, "gpu.xid") == {"n1": expected}
+    assert findings(node, "gpu.xid")[0].seen.startswith(seen)
+
+
 def test_one_finding_for_each_code_names_all_its_gpus() -> None:
     seen = fleet(n1=xids(line(48), line(48, pci="0000:43:00"), line(48, pci="0000:43:00")))
     (bad,) = findings(seen, "gpu.xid")

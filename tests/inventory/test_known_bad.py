@@ -69,4 +69,6 @@ def test_an_id_is_there_once(tmp_path: Path) -> None:
 
 
 def test_a_mapping_is_no_list(tmp_path: Path) -> None:
-    assert problems(tmp_path, "id: x\n") == ["1: expected a list of bad versions at the top, seen a mapping"]
+    assert problems(tmp_path, "id: x\n") == [
+        "1: expected a list of bad versions at the top, seen a mapping"
+    ]
