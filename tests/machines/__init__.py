@@ -96,6 +96,18 @@ def load(name: str) -> Kind:
     )
 
 
+def pair(name: str, more: Mapping[str, Any], inventory: Mapping[str, Any] | None = None) -> Kind:
+    """Return two machines of a kind, n1 and n2, with what `more` says of each besides.
+
+    `inventory` is merged over the kind's; what is null there is not in it.
+    """
+    text = merged(_text(HERE / name), {"inventory": dict(inventory or {}), "nodes": dict(more)})
+    given = {key: value for key, value in text["inventory"].items() if value is not None}
+    given.update(cluster=name, nodes=[{"name": "n[1-2]", "address": "10.0.0.[1-2]"}])
+    machines = (_machine(text, 1), _machine(text, 2))
+    return Kind(name, tuple(text["source"]), given, machines)
+
+
 def _text(place: Path) -> dict[str, Any]:
     """All that a file or a folder of files says, over what it is like."""
     paths = (
@@ -103,7 +115,7 @@ def _text(place: Path) -> dict[str, Any]:
     )
     own: dict[str, Any] = {}
     for path in paths:
-        own = merged(own, yaml.safe_load(path.read_text()) or {})
+        own = merged(own, _parsed(path))
     base: dict[str, Any] = {}
     for other in own.pop("like", ()):
         base = merged(base, _text(HERE / other))
@@ -117,6 +129,11 @@ def _text(place: Path) -> dict[str, Any]:
             if not path.startswith(gone or "//")
         }
     return dict(merged(base, own))
+
+
+@functools.cache
+def _parsed(path: Path) -> Mapping[str, Any]:
+    return yaml.safe_load(path.read_text()) or {}
 
 
 @functools.cache
