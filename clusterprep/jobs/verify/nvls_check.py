@@ -147,8 +147,8 @@ def _flaw(wiring: Wiring) -> str:
         return f"NCCL goes on without NVLS and says {quote(wiring.nvls_refusal)}"
     if wiring.nvls is False:
         return "NCCL says that NVLS multicast is not available, which GPUs and switches have"
-    if wiring.nvls and wiring.nvls_channels == 0:
-        return "NVLS is available and NCCL uses it on no channel"
+    if wiring.nvls_channels == 0:
+        return "GPUs and switches have NVLS, and NCCL uses it on no channel"
     return ""
 
 

@@ -113,6 +113,34 @@ def _flaws_by_rank(timeline: Timeline, wirings: Wirings) -> dict[int, list[Flaw]
     for rank, wiring in wirings.items():
         of_rank = _flaws(timeline, rank, wiring)
         flaws[rank] = of_rank
+    for rank, flaw in _other_networks(timeline, wirings).items():
+        if not flaws[rank]:
+            flaws[rank].append(flaw)
+    return flaws
+
+
+def _other_networks(timeline: Timeline, wirings: Wirings) -> dict[int, Flaw]:
+    """Return the ranks whose network is not that of most ranks; all of them without a majority.
+
+    Such ranks cannot connect: one end speaks TCP and the other RDMA.
+    """
+    if len(timeline.plan.nodes) < 2:
+        return {}
+    ranks_by_network: dict[str, list[int]] = {}
+    for rank, wiring in wirings.items():
+        if wiring.network is not None:
+            ranks_by_network.setdefault(wiring.network, []).append(rank)
+    if len(ranks_by_network) < 2:
+        return {}
+    total = sum(map(len, ranks_by_network.values()))
+    flaws: dict[int, Flaw] = {}
+    for network, ranks in ranks_by_network.items():
+        if 2 * len(ranks) > total:
+            continue
+        others = " and ".join(f"NET/{other}" for other in ranks_by_network if other != network)
+        cause = f"they use NET/{network} where others use {others}, and cannot connect to these"
+        for rank in ranks:
+            flaws[rank] = Flaw(cause, f"NET/{network}", "one network on all ranks")
     return flaws
 
 
@@ -387,6 +415,13 @@ def _unknown(timeline: Timeline, gaps: Mapping[int, str]) -> Iterable[Finding]:
         )
 
 
+def _unsaid_words(timeline: Timeline) -> str:
+    """Return why nothing is said of connections within the only node."""
+    if len(timeline.plan.ranks) == 1:
+        return "one rank has no other rank to reach"
+    return "there is one node, and NCCL logged no connection within it"
+
+
 def _passed(timeline: Timeline, nodes: tuple[str, ...], wirings: Wirings) -> Finding:
     used: list[Wiring] = []
     rdma_written = False
@@ -398,7 +433,7 @@ def _passed(timeline: Timeline, nodes: tuple[str, ...], wirings: Wirings) -> Fin
             rdma_written = True
     inside = _within_nodes_words(timeline, used)
     if len(timeline.plan.nodes) < 2:
-        message = inside or "one rank has no other rank to reach"
+        message = inside or _unsaid_words(timeline)
         return Finding(
             check=NAME,
             verdict="pass",

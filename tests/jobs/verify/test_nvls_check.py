@@ -117,7 +117,7 @@ def test_available_and_on_no_channel_is_not_in_use() -> None:
     found = one(hgx(), of_all([AVAILABLE.format(dev=0), CHANNELS.format(count=0)]))
     assert (found.verdict, found.seen) == (
         "fail",
-        "NVLS is available and NCCL uses it on no channel",
+        "GPUs and switches have NVLS, and NCCL uses it on no channel",
     )
 
 

@@ -89,6 +89,17 @@ def test_sockets_pass_where_no_rdma_was_written() -> None:
     assert found.message == "NET/Socket between nodes; P2P/CUMEM within nodes; RDMA was not written"
 
 
+def test_ranks_of_two_networks_fail_though_nothing_was_written() -> None:
+    lines = {**said(), **{rank: speaks(rank, "Socket", "") for rank in (0, 1)}}
+    found = told(lines, plan(NO_RDMA))
+    assert {finding.verdict for finding in found} == {"fail"}
+    assert sorted(finding.seen for finding in found) == ["NET/IB", "NET/Socket"]
+    most = {**said(), 0: speaks(0, "Socket", "")}
+    (odd,) = [finding for finding in told(most, plan(NO_RDMA)) if finding.verdict == "fail"]
+    assert (odd.nodes, odd.seen) == (("n1",), "NET/Socket")
+    assert "cannot connect" in odd.message
+
+
 def test_without_gpudirect_is_told_and_passes() -> None:
     lines = {
         rank: [line.replace("/GDRDMA", "") for line in heard] for rank, heard in said().items()
