@@ -109,6 +109,7 @@ def test_the_guard_stops_it_before_the_first_step_and_names_the_rank(lab: Lab) -
 RANKS, NUMEL_IN, NUMEL_OUT = 4, 262_675_456, 1_050_701_824  # of the watchdog's line
 
 
+@pytest.mark.timeout(300)
 def test_verify_gathers_what_this_job_gathered_as_far_as_memory_and_time_allow(lab: Lab) -> None:
     inventory = lab.inventory(
         verify={"sizes": ["8", "1M"], "timeout": 60}, nproc_per_node=RANKS // len(lab.hosts)

@@ -136,7 +136,7 @@ RANKS, SENT = 3, 253_440_000  # elements of the broadcast that timed out
     [
         # What fits is reckoned from the speed of a moment before: a longer limit bears more that
         # changes meanwhile.
-        pytest.param(60, id="as-much-as-the-limit-lets"),
+        pytest.param(60, id="as-much-as-the-limit-lets", marks=pytest.mark.timeout(300)),
         pytest.param(
             100,
             id="all-of-it-where-memory-allows",

@@ -76,6 +76,7 @@ def answers_of(kind: str) -> Iterator[tuple[Fact, list[Json]]]:
         yield fact, rows
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", FLEETS)
 def test_facts(kind: str) -> None:
     found: list[str] = []

@@ -134,6 +134,7 @@ def test_after_the_checks_and_before_the_rendezvous(
         assert told.seconds < start + TIMEOUT + LATE
 
 
+@pytest.mark.timeout(300)
 def test_a_slow_node_of_four_is_named_within_thirty_seconds(lab: Lab) -> None:
     """With the sizes that are the default, of which the largest would take a minute and a half."""
     with faults.slow(lab.host("n3"), "20mbit"):

@@ -60,6 +60,7 @@ def stages(answer: Answer) -> dict[str, str]:
     return {stage["name"]: stage["verdict"] for stage in answer.report["verify"]["stages"]}
 
 
+@pytest.mark.timeout(300)
 def test_a_node_that_is_slow_for_the_job_alone_is_named(lab: Lab) -> None:
     with faults.slow_user(lab.host("n3"), TRAINER, PACKETS):
         answer = verify(lab)

@@ -332,6 +332,7 @@ def names(lab: Lab) -> list[str]:
 
 @pytest.mark.hosts
 @hosts
+@pytest.mark.timeout(300)
 def test_healthy_links_blame_no_node(lab: Lab) -> None:
     for _ in range(5):
         found = verify(lab)
@@ -348,6 +349,7 @@ def test_healthy_links_blame_no_node(lab: Lab) -> None:
 
 @pytest.mark.hosts
 @hosts
+@pytest.mark.timeout(300)
 def test_a_slow_node_is_named_though_every_sum_is_right(lab: Lab) -> None:
     with faults.slow(lab.host("n3"), "20mbit"):
         found = verify(lab)
