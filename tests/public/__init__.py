@@ -1,7 +1,7 @@
 """Public dumps and excerpts of logs, labelled by somebody who had not seen this program.
 
-A YAML file holds the cases of one kind of evidence. Each is laid over a healthy machine of
-tests/machines, n2 of two; n1 stays as it is:
+A YAML file holds the cases of one kind of evidence; those of a second round are in second/. Each
+is laid over a healthy machine of tests/machines, n2 of two; n1 stays as it is:
 
     name:        a few words
     source:      where the text was published
@@ -96,8 +96,9 @@ class Case:
 
 
 def evidence() -> list[str]:
-    """Return the kinds of evidence: the names of the files."""
-    return sorted(path.stem for path in HERE.glob("*.yaml"))
+    """Return the kinds of evidence: the names of the files, as second/rdma."""
+    names = (path.relative_to(HERE).with_suffix("") for path in HERE.rglob("*.yaml"))
+    return sorted(name.as_posix() for name in names)
 
 
 @functools.cache
