@@ -16,6 +16,7 @@ from clusterprep.facts.kernel_log import (
     PCI_PHRASES,
     PHRASES,
     SXID,
+    XFS_PHRASES,
     XID,
     KernelLog,
     KernelRecord,
@@ -183,7 +184,8 @@ KINDS = (
     _kind(
         "file system error",
         r"EXT4-fs error|Remounting filesystem read-only|etadata corruption detected"
-        r"|Corruption of in-memory data|XFS_WANT_CORRUPTED|xfs_do_force_shutdown|forced readonly",
+        r"|Corruption of in-memory data|XFS_WANT_CORRUPTED|xfs_do_force_shutdown|forced readonly|"
+        + "|".join(rf"XFS \(.*{re.escape(phrase)}" for phrase in XFS_PHRASES),
         "a file system is damaged",
         shell_line("dmesg | grep NAME   # then umount it, fsck or xfs_repair, and mount it again"),
         stays=True,

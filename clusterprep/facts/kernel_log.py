@@ -33,6 +33,18 @@ PCI_FAILED = ("AER: device recovery failed", "AER: Device recovery failed")
 PCI_CONTAINED = ("DPC: containment event", "DPC containment event")
 PCI_PHRASES = (*PCI_REPORTED, PCI_SEVERITY, PCI_LOST, *PCI_FAILED, *PCI_CONTAINED)
 OOM_KILL = "oom-kill:constraint="
+# What XFS says of damage: fs/xfs, xfs_buf.c, xfs_fsops.c, xfs_log.c and xfs_error.c.
+XFS_PHRASES = (
+    "etadata I/O error",
+    "etadata I/O Error",
+    "Metadata CRC error detected",
+    "log I/O error",
+    "I/O Error Detected. Shutting down",
+    "has been shut down due to",
+    "Corruption detected. Unmount",
+    "Internal error xfs_",
+    "log mount failed",
+)
 EDAC_UNCORRECTED = " UE "
 DISK_PHRASES = (
     "critical medium error",
@@ -80,6 +92,7 @@ PHRASES = (
     "Corruption of in-memory data",
     "XFS_WANT_CORRUPTED",
     "xfs_do_force_shutdown",
+    *XFS_PHRASES,
     "forced readonly",
     "QID ",
     "controller is down",

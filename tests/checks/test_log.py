@@ -84,6 +84,22 @@ MORE = [
         "file system error",
         "XFS (sda1): Corruption of in-memory data (0x8) detected at xfs_defer_finish",
     ),
+    # Formats of fs/xfs: xfs_buf.c, xfs_fsops.c, xfs_error.c and xfs_log.c; devices are composed.
+    (
+        "file system error",
+        'XFS (nvme2n1): metadata I/O error in "xfs_da_read_buf+0x9e/0xe0 [xfs]" at daddr 0x2 len 8',
+    ),
+    (
+        "file system error",
+        "XFS (nvme2n1): Metadata I/O Error (0x4) detected at xfs_trans_read_buf_map+0x1/0x2 [xfs]",
+    ),
+    ("file system error", "XFS (md0): Metadata CRC error detected at xfs_agf_read_verify+0xd1"),
+    ("file system error", "XFS (md0): log I/O error -5"),
+    ("file system error", "XFS (md0): I/O Error Detected. Shutting down filesystem"),
+    ("file system error", "XFS (md0): Filesystem has been shut down due to log error (0x2)."),
+    ("file system error", "XFS (md0): Corruption detected. Unmount and run xfs_repair"),
+    ("file system error", "XFS (md0): Internal error xfs_trans_cancel at line 957 of file x.c"),
+    ("file system error", "XFS (md0): log mount failed"),
     (
         "NVMe timeout",
         "nvme nvme0: I/O tag 3 (1003) opcode 0x2 (I/O Cmd) QID 17 timeout, reset controller",
