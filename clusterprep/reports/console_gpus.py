@@ -44,23 +44,31 @@ def _kinds(seats: Iterable[GpuSeat]) -> list[tuple[tuple[str, ...], tuple[GpuSea
 
 def _summary(gpus: Sequence[GpuSeat]) -> str:
     """Return «8 × NVIDIA H200, 18 NVLinks; NUMA 0: GPU 0-3 (mlx5_0, mlx5_3, …); …»."""
-    models = []
-    for model in dict.fromkeys(gpu.model for gpu in gpus):
-        same = [gpu for gpu in gpus if gpu.model == model]
-        links = {gpu.nvlinks for gpu in same} - {None, 0}
-        text = f"{len(same)} × {safe_text(model, 64)}"
-        if links:
-            text += f", {'/'.join(str(number) for number in sorted(filter(None, links)))} NVLinks"
-        models.append(text)
-    places = []
-    for numa in dict.fromkeys(gpu.numa for gpu in gpus):
-        there = [gpu for gpu in gpus if gpu.numa == numa]
-        near = dict.fromkeys(port for gpu in there for port in gpu.near)
-        text = f"NUMA {'?' if numa is None else numa}: GPU {fold_ranks(g.index for g in there)}"
-        if near:
-            text += f" ({', '.join(safe_text(port, 24) for port in near)})"
-        places.append(text)
+    by_model: dict[str, list[GpuSeat]] = {}
+    by_numa: dict[int | None, list[GpuSeat]] = {}
+    for gpu in gpus:
+        by_model.setdefault(gpu.model, []).append(gpu)
+        by_numa.setdefault(gpu.numa, []).append(gpu)
+    models = [_model_words(model, same) for model, same in by_model.items()]
+    places = [_place_words(numa, there) for numa, there in by_numa.items()]
     return "; ".join([" and ".join(models), *places])
+
+
+def _model_words(model: str, gpus: Sequence[GpuSeat]) -> str:
+    text = f"{len(gpus)} × {safe_text(model, 64)}"
+    links = sorted({gpu.nvlinks for gpu in gpus if gpu.nvlinks})
+    if links:
+        text += f", {'/'.join(map(str, links))} NVLinks"
+    return text
+
+
+def _place_words(numa: int | None, gpus: Sequence[GpuSeat]) -> str:
+    number = "?" if numa is None else numa
+    text = f"NUMA {number}: GPU {fold_ranks(gpu.index for gpu in gpus)}"
+    near = dict.fromkeys(port for gpu in gpus for port in gpu.near)
+    if near:
+        text += f" ({', '.join(safe_text(port, 24) for port in near)})"
+    return text
 
 
 def write_ranks(page: ReportPage, ranks: Sequence[RankPlace] | None) -> None:

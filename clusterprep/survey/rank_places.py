@@ -7,7 +7,7 @@ GPU that it sees.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterprep.facts.gpu import Nvml
@@ -97,18 +97,34 @@ def rank_places(fleet: Fleet) -> tuple[RankPlace, ...] | None:
         gpus = _gpus(fleet, node) if node.name in fleet.snapshots else {}
         has_gpus = has_gpus or bool(gpus)
         order, why = _in_cuda_order(fleet, node, gpus)
-        count = node.nproc_per_node
-        if count is None and order is not None:
-            count = len(order)
-        if count is None and node.gpus is not None:
-            count = node.gpus.used or 1
+        count = _rank_count(node, order)
         if count is None:
             break
         for local in range(count):
-            gpu = gpus.get(order[local]) if order is not None and local < len(order) else None
+            gpu = _gpu_of_rank(gpus, order, local)
             reason = "" if gpu else why or "there is no further GPU for it"
             rows.append(RankPlace(len(rows), local, node.name, gpu, reason))
     return tuple(rows) if has_gpus else None
+
+
+def _rank_count(node: Node, order: Sequence[int] | None) -> int | None:
+    """Return how many ranks a node runs: as declared, else one for each GPU; None if not known."""
+    if node.nproc_per_node is not None:
+        return node.nproc_per_node
+    if order is not None:
+        return len(order)
+    if node.gpus is not None:
+        return node.gpus.used or 1
+    return None
+
+
+def _gpu_of_rank(
+    gpus: Mapping[int, RankGpu], order: Sequence[int] | None, local: int
+) -> RankGpu | None:
+    """Return the GPU of a local rank; None if it is not known or there is none for it."""
+    if order is None or local >= len(order):
+        return None
+    return gpus.get(order[local])
 
 
 def _in_cuda_order(
