@@ -11,6 +11,9 @@ from clusterprep.model import Absent, Read
 from clusterprep.remote.untrusted import require_device_name
 from clusterprep.runtime.lazy_dataclass import dataclass
 
+ABSOLUTE_ZERO = -273  # °C, as smartctl prints it; nvme-cli prints Kelvin
+EMPTY = Absent("its SMART log is empty", "the disk says that it is at absolute zero")
+
 
 @dataclass(frozen=True)
 class Health:
@@ -73,19 +76,26 @@ def _health(tool: str | None, answer: Any) -> Health | Absent:
         return Absent("garbled", f"{tool} ended with {result['code']}: {why:.80}")
 
 
-def parse_health(log: Mapping[str, Any]) -> Health:
+def parse_health(log: Mapping[str, Any]) -> Health | Absent:
     """Return the health that `nvme smart-log -o json` or `smartctl -j -A` prints.
+
+    A log with the temperature of absolute zero was never filled in, as by some emulated disks: it
+    is Absent.
 
     nvme-cli calls the life used percent_used, newer releases write the warning as an object with
     its value; smartctl has its own object, with percentage_used.
     """
     own = log.get("nvme_smart_health_information_log")
     if own is not None:
+        if own.get("temperature") == ABSOLUTE_ZERO:
+            return EMPTY
         return Health(
             _number(own["critical_warning"]),
             _number(own["percentage_used"]),
             _number(own["media_errors"]),
         )
+    if log.get("temperature") == 0:
+        return EMPTY
     warning = log["critical_warning"]
     if isinstance(warning, Mapping):
         warning = warning["value"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.nvme import Health, parse_health
+from clusterprep.facts.nvme import EMPTY, Health, parse_health
 from clusterprep.model import Absent
 from tests.support.fleet import learned
 
@@ -86,6 +86,25 @@ def test_why_the_health_is_not_known(given: Any, health: Any) -> None:
     (disk,) = learned("disk.nvme", given)
     assert disk.health == health
     assert (disk.name, disk.state) == ("nvme0", "live")
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        {"critical_warning": 0, "temperature": 0, "percent_used": 0, "media_errors": 0},
+        {
+            "nvme_smart_health_information_log": {
+                "critical_warning": 0,
+                "temperature": -273,
+                "percentage_used": 0,
+                "media_errors": 0,
+            }
+        },
+    ],
+    ids=["kelvin", "celsius"],
+)
+def test_a_log_that_was_never_filled_in_says_nothing(log: Any) -> None:
+    assert parse_health(log) == EMPTY
 
 
 def test_a_disk_behind_a_network_is_none_of_the_node() -> None:

@@ -136,10 +136,18 @@ def _usual_clocks(looks: Looks) -> dict[str, float]:
     clocks: dict[str, list[float]] = {}
     for node in looks.nodes.values():
         for index, gpu in node.samples.gpus.items():
-            at_work = [sample.clock or 0 for sample in _at_work(node.samples.of_gpu(index))]
-            if len(at_work) >= FALLEN:
-                clocks.setdefault(gpu.model, []).append(median(at_work))
+            clock = _clock_at_work(node.samples.of_gpu(index))
+            if clock is not None:
+                clocks.setdefault(gpu.model, []).append(clock)
     return {model: median(values) for model, values in clocks.items() if len(values) >= PEERS}
+
+
+def _clock_at_work(samples: Sequence[GpuSample]) -> float | None:
+    """Return the median clock of a GPU in MHz; None if it was at work in too few samples."""
+    at_work = _at_work(samples)
+    if len(at_work) < FALLEN:
+        return None
+    return median(sample.clock or 0 for sample in at_work)
 
 
 def _describe_fall(samples: Sequence[GpuSample]) -> str:
@@ -157,13 +165,11 @@ def _describe_fall(samples: Sequence[GpuSample]) -> str:
 
 
 def _describe_slower(samples: Sequence[GpuSample], usual: float | None) -> str:
-    at_work = _at_work(samples)
-    if usual is None or len(at_work) < FALLEN:
+    own = _clock_at_work(samples)
+    if usual is None or own is None or own >= PEER_CLOCK * usual:
         return ""
-    own = median(sample.clock or 0 for sample in at_work)
-    if own >= PEER_CLOCK * usual:
-        return ""
-    return f"{own:g} MHz where the same GPUs have {usual:g}{_describe_reasons(at_work)}"
+    reasons = _describe_reasons(_at_work(samples))
+    return f"{own:g} MHz where the same GPUs have {usual:g}{reasons}"
 
 
 def _describe_reasons(samples: Sequence[GpuSample]) -> str:

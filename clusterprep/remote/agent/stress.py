@@ -177,10 +177,15 @@ class Tests(object):
         torch, device = self.torch, self.device
         size = device.gemm_size
         left = torch.ones((size, size), dtype=device.type, device=device.place)
-        right = torch.ones((size, size), dtype=device.type, device=device.place)
-        out = torch.empty((size, size), dtype=device.type, device=device.place)
-        flops = 2.0 * size**3
-        return {"gemm": rate(device, lambda: torch.mm(left, right, out=out), flops) / 1e12}
+        right = torch.ones_like(left)
+        out = torch.empty_like(left)
+
+        def multiply():
+            torch.mm(left, right, out=out)
+
+        operations = 2.0 * size**3
+        per_second = rate(device, multiply, operations)
+        return {"gemm": per_second / 1e12}
 
     def copy(self):
         """Return GB/s of a copy within the device's memory: what is read and what is written."""

@@ -43,13 +43,11 @@ def read_tasks(user):
     seconds = GAP * (LOOKS - 1) if suspects else 0
     clocks = _Clocks()
     stuck = []
-    for name, row in _still(suspects):
-        if not _is_ours(int(name), parent_of):
-            stuck.append(_described(name, row, children, clocks))
+    for name, row in _of_others(_still(suspects), parent_of):
+        stuck.append(_described(name, row, children, clocks))
     ended = []
-    for name, row in sorted(zombies.items()):
-        if not _is_ours(int(name), parent_of):
-            ended.append(_described_zombie(name, row, clocks))
+    for name, row in _of_others(sorted(zombies.items()), parent_of):
+        ended.append(_described_zombie(name, row, clocks))
     return {
         "uid": uid,
         "threads": None if uid is None else threads,
@@ -60,6 +58,11 @@ def read_tasks(user):
         "zombies": ended[:NAMED],
         "more_zombies": len(ended[NAMED:]),
     }
+
+
+def _of_others(named_rows, parent_of):
+    """Return the (name, row) of tasks that are not the agent's own."""
+    return [(name, row) for name, row in named_rows if not _is_ours(int(name), parent_of)]
 
 
 class _Clocks(object):
