@@ -24,6 +24,7 @@ from clusterprep.jobs.diagnose.model import (
     Weight,
     form_of,
 )
+from clusterprep.jobs.diagnose.settings import is_setting
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 SHOWN = 5  # lines of a cause
@@ -134,7 +135,8 @@ def _by_signs(log: LogFile) -> Iterator[Evidence]:
         if not candidates:
             continue
         for line in lines:
-            yield from _matching(line, candidates)
+            if not is_setting(line.message):
+                yield from _matching(line, candidates)
 
 
 def _matching(line: LogLine, candidates: Sequence[_CauseAndSign]) -> Iterator[Evidence]:

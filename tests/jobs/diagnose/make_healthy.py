@@ -71,7 +71,9 @@ def record(run: Run) -> bool:
     """Run one job and keep its log. Returns whether it ended with 0."""
     with tempfile.TemporaryDirectory(prefix="healthy-") as folder:
         script = Path(folder) / "train.py"
-        script.write_text(re.sub("  # noqa: .*", "", (HERE / "jobs" / f"{run.script}.py").read_text()))
+        script.write_text(
+            re.sub("  # noqa: .*", "", (HERE / "jobs" / f"{run.script}.py").read_text())
+        )
         log = Path(folder) / "job.log"
         argv = list(run.argv)
         if run.log_dir:

@@ -283,7 +283,9 @@ def tables(all_cases: Sequence[PublicCase], now: Rows) -> str:
 
 
 def _miss(case: PublicCase, given: Answer, current: Answer) -> str:
-    verdict = "right" if is_right(case, current) and not is_silent(case, current) else _said(current)
+    verdict = (
+        "right" if is_right(case, current) and not is_silent(case, current) else _said(current)
+    )
     return f"| {case.source} | {case.cause} | {_said(given)} | {verdict} |"
 
 

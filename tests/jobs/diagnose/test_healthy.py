@@ -13,7 +13,9 @@ from tests.jobs.diagnose.examination import diagnosed
 from tests.jobs.diagnose.make_healthy import HEALTHY, RUNS
 
 FILES = sorted(HEALTHY.glob("*.log"))
-PUBLIC = Path(__file__).with_name("healthy.jsonl")  # public logs, without secrets and people's names
+PUBLIC = Path(__file__).with_name(
+    "healthy.jsonl"
+)  # public logs, without secrets and people's names
 
 
 def healthy_logs() -> Iterator[tuple[str, str]]:

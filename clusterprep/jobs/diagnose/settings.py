@@ -1,0 +1,22 @@
+"""Recognises lines that show how a job is set up: what they name has not happened."""
+
+from __future__ import annotations
+
+import re
+
+# A comment, a shell's trace of a command (`set -x`), and a program's own help. A trace may begin
+# with several signs, one for each level of nesting.
+_SHOWN = re.compile(
+    r"^\s*(?:"
+    # gdb and others number frames like #0; nccl-tests put a # before what they found wrong.
+    r"#(?!\d| Out of bounds values)"
+    r"|\++ "
+    r"|usage: "
+    r"|--?[a-z][\w-]* (?:[A-Z_]+ |\{)"
+    r")"
+)
+
+
+def is_setting(message: str) -> bool:
+    """Return whether a message is a comment, a traced command or a line of a help text."""
+    return _SHOWN.match(message) is not None
