@@ -15,7 +15,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters())
     data = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=8)
     model, optimizer, data = accelerator.prepare(model, optimizer, data)
-    logger.info(f"{accelerator.state}", main_process_only=True)
+    logger.info("%s", accelerator.state, main_process_only=True)
     for epoch in range(2):
         for batch in data:
             with accelerator.accumulate(model):

@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 
-import lightning as L
+import lightning
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -12,7 +12,7 @@ if os.environ.get("LEVEL"):
     logging.basicConfig(level=os.environ["LEVEL"], stream=sys.stderr)
 
 
-class Line(L.LightningModule):
+class Line(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(8, 1)
@@ -30,9 +30,9 @@ class Line(L.LightningModule):
 
 
 def main():
-    L.seed_everything(1)
+    lightning.seed_everything(1)
     data = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=8)
-    trainer = L.Trainer(
+    trainer = lightning.Trainer(
         accelerator="cpu",
         devices=2,
         strategy=os.environ.get("STRATEGY", "ddp"),

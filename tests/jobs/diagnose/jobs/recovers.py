@@ -1,4 +1,4 @@
-"""Training that meets trouble and goes on: retried reads, a caught error, a step that is skipped."""
+"""Training that meets trouble and goes on: a read is tried again, errors are caught."""
 
 import logging
 import os
@@ -34,7 +34,7 @@ def main():
         loss = model(batch).square().mean()
         loss.backward()
         if step == 5:
-            warnings.warn("Error fetching the tokenizer's card: no network; using the cached one")
+            warnings.warn("Error fetching the card: no network; using the cached one", stacklevel=1)
             try:
                 raise RuntimeError("CUDA error: out of memory probe at batch 512, taking 256")
             except RuntimeError:
