@@ -40,7 +40,7 @@ def lines_of_rank(rank: int, world: int, seed: int = 1) -> list[str]:
         f"NET/IB : Using {cards} [RO]; OOB {address}",
         "PROFILER/Plugin: Could not find: libnccl-profiler.so.",
         "Using network IB",
-        f"DMA-BUF is available on GPU device {gpu}",
+        ff"DMA-BUF is available on GPU device {gpu}",
         f"ncclCommInitRankConfig {comm} - Init START",
         (
             f"Bootstrap timings total 0.{source.randrange(10**6):06} (create 0.000029, send 0.000073, "

@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from clusterprep.jobs.diagnose.model import NUMBER
+
 # Bytes of a line that are searched: longer lines are printed tensors, and a line of this length
 # takes all patterns together some milliseconds.
 LONGEST = 4 << 10
@@ -116,8 +118,7 @@ RAISED = b"\0raised"  # and of those that look like what Python prints of an exc
 
 _LETTERS_ONLY = bytes(byte if 97 <= byte <= 122 else 32 for byte in range(256))
 _WORD = re.compile(rb"[a-z]+")
-# Numbers: digits, and hexadecimal ones such as pointers, bus ids and names of containers.
-_NUMBER = re.compile(rb"0x[0-9a-f]+\b|\b(?=[a-f]*0)[0-9a-f]{5,}\b|00+")
+_NUMBER = re.compile(NUMBER.encode())
 _RAISED = re.compile(rb"(?:^|[\s:.\]])[a-z_]+(?:error|exception|interrupt|exit)(?:: |$)")
 
 
