@@ -40,11 +40,11 @@ def lines_of_rank(rank: int, world: int, seed: int = 1) -> list[str]:
         f"NET/IB : Using {cards} [RO]; OOB {address}",
         "PROFILER/Plugin: Could not find: libnccl-profiler.so.",
         "Using network IB",
-        ff"DMA-BUF is available on GPU device {gpu}",
+        f"DMA-BUF is available on GPU device {gpu}",
         f"ncclCommInitRankConfig {comm} - Init START",
         (
-            f"Bootstrap timings total 0.{source.randrange(10**6):06} (create 0.000029, send 0.000073, "
-            f"recv 0.{source.randrange(10**6):06}, ring 0.000164, delay 0.000000)"
+            f"Bootstrap timings total 0.{source.randrange(10**6):06} (create 0.000029, "
+            f"send 0.000073, recv 0.{source.randrange(10**6):06}, ring 0.000164, delay 0.000000)"
         ),
         f"Setting affinity for GPU {gpu} to {source.getrandbits(64):016x}",
         (
@@ -60,8 +60,8 @@ def lines_of_rank(rank: int, world: int, seed: int = 1) -> list[str]:
         f"[Proxy Service UDS] Device {gpu} CPU core {source.randrange(200)}",
         "threadThresholds 8/8/64 | 16384/8/64 | 512 | 512",
         (
-            f"{CHANNELS} coll channels, {CHANNELS} collnet channels, 0 nvls channels, 8 p2p channels, "
-            "1 p2p channels per peer"
+            f"{CHANNELS} coll channels, {CHANNELS} collnet channels, 0 nvls channels, "
+            "8 p2p channels, 1 p2p channels per peer"
         ),
         "TUNER/Plugin: Could not find: libnccl-tuner.so libnccl-net.so.",
         f"ncclCommInitRankConfig {comm} - Init COMPLETE",

@@ -330,7 +330,7 @@ def _unexplained(
 
 
 def _errorlike(log: LogFile) -> Iterator[LogLine]:
-    """Yield the lines that look like errors, by kind: the words of all lines of a kind are alike."""
+    """Yield the lines that look like errors. All lines of a kind have the same words."""
     for lines in log.forms.values():
         if _ERROR.search(lines[0].message):
             yield from lines
