@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import itertools
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -24,7 +23,8 @@ LONGEST = 4 << 10
 EXACT = 10 << 30
 BROAD = 64 << 20  # bytes of new forms that are searched for WORDS, and after them for CORE alone
 MOST_JUDGED = 30_000  # forms with one of the WORDS, after which NAMES alone are searched for
-_MOST_REMEMBERED = 32 << 20  # bytes of forms, and of words, that are remembered
+_MOST_REMEMBERED = 64 << 20  # bytes of memory for forms, and for words, that were seen
+_OVERHEAD = 100  # bytes of memory of each, besides its text
 _MOST_WANTED = 300_000  # forms of lines that may matter
 
 # What forms are searched for once EXACT is used up. Nearly every sign has one of these as programs
@@ -93,6 +93,7 @@ NAMES = (
     b"memory",
     b"c10d",
 )
+_HEX_DIGITS = b"0123456789abcdef"
 TABLE = bytes.maketrans(b"0123456789" + bytes(range(65, 91)), b"0" * 10 + bytes(range(97, 123)))
 TRACEBACK = b"traceback (most recent call last)"
 # Words of lines that look like errors, whether or not a sign has them.
@@ -113,6 +114,7 @@ ERRORLIKE = (
     b"cannot",
     b"could not",
 )
+_ERRORLIKE = frozenset(ERRORLIKE)
 VAGUE = b"\0vague"  # stands for the needle of lines that only look like errors
 RAISED = b"\0raised"  # and of those that look like what Python prints of an exception
 
@@ -122,16 +124,29 @@ _NUMBER = re.compile(NUMBER.encode())
 _RAISED = re.compile(rb"(?:^|[\s:.\]])[a-z_]+(?:error|exception|interrupt|exit)(?:: |$)")
 
 
+def forms_of(block: bytes) -> list[bytes]:
+    """Return the form of each line of a block: small letters, every digit a 0, pointers as 0x."""
+    text = block.translate(TABLE)
+    if b"0x" in text:
+        # Far faster than a regular expression: only the pieces are looked at one by one.
+        first, *pieces = text.split(b"0x")
+        text = b"0x".join([first, *[piece.lstrip(_HEX_DIGITS) for piece in pieces]])
+    return text.split(b"\n")
+
+
 @dataclass(eq=False, slots=True)
 class Kind:
     """Lines that may matter and differ only in numbers, with what is known of them so far."""
 
     form: bytes  # with every number as 0
     needles: tuple[bytes, ...]  # what it has, never empty
+    # Whether NCCL writes these lines of a job that is well, and every rank many of them.
+    informs: bool = False
     kept: int = 0  # lines of it that are kept, of all files
     counted: int = 0  # lines of it that are not
     idle: int = 0  # lines looked at since one was kept
-    lines_of_writer: Counter[bytes] = field(default_factory=Counter)
+    # Lines beyond the budget that are kept, by file and rank. Few kinds have any.
+    lines_of_writer: dict[tuple[str, bytes], int] = field(default_factory=dict)
 
     @property
     def is_vague(self) -> bool:
@@ -145,6 +160,7 @@ class Sieve:
         self.wanted: dict[bytes, Kind] = {}  # by form
         self.is_coarse = False  # not all forms were searched for every needle
         self.has_long = False  # some forms were searched in their beginning alone
+        self.informing = 0  # lines of NCCL_DEBUG=INFO that are kept
         self._exact = exact
         self._needles = frozenset(needles)
         self._vocabulary = _Vocabulary((*needles, *ERRORLIKE, TRACEBACK))
@@ -204,6 +220,7 @@ class Sieve:
         if size > BROAD or any(len(form) > LONGEST for form in fresh):
             fresh = [form for form in fresh if len(form) <= LONGEST]
             size = sum(map(len, fresh))
+        size += _OVERHEAD * len(fresh)
         if self._known_size + size > _MOST_REMEMBERED:
             self._known = set(self.wanted)
             self._known_size = 0
@@ -236,7 +253,8 @@ class Sieve:
     def _told(self, head: bytes, found: Sequence[bytes]) -> tuple[bytes, ...]:
         """Return the needles of a form, or what stands for them, from what was found in it."""
         needles = [needle for needle in found if needle in self._needles or needle == TRACEBACK]
-        if _RAISED.search(head):
+        is_errorlike = not _ERRORLIKE.isdisjoint(found)
+        if is_errorlike and _RAISED.search(head):
             needles.append(RAISED)
         if not needles and found:
             return (VAGUE,)
@@ -246,7 +264,7 @@ class Sieve:
         form = _NUMBER.sub(b"0", head)
         kind = self._kinds.get(form)
         if kind is None:
-            kind = Kind(form, needles)
+            kind = Kind(form, needles, informs=b" nccl info " in form)
             self._kinds[form] = kind
         return kind
 
@@ -280,11 +298,12 @@ class _Vocabulary:
 
     def _learn(self, new: Sequence[bytes]) -> int:
         text = b"\n".join(new)
-        if self._known_size + len(text) > _MOST_REMEMBERED:
+        size = len(text) + _OVERHEAD * len(new)
+        if self._known_size + size > _MOST_REMEMBERED:
             self._known = set(self._needles_of_word)
             self._known_size = 0
         self._known.update(new)
-        self._known_size += len(text)
+        self._known_size += size
         pieces = list(self._needles_of_piece)
         for index, found in _holding(new, text, pieces).items():
             needles = [needle for piece in found for needle in self._needles_of_piece[piece]]

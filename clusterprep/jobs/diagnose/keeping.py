@@ -26,6 +26,8 @@ class Budget:
 
     alike: int = 8_192  # lines of one kind: twice those of a job of 4,096 ranks
     vague: int = 256  # the same where lines only look like errors
+    informing: int = 60_000  # lines of NCCL_DEBUG=INFO, after which each kind has `few` of them
+    few: int = 64
     of_writer: int = 2  # lines of one kind beyond that, of each rank of each file
     writers: int = 16_384  # ranks of files that have such lines
     kinds: int = 1_000  # kinds of lines for each needle, the first ones of each file
@@ -46,6 +48,7 @@ class Keeper:
 
     def __init__(
         self,
+        name: str,
         sieve: Sieve,
         budget: Budget,
         is_plain: Callable[[bytes], bool],
@@ -53,6 +56,7 @@ class Keeper:
     ) -> None:
         self.left_out = 0  # lines like those kept
         self.frames = 0  # lines of tracebacks that are kept
+        self._name = name
         self._sieve = sieve
         self._budget = budget
         self._is_plain = is_plain
@@ -87,24 +91,44 @@ class Keeper:
             if TRACEBACK in kind.needles:
                 heads.append(index)
         self._tracebacks.follow(lines, numbers, start, heads)
-        first = max(0, len(lines) - (self._tail.maxlen or 0))
-        for index in range(first, len(lines)):
-            if lines[index]:
-                self._tail.append((start + index, numbers[index], lines[index][:LONGEST]))
+        self._tail.extend(self._end_of(lines, numbers))
         self._position += len(lines)
+
+    def _end_of(self, lines: Sequence[bytes], numbers: Sequence[int]) -> list[Row]:
+        """Return the last lines that are not empty."""
+        most = self._tail.maxlen or 0
+        rows: list[Row] = []
+        for index in range(len(lines) - 1, -1, -1):
+            if len(rows) == most:
+                break
+            if lines[index]:
+                text = lines[index][:LONGEST]
+                rows.append((self._position + index, numbers[index], text))
+        rows.reverse()
+        return rows
 
     def _take(self, kind: Kind, form: bytes, row: Row) -> None:
         """Keep a line if its kind has budget left, or else count it."""
         if kind not in self._admitted and not self._admits(kind, row):
             self._keep_as_last(kind, row)
             return
-        alike = self._budget.vague if kind.is_vague else self._budget.alike
-        if kind.kept >= alike and not self._brings_rank(kind, form, row[2]):
+        if kind.kept >= self._alike(kind) and not self._brings_rank(kind, form, row[2]):
             kind.counted += 1
             self.left_out += 1
             return
         kind.kept += 1
+        if kind.informs:
+            self._sieve.informing += 1
         self._rows[row[0]] = row
+
+    def _alike(self, kind: Kind) -> int:
+        """Return how many lines of a kind are kept whichever rank wrote them."""
+        budget = self._budget
+        if kind.is_vague:
+            return budget.vague
+        if kind.informs and self._sieve.informing >= budget.informing:
+            return budget.few
+        return budget.alike
 
     def _admits(self, kind: Kind, row: Row) -> bool:
         """Whether lines of a kind are kept that is new in this file."""
@@ -132,17 +156,17 @@ class Keeper:
         last.append(row)
 
     def _brings_rank(self, kind: Kind, form: bytes, text: bytes) -> bool:
-        """Whether a line beyond the budget of its kind is one of the first of its rank."""
-        writers = kind.lines_of_writer
-        writer = writer_of(text)
-        if writer and writers[writer] < self._budget.of_writer:
-            if len(writers) < self._budget.writers:
-                writers[writer] += 1
+        """Whether a line beyond the budget of its kind is one of the first of its rank and file."""
+        writer = b"" if kind.informs else writer_of(text)
+        lines = kind.lines_of_writer.get((self._name, writer), 0)
+        if lines < self._budget.of_writer:
+            if len(kind.lines_of_writer) < self._budget.writers:
+                kind.lines_of_writer[self._name, writer] = lines + 1
                 kind.idle = 0
                 return True
             self._cut[kind] = None
         kind.idle += 1
-        if kind.idle > _MOST_IDLE:
+        if kind.informs or kind.idle > _MOST_IDLE:
             self._full[form] = kind
         return False
 

@@ -34,8 +34,9 @@ def form_of(text: str) -> str:
     return text.lower().translate(_DIGITS)
 
 
-# Numbers: digits, and hexadecimal ones such as pointers, bus ids and names of containers.
-NUMBER = r"0x[0-9a-f]+\b|\b(?=[a-f]*0)[0-9a-f]{5,}\b|0+"
+# What lines of one kind differ in: the host and process before NCCL's messages, digits, and
+# hexadecimal numbers such as pointers, bus ids and names of containers.
+NUMBER = r"(?<![\w.-])[\w.-]+:0+:0+ (?=\[0+\])|0x[0-9a-f]+\b|\b(?=[a-f]*0)[0-9a-f]{5,}\b|0+"
 _NUMBER = re.compile(NUMBER)
 
 

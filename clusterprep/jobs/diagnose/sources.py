@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from clusterprep.errors import InputError, Problem
-from clusterprep.jobs.diagnose.forms import TABLE, Sieve
+from clusterprep.jobs.diagnose.forms import Sieve, forms_of
 from clusterprep.jobs.diagnose.keeping import Budget, Keeper
 
 BLOCK = 4 << 20  # bytes read at once
@@ -131,7 +131,7 @@ class _Reader:
 
     def _read_stream(self, name: str, stream: BinaryIO) -> None:
         reading = self.reading
-        keeper = Keeper(self._sieve, self._budget, self._is_plain, self._tail)
+        keeper = Keeper(name, self._sieve, self._budget, self._is_plain, self._tail)
         number = 0
         ended = True
         self._sieve.start_file()
@@ -293,7 +293,7 @@ def _sift(block: bytes, number: int, sieve: Sieve, keeper: Keeper) -> None:
     else:
         lines = block.split(b"\n")
         numbers = range(number + 1, number + 1 + len(lines))
-    forms = block.translate(TABLE).split(b"\n")
+    forms = forms_of(block)
     sieve.learn(set(forms))
     keeper.sift(forms, lines, numbers)
 
