@@ -15,7 +15,6 @@ wanted, what was seen and whether that holds.
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import subprocess
@@ -112,6 +111,13 @@ def written(folder: Path, kind: Callable[[random.Random, int], str], size: int) 
 
 RANKS = 2_048
 FAILED = 1_777  # the rank that runs out of memory
+# Runs the command and writes its peak of memory. It runs as a process of its own, because a process
+# begins with the peak of the one that forked it.
+MEASURED = """
+import resource, subprocess, sys
+subprocess.run([sys.executable, "-m", "clusterprep", "diagnose", "--format", "json", *sys.argv[1:]])
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+"""
 ANSWER = ("rank_gpu_oom", f"rank {FAILED}")
 
 
@@ -167,16 +173,17 @@ def check(wanted: Wanted) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         paths = wanted.make(Path(folder), 1_000_000_000)
         size = sum(path.stat().st_size for path in paths)
-        command = [sys.executable, "-m", "clusterprep", "diagnose", "--format", "json"]
         started = time.monotonic()
-        process = subprocess.Popen([*command, *map(str, paths)], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        told = json.loads(process.stdout.read())
-        _, _, usage = os.wait4(process.pid, 0)
+        ran = subprocess.run(
+            [sys.executable, "-c", MEASURED, *map(str, paths)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         seconds = time.monotonic() - started
-    first = told["causes"][0]
+    first = json.loads(ran.stdout)["causes"][0]
     right = (first["cause"], first["culprit"]) == ANSWER
-    memory = usage.ru_maxrss >> 10
+    memory = int(ran.stderr) >> 10
     holds = right and seconds <= wanted.seconds and memory <= wanted.memory
     print(f"{wanted.text}, {size / 1e6:,.0f} MB")
     print(f"  wanted: {' '.join(ANSWER)}, {wanted.seconds} s, {wanted.memory} MiB")
@@ -200,7 +207,8 @@ def main(megabytes: int = 100) -> None:
             )
             print(f"{kind.__name__:9} {row}", flush=True)
             path.unlink()
-    if not all([check(wanted) for wanted in WANTED]):
+    held = [check(wanted) for wanted in WANTED]
+    if not all(held):
         raise SystemExit(1)
 
 

@@ -193,12 +193,11 @@ class Sieve:
         fresh = list(forms - self._known)
         if not fresh:
             return
-        size = sum(map(len, fresh))
-        self._remember(fresh, size)
         heads = fresh
         if max(map(len, fresh)) > LONGEST:
             heads = [form[:LONGEST] for form in fresh]
             self._note_long(fresh)
+        self._remember(fresh)
         for index, found in self._matches(heads):
             form = fresh[index]
             needles = self._told(heads[index], found)
@@ -215,12 +214,11 @@ class Sieve:
                 self.has_long = True
                 return
 
-    def _remember(self, fresh: Sequence[bytes], size: int) -> None:
+    def _remember(self, fresh: Sequence[bytes]) -> None:
         """Remember forms but for very long ones, which are searched again when they come again."""
-        if size > BROAD or any(len(form) > LONGEST for form in fresh):
+        if max(map(len, fresh)) > LONGEST:
             fresh = [form for form in fresh if len(form) <= LONGEST]
-            size = sum(map(len, fresh))
-        size += _OVERHEAD * len(fresh)
+        size = sum(map(len, fresh)) + _OVERHEAD * len(fresh)
         if self._known_size + size > _MOST_REMEMBERED:
             self._known = set(self.wanted)
             self._known_size = 0
