@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis
+from clusterprep.jobs.diagnose.plain_signs import is_plain
 from clusterprep.jobs.diagnose.prefixes import lines_of
 from clusterprep.jobs.diagnose.ranking import diagnose as judge
 from clusterprep.jobs.diagnose.ranking import needles
@@ -29,7 +30,7 @@ def diagnose(
 
     Raises InputError for files that cannot be read or are not text.
     """
-    reading = read(names, needles(), stdin)
+    reading = read(names, needles(), stdin, is_plain=is_plain)
     lines = lines_of(reading.kept)
     hosts = frozenset(line.host for line in lines if line.host)
     return judge(lines, reading.lines, reading.notices), hosts

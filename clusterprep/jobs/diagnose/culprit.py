@@ -189,7 +189,7 @@ def _listed(kind: str, names: Sequence[str]) -> str:
 def _spawned(log: LogFile) -> str | None:
     """Return the process that failed, where torch.multiprocessing names exactly one."""
     numbers: set[str] = set()
-    for line in log.lines:
+    for line in log.lines_with("terminated with the following error"):
         match = _SPAWNED.search(line.message)
         if match:
             numbers.add(match["number"])

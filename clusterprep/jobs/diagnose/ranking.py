@@ -23,6 +23,7 @@ from clusterprep.jobs.diagnose.model import (
     Sign,
     Weight,
     form_of,
+    kind_of,
 )
 from clusterprep.jobs.diagnose.settings import is_setting
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -116,7 +117,7 @@ def _signs_by_needle() -> dict[str, list[_CauseAndSign]]:
     signs: dict[str, list[_CauseAndSign]] = {}
     for cause in causes().values():
         for sign in cause.signs:
-            needle = form_of(sign.needle)
+            needle = kind_of(form_of(sign.needle))
             signs.setdefault(needle, []).append((cause, sign))
     return signs
 
@@ -124,13 +125,13 @@ def _signs_by_needle() -> dict[str, list[_CauseAndSign]]:
 def _by_signs(log: LogFile) -> Iterator[Evidence]:
     """Yield evidence of every line with a sign of a cause.
 
-    Needles are looked for in forms, of which there are few; patterns only in what remains.
+    Needles are looked for in kinds of lines, of which there are few; patterns only in what remains.
     """
     signs_by_needle = _signs_by_needle()
-    for form, lines in log.forms.items():
+    for kind, lines in log.forms.items():
         candidates: list[_CauseAndSign] = []
         for needle, signs in signs_by_needle.items():
-            if needle in form:
+            if needle in kind:
                 candidates += signs
         if not candidates:
             continue
@@ -317,8 +318,8 @@ def _unexplained(
     """
     explained = {piece.line.order for piece in evidence}
     rows: dict[str, tuple[int, int, LogLine]] = {}  # by form: (grade, order, line)
-    for line in log.lines:
-        if line.order in explained or not _ERROR.search(line.message):
+    for line in _errorlike(log):
+        if line.order in explained:
             continue
         is_echo = echoes.meaning(line) is not None
         is_traceback = line.message.startswith("Traceback")
@@ -328,6 +329,13 @@ def _unexplained(
         rows.setdefault(_form(line), (grade, line.order, line))
     ranked = sorted(rows.values(), key=lambda row: row[:2])
     return _in_order(line for _, _, line in ranked[:MOST_UNEXPLAINED])
+
+
+def _errorlike(log: LogFile) -> Iterator[LogLine]:
+    """Yield the lines that look like errors. All lines of a kind have the same words."""
+    for lines in log.forms.values():
+        if _ERROR.search(lines[0].message):
+            yield from lines
 
 
 def _grade(line: LogLine, *, is_echo: bool) -> int:

@@ -13,11 +13,11 @@ import pytest
 
 from clusterprep.checks import Check
 from clusterprep.inventory.demands import check_names
+from clusterprep.jobs.diagnose.forms import TABLE, WORDS
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import Cause, Sign, Weight, form_of
 from clusterprep.jobs.diagnose.prefixes import line_of
 from clusterprep.jobs.diagnose.ranking import diagnose, needles
-from clusterprep.jobs.diagnose.sources import TABLE, WORDS
 from clusterprep.jobs.verify.pages import PAGES
 from clusterprep.survey.registry import checks
 
