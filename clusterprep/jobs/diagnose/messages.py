@@ -36,12 +36,8 @@ _NAMES = {
 _WORD = re.compile(r"[A-Za-z]{4,}")
 _HEADING = re.compile(r"\[(?P<kind>\w+)(?:, (?P<weight>plain|symptom))?\] (?P<reason>.+)")
 _WEIGHTS = {"plain": Weight.PLAIN, "symptom": Weight.SYMPTOM}
+_DISTINCT = 30  # characters of its own that only one program prints
 _LONGEST = 2_000  # characters of a line that are compared
-_ALARMING = re.compile(
-    r"error|fail|warn|could not|unable|cannot|can't|abort|invalid|mismatch|timed? ?out|exception"
-    r"|not (?:found|supported|available)|unknown|too (?:many|small|large|old)|denied|refused",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +99,14 @@ def rule_for(program: str, text: str) -> Rule | None:
 
 
 def origin(line: LogLine) -> str:
-    """Return the program, versions and file that print the line, or "" if it is not known."""
+    """Return the program, versions and file that print the line, or "" if it is not known.
+
+    What is so short that other programs may print it too has no origin.
+    """
     message = known(line)
-    return message.origin if message else ""
+    if message is None or len(message.text.replace(GAP, "")) < _DISTINCT:
+        return ""
+    return message.origin
 
 
 def tells_nothing(line: LogLine) -> bool:
@@ -114,19 +115,19 @@ def tells_nothing(line: LogLine) -> bool:
     return rule is not None and rule.kind in _NEEDS_NO_CAUSE
 
 
-def evidence(
-    log: LogFile, causes: Collection[str], explained: Collection[int]
-) -> Iterator[Evidence]:
+def evidence(log: LogFile, explained: Collection[int]) -> Iterator[Evidence]:
     """Yield evidence of lines whose message has a cause by the rules.
 
     `explained` are the lines that have a cause already, by their order.
     """
     for lines in log.forms.values():
         first = lines[0]
-        if first.level == "INFO" or not _ALARMING.search(first.text):
+        text = _squeezed(first.message)
+        # Nearly no line has the words of a rule, and to look for these is fast.
+        if not any(_fits(rule.parts, text) for rule in _rules_with_causes()):
             continue
         rule = meaning(first)
-        if rule is None or rule.kind not in causes:
+        if rule is None or rule.kind in WORDS:
             continue
         for line in lines:
             if line.order not in explained:
@@ -217,3 +218,10 @@ def rules(program: str) -> tuple[Rule, ...]:
         parts = tuple(line.split(GAP))
         found.append(Rule(heading["kind"], weight, heading["reason"], parts))
     return tuple(found)
+
+
+@functools.cache
+def _rules_with_causes() -> tuple[Rule, ...]:
+    """Return the rules of all programs that name a cause."""
+    every = (rule for program in programs() for rule in rules(program))
+    return tuple(rule for rule in every if rule.kind not in WORDS)

@@ -73,7 +73,7 @@ def diagnose(
     evidence = list(_by_signs(log))
     evidence.extend(_by_detectors(log))
     explained = {piece.line.order for piece in evidence}
-    evidence.extend(messages.evidence(log, causes(), explained))
+    evidence.extend(messages.evidence(log, explained))
     weighed = _weighed_causes(evidence, log)
     ordered = _ordered(weighed)
     failed = _has_failed(log)

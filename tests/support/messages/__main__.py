@@ -1,22 +1,33 @@
-"""`extract PROJECT SOURCE [VERSION…]` or `coverage`."""
+"""Extract the messages of a program from its sources, or count those that the rules know.
+
+python -m tests.support.messages extract PROJECT SOURCE [VERSION…]
+python -m tests.support.messages coverage [PROJECT]
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from tests.support.messages import table
+from tests.support.messages import coverage, table
 from tests.support.messages.projects import PROJECTS
 
 
 def main(words: list[str]) -> int:
-    if words[:1] == ["extract"] and len(words) > 2:
-        project = PROJECTS[words[1]]
-        rows = table.extract(project, Path(words[2]), words[3:])
-        print(f"{len(rows)} messages in {table.write(project, rows)}")
-        return 0
-    print(__doc__)
-    return 2
+    match words:
+        case ["extract", name, source, *versions]:
+            project = PROJECTS[name]
+            rows = table.extract(project, Path(source), versions)
+            print(f"{len(rows)} messages in {table.write(project, rows)}")
+        case ["coverage"]:
+            print(coverage.table(), end="")
+        case ["coverage", name]:
+            for message in coverage.of(name).unclassified:
+                print(f"{message.text}  ({message.file}, {message.first} to {message.last})")
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
+    return 0
 
 
 sys.exit(main(sys.argv[1:]))

@@ -1,19 +1,27 @@
-"""Tells which built libraries have a message, where only some versions can be had as source.
+"""Reads messages from built libraries, where only some versions can be had as source.
 
-A folder of a version may have `strings.txt`: the texts in its libraries, one on a line.
+A folder of a version may have `strings.txt`: the texts in its libraries, one on a line. They may be
+in their order, as `ordered.txt`: compilers put the texts of one source file side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tests.support.messages.c_source import GAP
+from tests.support.messages.c_source import GAP, without_formats
 from tests.support.messages.row import Row
 
 _COMPILED = (".cpp", ".hpp", ".cu", ".cc", ".h", ".c")
 _LEAST = 6  # letters of a part; shorter ones are in every library
+# Around a text of the project there are so many texts known to be its, of as many looked at.
+_NEIGHBOURS = 30
+_LEAST_KNOWN = 5
+_SENTENCE = re.compile(r"[^<>*:;|]*[A-Za-z]{3,} [A-Za-z]{2,}[^<>*;|]* [^<>*;|]+")
+_NO_MESSAGE = re.compile(r"cuDNN|INTERNAL ASSERT|Expected .* to be true|^\W*\(|\) ->|->\w|::\w+\(")
 
 
 def widened(rows: Sequence[Row], source: Path) -> list[Row]:
@@ -47,3 +55,35 @@ def _has(library: str, text: str) -> bool:
 
 def _numbers(label: str) -> tuple[int, ...]:
     return tuple(int(number) for number in label.split("."))
+
+
+def parts(rows: Sequence[Row], source: Path) -> Iterator[Row]:
+    """Yield texts that stand among known ones in libraries, and are in none of the rows.
+
+    They are parts of messages: what a program puts between them is not in its library.
+    """
+    known = {part.strip() for row in rows for part in row.text.split(GAP)}
+    known = {part for part in known if len(part) >= 2 * _LEAST}
+    labels: dict[str, list[str]] = {}
+    for path in sorted(source.glob("*/ordered.txt")):
+        texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        texts = [text.replace("\\n", " ").strip() for text in texts]
+        for text in _among_known(texts, known):
+            labels[text] = []
+    libraries = _libraries(source)
+    for text, found in labels.items():
+        found += [label for label, library in libraries.items() if text in library]
+        if found:
+            found.sort(key=_numbers)
+            yield Row(without_formats(text), "w", "the library", found[0], found[-1])
+
+
+def _among_known(texts: Sequence[str], known: set[str]) -> Iterator[str]:
+    places = [index for index, text in enumerate(texts) if text in known]
+    for index, text in enumerate(texts):
+        low = bisect.bisect_left(places, index - _NEIGHBOURS // 2)
+        high = bisect.bisect_right(places, index + _NEIGHBOURS // 2)
+        if high - low < _LEAST_KNOWN or text in known:
+            continue
+        if _SENTENCE.fullmatch(text) and not _NO_MESSAGE.search(text):
+            yield text

@@ -13,7 +13,9 @@ _SHELL = re.compile(
 )
 _VARIABLE = re.compile(r"\$\{[^}]*\}|\$\([^)]*\)|\$\w+")
 # Reasons of one common word, as «Failed», are in lines of any program.
-_GO_REASON = re.compile(r'^\s*\w*Reason\w*\s*(?:\w+ )?= "(?P<text>[A-Z][a-z]+[A-Z]\w+)"', re.M)
+_GO_REASON = re.compile(
+    r'^\s*\w*Reason\w*\s*(?:\w+ )?= "(?P<text>[A-Z][a-z]+[A-Z]\w+)"', re.MULTILINE
+)
 
 
 def shell_messages(source: str) -> Iterator[str]:

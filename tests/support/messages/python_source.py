@@ -61,19 +61,17 @@ def _text(node: ast.expr, texts: dict[str, str]) -> str:
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     if isinstance(node, ast.JoinedStr):
-        parts = [_text(value, texts) or GAP for value in node.values]
-        return "".join(parts)
+        return "".join(_text(value, texts) or GAP for value in node.values)
     if isinstance(node, ast.Name):
         return texts.get(node.id, "")
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+    if isinstance(node, ast.BinOp):
         left = _text(node.left, texts)
-        right = _text(node.right, texts)
-        return (left or GAP) + (right or GAP) if left or right else ""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-        return _text(node.left, texts)
+        right = _text(node.right, texts) if isinstance(node.op, ast.Add) else ""
+        both = (left or GAP) + (right or GAP)
+        return both if left or right else ""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr in {"format", "strip", "rstrip", "join"}:
-            return _text(node.func.value, texts) if node.func.attr != "join" else ""
+        if node.func.attr in {"format", "strip", "rstrip"}:
+            return _text(node.func.value, texts)
         if node.func.attr == "dedent" and node.args:
             return _text(node.args[0], texts)
     return ""

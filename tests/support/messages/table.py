@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +21,10 @@ LEAST_LETTERS = 12
 LEAST_WORDS = 2
 LEAST_WORD = 4  # letters of the word that it is found by
 # Information is kept only if it could be taken for an error.
-ALARMING = re.compile(r"error|fail|could not|unable|cannot|abort|invalid|denied|timed? ?out", re.I)
+ALARMING = re.compile(
+    r"error|fail|could not|unable|cannot|abort|invalid|denied|timed? ?out", re.IGNORECASE
+)
+_OF_THE_SYSTEM = frozenset(os.strerror(number) for number in errno.errorcode)
 LONGEST = 300  # characters; more would say no more
 
 
@@ -40,6 +45,10 @@ def extract(project: Project, source: Path, wanted: Sequence[str] = ()) -> list[
                 elif row.last != label or kind > row.kind:
                     rows[text] = replace(row, kind=max(kind, row.kind), file=path, last=label)
     found = binaries.widened(list(rows.values()), source)
+    texts = {row.text for row in found}
+    for row in binaries.parts(found, source):
+        if row.text not in texts and has_own_text(row.text):
+            found.append(row)
     return sorted(found, key=lambda row: (row.text, row.file))
 
 
@@ -61,13 +70,15 @@ def tidied(text: str) -> str:
     """Return the text with single spaces and single gaps, cut where it is very long."""
     text = "".join(char if char.isprintable() else " " for char in text)
     text = re.sub(r"\s+", " ", text).strip()
-    text = re.sub(rf"{GAP}(?:\s*{GAP})+", GAP, text)
+    text = re.sub(rf"{GAP}(?:\s*{GAP})+", GAP, text).strip(f"{GAP} ")
     if len(text) > LONGEST:
         text = text[:LONGEST].rsplit(" ", 1)[0] + f" {GAP}"
     return text
 
 
 def has_own_text(text: str) -> bool:
+    if text.strip(f"{GAP}.: ") in _OF_THE_SYSTEM:
+        return False
     words = re.findall(r"[A-Za-z]{2,}", text)
     enough = len(words) >= LEAST_WORDS and sum(map(len, words)) >= LEAST_LETTERS
     return enough and bool(words_of(text))
@@ -82,8 +93,8 @@ def words_of(text: str) -> list[str]:
 def write(project: Project, rows: Sequence[Row]) -> Path:
     """Write the table and return its path.
 
-    A line has the word that the message is found by, which few others have, its text, its kind, its file, its first and
-    its last version, with tabs between.
+    A line has the word that the message is found by, which few others have, its text, its kind,
+    its file, its first and its last version, with tabs between.
     """
     path = FOLDER / f"{project.name}.tsv"
     path.parent.mkdir(exist_ok=True)

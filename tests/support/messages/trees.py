@@ -1,4 +1,4 @@
-"""Reads the files of every version: of a git directory by its tags, or of folders by their names."""
+"""Reads the files of all versions: of a git directory by its tags, of folders by their names."""
 
 from __future__ import annotations
 
