@@ -11,7 +11,7 @@ from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.prefixes import line_of
 from clusterprep.jobs.diagnose.ranking import diagnose
 from tests.support import readme
-from tests.support.messages import coverage, page, python_source, table
+from tests.support.messages import c_source, coverage, page, python_source, table
 from tests.support.messages.other_source import go_reasons, shell_messages
 from tests.support.messages.projects import PROJECTS
 
@@ -25,7 +25,7 @@ def line(text: str):
 
 
 def texts(project, path: str, source: str) -> list[str]:
-    return [table.tidied(text) for text, _ in project.texts(path, source)]
+    return [c_source.tidied(text) for text, _ in project.texts(path, source)]
 
 
 # ---------------------------------------------------------------- sources

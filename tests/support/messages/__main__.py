@@ -1,6 +1,6 @@
 """Extract the messages of a program from its sources, or count those that the rules know.
 
-python -m tests.support.messages extract PROJECT SOURCE [VERSION…]
+python -m tests.support.messages extract PROJECT SOURCE [--libraries FOLDER] [VERSION…]
 python -m tests.support.messages coverage [PROJECT]
 """
 
@@ -15,6 +15,10 @@ from tests.support.messages.projects import PROJECTS
 
 def main(words: list[str]) -> int:
     match words:
+        case ["extract", name, source, "--libraries", folder, *versions]:
+            project = PROJECTS[name]
+            rows = table.extract(project, Path(source), versions, Path(folder))
+            print(f"{len(rows)} messages in {table.write(project, rows)}")
         case ["extract", name, source, *versions]:
             project = PROJECTS[name]
             rows = table.extract(project, Path(source), versions)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tests.support.messages.c_source import GAP, without_formats
+from tests.support.messages.c_source import GAP, tidied, without_formats
 from tests.support.messages.row import Row
 
 _COMPILED = (".cpp", ".hpp", ".cu", ".cc", ".h", ".c")
@@ -60,25 +60,27 @@ def _numbers(label: str) -> tuple[int, ...]:
 def parts(rows: Sequence[Row], source: Path) -> Iterator[Row]:
     """Yield texts that stand among known ones in libraries, and are in none of the rows.
 
-    They are parts of messages: what a program puts between them is not in its library.
+    Where a program puts messages together from parts, these are the parts.
     """
     known = {part.strip() for row in rows for part in row.text.split(GAP)}
     known = {part for part in known if len(part) >= 2 * _LEAST}
-    labels: dict[str, list[str]] = {}
+    known |= {row.text for row in rows}
+    labels: dict[str, str] = {}  # as in the library, by the text with gaps
     for path in sorted(source.glob("*/ordered.txt")):
         texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
-        texts = [text.replace("\\n", " ").strip() for text in texts]
-        for text in _among_known(texts, known):
-            labels[text] = []
+        shown = [tidied(without_formats(text.replace("\\n", " "))) for text in texts]
+        for index in _among_known(shown, known):
+            labels[shown[index]] = texts[index]
     libraries = _libraries(source)
-    for text, found in labels.items():
-        found += [label for label, library in libraries.items() if text in library]
+    for text, raw in labels.items():
+        found = [label for label, library in libraries.items() if raw in library]
         if found:
             found.sort(key=_numbers)
-            yield Row(without_formats(text), "w", "the library", found[0], found[-1])
+            yield Row(text, "w", "the library", found[0], found[-1])
 
 
-def _among_known(texts: Sequence[str], known: set[str]) -> Iterator[str]:
+def _among_known(texts: Sequence[str], known: set[str]) -> Iterator[int]:
+    """Yield the indexes of unknown sentences with enough known texts around them."""
     places = [index for index, text in enumerate(texts) if text in known]
     for index, text in enumerate(texts):
         low = bisect.bisect_left(places, index - _NEIGHBOURS // 2)
@@ -86,4 +88,4 @@ def _among_known(texts: Sequence[str], known: set[str]) -> Iterator[str]:
         if high - low < _LEAST_KNOWN or text in known:
             continue
         if _SENTENCE.fullmatch(text) and not _NO_MESSAGE.search(text):
-            yield text
+            yield index

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 GAP = "…"  # stands for what is only known when the program runs
+LONGEST = 300  # characters of a message; more would say no more
 
 # A text, a character, a comment, a bracket, a separator, a word: all that is needed to find the
 # end of a call and the texts in it.
@@ -150,3 +151,13 @@ def without_formats(text: str) -> str:
     text = _CONVERSION.sub(GAP, text)
     text = _BRACES.sub(GAP, text)
     return text.replace("\0", "%")
+
+
+def tidied(text: str) -> str:
+    """Return the text with single spaces and single gaps, cut where it is very long."""
+    text = "".join(char if char.isprintable() else " " for char in text)
+    text = re.sub(r"\s+", " ", text).strip()
+    text = re.sub(rf"{GAP}(?:\s*{GAP})+", GAP, text).strip(f"{GAP} ")
+    if len(text) > LONGEST:
+        text = text[:LONGEST].rsplit(" ", 1)[0] + f" {GAP}"
+    return text

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.support.messages import binaries, trees
-from tests.support.messages.c_source import GAP
+from tests.support.messages.c_source import GAP, tidied
 from tests.support.messages.projects import Project
 from tests.support.messages.row import Row
 
@@ -25,15 +25,25 @@ ALARMING = re.compile(
     r"error|fail|could not|unable|cannot|abort|invalid|denied|timed? ?out", re.IGNORECASE
 )
 _OF_THE_SYSTEM = frozenset(os.strerror(number) for number in errno.errorcode)
-LONGEST = 300  # characters; more would say no more
 
 
-def extract(project: Project, source: Path, wanted: Sequence[str] = ()) -> list[Row]:
-    """Return the messages of all versions, sorted."""
+def extract(
+    project: Project,
+    source: Path,
+    wanted: Sequence[str] = (),
+    libraries: Path | None = None,
+) -> list[Row]:
+    """Return the messages of all versions, sorted.
+
+    `libraries` is a folder with texts of built libraries (see binaries.py), if not `source` is.
+    """
+    libraries = libraries or source
     rows: dict[str, Row] = {}
     known: dict[tuple[str, str], dict[str, str]] = {}  # kind by text, by path and identity
+    labels: set[str] = set()
     for version, name in trees.versions(project, source, wanted).items():
         label = ".".join(map(str, version))
+        labels.add(label)
         for path, identity, source_text in trees.files(project, source, name):
             key = (path, identity)
             if key not in known:
@@ -44,10 +54,13 @@ def extract(project: Project, source: Path, wanted: Sequence[str] = ()) -> list[
                     rows[text] = Row(text, kind, path, label, label)
                 elif row.last != label or kind > row.kind:
                     rows[text] = replace(row, kind=max(kind, row.kind), file=path, last=label)
-    found = binaries.widened(list(rows.values()), source)
+    found = binaries.widened(list(rows.values()), libraries)
     texts = {row.text for row in found}
-    for row in binaries.parts(found, source):
-        if row.text not in texts and has_own_text(row.text):
+    if libraries == source:
+        labels.clear()
+    for row in binaries.parts(found, libraries):
+        # What a library has and its own source does not print as a warning is no warning.
+        if row.first not in labels and row.text not in texts and has_own_text(row.text):
             found.append(row)
     return sorted(found, key=lambda row: (row.text, row.file))
 
@@ -64,16 +77,6 @@ def _lines(project: Project, path: str, source: str) -> dict[str, str]:
                 continue
             kinds[shown] = max("i" if is_info else "w", kinds.get(shown, ""))
     return kinds
-
-
-def tidied(text: str) -> str:
-    """Return the text with single spaces and single gaps, cut where it is very long."""
-    text = "".join(char if char.isprintable() else " " for char in text)
-    text = re.sub(r"\s+", " ", text).strip()
-    text = re.sub(rf"{GAP}(?:\s*{GAP})+", GAP, text).strip(f"{GAP} ")
-    if len(text) > LONGEST:
-        text = text[:LONGEST].rsplit(" ", 1)[0] + f" {GAP}"
-    return text
 
 
 def has_own_text(text: str) -> bool:
