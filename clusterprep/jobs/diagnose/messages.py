@@ -53,9 +53,9 @@ class Message:
 
     @property
     def origin(self) -> str:
-        """The program with its versions, and the file: `NCCL 2.18.1-2.30.7, src/proxy.cc`."""
+        """The program with its versions, and the file: `NCCL 2.18.1 to 2.30.7, src/proxy.cc`."""
         name = _NAMES.get(self.program, self.program)
-        versions = self.first if self.first == self.last else f"{self.first}-{self.last}"
+        versions = self.first if self.first == self.last else f"{self.first} to {self.last}"
         return f"{name} {versions}, {self.file}"
 
 

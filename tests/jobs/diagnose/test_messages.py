@@ -10,6 +10,7 @@ from clusterprep.jobs.diagnose import messages
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.prefixes import line_of
 from clusterprep.jobs.diagnose.ranking import diagnose
+from clusterprep.reports.diagnosis import render
 from tests.support import readme
 from tests.support.messages import c_source, coverage, page, python_source, table
 from tests.support.messages.other_source import go_reasons, shell_messages
@@ -227,6 +228,19 @@ def test_an_origin_names_program_versions_and_file() -> None:
     shown = messages.origin(line("NCCL WARN Message truncated : received 8 bytes instead of 4"))
     assert shown.startswith("NCCL 2.")
     assert ", src/" in shown
+
+
+def test_the_report_tells_who_prints_what_it_cannot_explain() -> None:
+    text = "NCCL WARN Failed to find CUDA library libcuda.so (NCCL_CUDA_PATH='/x') : no such file"
+    shown = render(
+        diagnose([line(text)]),
+        "console",
+        color=False,
+        verbose=0,
+        width=120,
+        ascii_only=False,
+    )
+    assert "printed by NCCL 2.17.1 to 2.20.5, src/misc/cudawrap.cc" in shown
 
 
 def test_short_texts_have_no_origin() -> None:
