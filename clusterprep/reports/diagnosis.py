@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterprep.errors import InputError
 from clusterprep.jobs.diagnose.known import command_that_finds
+from clusterprep.jobs.diagnose.messages import origin
 from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis, LogLine
 from clusterprep.model import Json
 from clusterprep.model.units import pluralize
@@ -180,6 +181,9 @@ def _write_unexplained(page: ReportPage, diagnosis: Diagnosis) -> None:
     page.row(("left", "yellow"), "these lines look like errors, and nothing here explains them:")
     for line in diagnosis.unexplained:
         _write_line(page, line)
+        source = origin(line)
+        if source:
+            page.under((f"  printed by {source}", "dim"))
 
 
 def _write_line(page: ReportPage, line: LogLine) -> None:

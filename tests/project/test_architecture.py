@@ -49,6 +49,7 @@ WORLDLY = {
     "cli.terminal": "shows and asks at the terminal",
     "cli.output": "writes to stdout and stderr",
     "jobs.diagnose.sources": "reads the user's logs",
+    "jobs.diagnose.messages": "reads the tables of messages that came with us",
     "cli.init.command": "reads options, writes the inventory, tells what it wrote",
     "cli.init.sources": "asks Slurm's own command for its nodes",
     "cli.exit": "says how a command ended, writes the log of a bug, exits",

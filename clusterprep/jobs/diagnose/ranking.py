@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from clusterprep.jobs.diagnose import echoes, limits
+from clusterprep.jobs.diagnose import echoes, limits, messages
 from clusterprep.jobs.diagnose.culprit import filled, named, worded
 from clusterprep.jobs.diagnose.exits import failed_workers
 from clusterprep.jobs.diagnose.known import causes
@@ -58,7 +58,7 @@ class _Weighed:
 
 def needles() -> tuple[bytes, ...]:
     """Return what any cause looks for, as forms: small letters, every digit a 0."""
-    texts = {*CONTEXT, *limits.NEEDLES}
+    texts = {*CONTEXT, *limits.NEEDLES, *messages.NEEDLES}
     for cause in causes().values():
         texts.update(cause.needles)
         texts.update(sign.needle for sign in cause.signs)
@@ -74,6 +74,8 @@ def diagnose(
     log = LogFile(tuple(lines), hosts, files)
     evidence = list(_by_signs(log))
     evidence.extend(_by_detectors(log))
+    explained = {piece.line.order for piece in evidence}
+    evidence.extend(messages.evidence(log, explained))
     weighed = _weighed_causes(evidence, log)
     ordered = _ordered(weighed)
     failed = _has_failed(log)
@@ -321,7 +323,7 @@ def _unexplained(
     for line in _errorlike(log):
         if line.order in explained:
             continue
-        is_echo = echoes.meaning(line) is not None
+        is_echo = echoes.meaning(line) is not None or messages.tells_nothing(line)
         is_traceback = line.message.startswith("Traceback")
         if is_echo and (has_causes or is_traceback):
             continue
