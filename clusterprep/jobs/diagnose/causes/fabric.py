@@ -6,19 +6,10 @@ import re
 from collections.abc import Iterator
 
 from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, Sign, Weight
+from clusterprep.jobs.diagnose.xids import NEEDLES as XIDS
+from clusterprep.jobs.diagnose.xids import detect_xids
 from clusterprep.remedies import shell_line
 
-_XID = re.compile(
-    r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.\d)?\): "
-    r"(?P<xid>\d+)",
-    re.IGNORECASE,
-)
-# Numbers of https://docs.nvidia.com/deploy/xid-errors that tell of hardware. 13, 31, 43 and 45 come
-# from programs as a rule.
-_PLAIN_XIDS = frozenset({48, 74, 79, 94, 95})
-_LIKELY_XIDS = frozenset(
-    {54, 61, 62, 63, 64, 92, 110, 119, 120, 121, 136, 140, 143, 144, 145, 146, 149, 154}
-)
 _FILE_SET = re.compile(
     r"NCCL_(?P<kind>TOPO|GRAPH)_FILE (?:set (?:by environment )?to|environment variable to) "
     r"(?P<path>\S+)",
@@ -51,39 +42,18 @@ def detect_bad_files(log: LogFile) -> Iterator[Evidence]:
         yield Evidence("topo_or_graph_file_bad", line, Weight.PLAIN, (("file", path),))
 
 
-def detect_xids(log: LogFile) -> Iterator[Evidence]:
-    """Yield the numbered errors of the NVIDIA driver."""
-    for line in log.lines_with("nvrm: xid"):
-        match = _XID.search(line.message)
-        if match is None:
-            continue
-        xid = int(match["xid"])
-        weight = Weight.SYMPTOM
-        if xid in _PLAIN_XIDS:
-            weight = Weight.PLAIN
-        elif xid in _LIKELY_XIDS:
-            weight = Weight.LIKELY
-        gpu = match["pci"]
-        if line.host:
-            gpu = f"{gpu} on {line.host}"
-        culprits = (("GPU", gpu),)
-        yield Evidence(
-            "gpu_hardware_fault",
-            line,
-            weight,
-            culprits,
-            note=f"Xid {xid}",
-        )
-
-
 HARDWARE = Cause(
     "gpu_hardware_fault",
     "fatal",
     title="A GPU is broken or lost",
     message="A GPU failed: an uncorrectable memory error, a fatal Xid, or it is lost from the bus.",
+    doubt=(
+        "A GPU, or the NVSwitch or the PCI Express between GPUs, may have failed; the lines do not "
+        "prove it."
+    ),
     looks=(
-        "Xid 48, 63, 64, 74, 79, 94, 95, 119 in the kernel's log, «GPU is lost», «uncorrectable "
-        "ECC error»."
+        "Xid 48, 64, 74, 79, 94, 95, 119 in the kernel's log, a fatal SXid, «GPU is lost», "
+        "«uncorrectable ECC error»."
     ),
     unlike=(
         "An illegal memory access alone is a bug of a program as a rule; Xid 13, 31, 43 and 45 "
@@ -190,16 +160,9 @@ HARDWARE = Cause(
             "rank {rank}",
         ),
         Sign(
-            "sxid",
-            r"\bSXid\b",
-            "[ 9.000000] nvidia-nvswitch0: SXid (PCI:0000:86:00.0): 20034, Fatal, Link 12 LTSSM "
-            "Fault Up",
-            Weight.LIKELY,
-            "host {host}",
-        ),
-        Sign(
-            "rminitadapter failed",
-            r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]{7,}):? )?RmInitAdapter failed",
+            "init",
+            r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F]):? )?"
+            r"(?:RmInitAdapter|rm_init_adapter) failed",
             "[    9.000000] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x24:0xffff:1484)",
             Weight.LIKELY,
             "GPU {pci}",
@@ -228,7 +191,7 @@ HARDWARE = Cause(
         ),
     ),
     detect=detect_xids,
-    needles=("nvrm: xid",),
+    needles=XIDS,
 )
 PEERS = Cause(
     "p2p_acs_iommu",
@@ -363,16 +326,34 @@ MANAGER = Cause(
             culprit="host {host}",
         ),
         Sign(
-            "multicast",
-            r"(?:Failed to bind NVLink SHARP|NVLS).{0,40}Multicast|multicast.{0,60}(?:CUDA error"
-            r"|fail)",
+            "multicast memory",
+            r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory(?!.*CUDA error 2\b)"
+            r".*Proceeding without",
+            "n1:1:2 [0] NCCL INFO Failed to bind NVLink SHARP (NVLS) Multicast memory of size "
+            "2097152 : CUDA error 401 'the operation cannot be performed in the present state'. "
+            "Proceeding without NVLS support.",
+            Weight.LIKELY,
+            "host {host}",
+            note="NCCL went on without NVLink SHARP, which is slower",
+            severity="degraded",
+        ),
+        Sign(
+            "multicast memory",
+            r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory(?!.*CUDA error 2\b)",
             "n1:1:2 [0] transport/nvls.cc:376 NCCL WARN Failed to bind NVLink SHARP (NVLS) "
             "Multicast memory of size 2097152 : CUDA error 1 'invalid argument'.",
             culprit="host {host}",
         ),
         Sign(
+            "cumulticast",
+            r"cuMulticast(?:Create|AddDevice|BindMem|BindAddr)\b.{0,80}(?:fail|error)",
+            "RuntimeError: cuMulticastBindMem failed: CUDA_ERROR_INVALID_VALUE",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
             "transport/nvls.cc",
-            r"transport/nvls\.cc:\d+.*(?:Cuda failure|WARN)",
+            r"transport/nvls\.cc:\d+ (?:\(\w+\) )?NCCL WARN Cuda failure (?!2\b)",
             "n1:1:2 [0] transport/nvls.cc:99 NCCL WARN Cuda failure 1 'invalid argument'",
             Weight.LIKELY,
             "host {host}",

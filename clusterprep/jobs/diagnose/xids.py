@@ -1,0 +1,69 @@
+"""Reads Xids and SXids, the numbered errors of GPUs and NVSwitches, from lines of logs.
+
+What each number means stands in checks/gpu_events.py and checks/gpu_sxid.py, as for `check`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from clusterprep.checks.gpu_events import meaning
+from clusterprep.checks.gpu_sxid import grade
+from clusterprep.facts.kernel_log import Xid, record_of, sxids_in, xids_in
+from clusterprep.jobs.diagnose.model import Culprits, Evidence, LogFile, LogLine, Weight
+
+NEEDLES = ("nvrm: xid", "xidcriticalerror", "sxid (pci")
+_CAUSE = "gpu_hardware_fault"
+# Xids whose words say that hardware failed: memory errors, NVLink, the bus. Other fatal ones tell
+# that the GPU or its firmware stopped, for which there are more reasons.
+_PLAIN = frozenset({48, 64, 74, 79, 94, 95, 140, 171, 172})
+# A warning to `check`, as no other program suffers; but the one that met the error has ended.
+_ENDS_THE_PROGRAM = 94
+# «device marked unhealthy: XidCriticalError: Xid=48 on Device=GPU-8f1d2b0e, …», as the device
+# plug-in for Kubernetes says it.
+_UNHEALTHY = re.compile(r"XidCriticalError: Xid=(?P<code>\d{1,4}) on Device=(?P<gpu>[\w-]+)")
+
+
+def detect_xids(log: LogFile) -> Iterator[Evidence]:
+    """Yield the Xids and SXids that tell of hardware, not those of programs and of nothing lost."""
+    for line in log.lines_with(*NEEDLES):
+        for event in _xids(line):
+            yield from _judged(event, line)
+        for switch in sxids_in(line.message):
+            if grade(switch) != "fatal":
+                continue
+            name = _placed(switch.pci, line)
+            note = f"SXid {switch.code}, which the driver calls fatal"
+            yield Evidence(_CAUSE, line, Weight.LIKELY, (("NVSwitch", name),), note)
+
+
+def _xids(line: LogLine) -> tuple[Xid, ...]:
+    match = _UNHEALTHY.search(line.message)
+    if match is None:
+        return xids_in(line.message)
+    return (Xid(match["gpu"], int(match["code"]), record_of(line.message)),)
+
+
+def _judged(event: Xid, line: LogLine) -> Iterator[Evidence]:
+    means = meaning(event)
+    if means.kind != "fatal" and event.code != _ENDS_THE_PROGRAM:
+        return
+    weight = Weight.PLAIN if event.code in _PLAIN else Weight.LIKELY
+    culprits: Culprits = ()
+    if event.pci:
+        instance = f" (GPU instance {event.instance})" if event.instance else ""
+        culprits = (("GPU", _placed(event.pci + instance, line)),)
+    note = f"Xid {event.code}: {means.means}"
+    yield Evidence(
+        _CAUSE,
+        line,
+        weight,
+        culprits,
+        note,
+    )
+
+
+def _placed(device: str, line: LogLine) -> str:
+    """Return the device with its host: «0000:5d:00 on n8»."""
+    return f"{device} on {line.host}" if line.host else device
