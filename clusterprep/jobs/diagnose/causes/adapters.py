@@ -1,4 +1,4 @@
-"""Causes of RDMA devices and plug-ins: containers, GPUDirect, EFA, and harmless warnings."""
+"""Causes of RDMA devices and plug-ins: containers, GPUDirect, and harmless warnings."""
 
 from __future__ import annotations
 
@@ -239,80 +239,6 @@ GPUDIRECT = Cause(
             r"modprobe: (?:ERROR|FATAL).*(?:nvidia[-_]peermem|nv_peer_mem)",
             "modprobe: ERROR: could not insert 'nvidia_peermem': Invalid argument",
             culprit="host {host}",
-        ),
-    ),
-)
-EFA = Cause(
-    "efa_provider",
-    "fatal",
-    title="libfabric finds no provider",
-    message=(
-        "The plug-in for EFA was loaded and libfabric has no provider for it, or the network that "
-        "NCCL_NET forces is not there."
-    ),
-    looks=(
-        "NET/OFI errors about providers or protocols, fi_getinfo without data, «Failed to "
-        "initialize any NET plugin»."
-    ),
-    unlike="A plug-in that is absent and not asked for is harmless: benign_no_net_plugin.",
-    remedy=shell_line(
-        "fi_info -p efa   # EFA driver, libfabric and /dev/infiniband/uverbs* in the container; "
-        "unset NCCL_NET and FI_PROVIDER"
-    ),
-    check="nccl.plugin",
-    signs=(
-        Sign(
-            "net/ofi",
-            r"^(?!.*\bINFO\b).*NET/OFI.*(?:\bunable\b|could ?n.t|could not|no eligible|fail"
-            r"|\berror\b|\binvalid\b|only EFA provider)",
-            "n1:1:2 [0] nccl_net_ofi_init:334 NCCL WARN NET/OFI Unable to find a protocol that "
-            "worked.  Failing initialization.",
-            Weight.LIKELY,
-            "host {host}",
-            searches_whole_line=True,
-        ),
-        Sign(
-            "libfabric provider",
-            r"(?:unable|failed|could not|couldn't).{0,20}find.{0,20}libfabric provider",
-            "n1:1:2 [0] NCCL WARN NET/OFI Unable to find libfabric provider",
-            culprit="host {host}",
-        ),
-        Sign(
-            "fi_getinfo",
-            r"fi_getinfo.{0,80}(?:-61|no data|fail|output empty list)",
-            "n1:1:2 [0] NCCL WARN NET/OFI fi_getinfo failed: -61 (No data available)",
-            culprit="host {host}",
-        ),
-        Sign(
-            "libfabric.so",
-            r"libfabric\.so[.\d]*: cannot open",
-            "n1:1:2 [0] NCCL INFO NET/Plugin: libfabric.so.1: cannot open shared object file: No "
-            "such file or directory",
-            culprit="host {host}",
-        ),
-        Sign(
-            "ofi_nccl_",
-            r"(?P<name>OFI_NCCL_\w+) set to invalid value",
-            "WARNING: OFI_NCCL_PROTOCOL set to invalid value",
-            note="the setting is {name}",
-        ),
-        Sign(
-            "initialize any net plugin",
-            r"Failed to initialize any NET plugin",
-            "n1:1:2 [0] plugin/net.cc:349 NCCL WARN Failed to initialize any NET plugin",
-            Weight.LIKELY,
-        ),
-        Sign(
-            "error: network ",
-            r"Error: network (?P<name>.+?) not found",
-            "n1:1:2 [0] net.cc:480 NCCL WARN Error: network AWS Libfabric not found.",
-            Weight.LIKELY,
-        ),
-        Sign(
-            "failed to initialize net",
-            r"Failed to initialize NET",
-            "n1:1:2 [0] net.cc:480 NCCL WARN Failed to initialize NET plugin Libfabric",
-            Weight.LIKELY,
         ),
     ),
 )

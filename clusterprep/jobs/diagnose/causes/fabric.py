@@ -353,7 +353,7 @@ MANAGER = Cause(
         ),
         Sign(
             "transport/nvls.cc",
-            r"transport/nvls\.cc:\d+ (?:\(\w+\) )?NCCL WARN Cuda failure (?!2\b)",
+            r"transport/nvls\.cc:\d+ (?:\(\w+\) )?NCCL WARN Cuda failure (?!2\b|'out of memory)",
             "n1:1:2 [0] transport/nvls.cc:99 NCCL WARN Cuda failure 1 'invalid argument'",
             Weight.LIKELY,
             "host {host}",
