@@ -126,3 +126,55 @@ def test_multicast_memory_fails_only_where_nccl_says_so(log: str, expected: str)
         assert found == expected
     else:
         assert "fabric_manager_down" not in found
+
+
+IPC = "z-pc:909608:910337 [0] transport/p2p.cc:238 NCCL WARN failed to open CUDA IPC handle : 217 peer access is not supported between these two devices\n"
+
+
+def test_two_gpus_without_peer_access_are_those_of_the_channel_before() -> None:
+    channel = "z-pc:909608:910337 [0] NCCL INFO Channel 00 : 0[2d000] -> 1[2e000] via P2P/IPC\n"
+    assert told(channel + IPC) == "p2p_acs_iommu fatal 0.95 GPU pair 0-1"
+    assert told(channel.replace("z-pc", "other") + IPC) == "p2p_acs_iommu fatal 0.95 host z-pc"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        pytest.param("lab:14072:14862 [0] NCCL INFO Could not enable P2P between dev 0(=100000) and dev 3(=400000)\n", id="no-p2p"),
+        pytest.param('n1:1:2 [0] /app/rccl/init.cc:213 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!\n', id="iommu"),
+        pytest.param("n1:1:2 [0] NCCL INFO P2P is disabled between connected GPUs 1 and 0. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.\n", id="p2p-disabled"),
+    ],
+)  # fmt: skip
+def test_what_every_job_of_such_a_machine_prints_is_no_failure(log: str) -> None:
+    assert grave(log) == []
+
+
+def test_where_a_collective_hangs_a_missing_iommu_setting_is_a_hint() -> None:
+    log = 'n1:1:2 [0] NCCL WARN Missing "iommu=pt" from kernel command line which can lead to a hang!\n'
+    hang = "[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600068 milliseconds before timing out.\n"
+    found = [cause for cause in grave(log + hang) if cause.cause.name == "p2p_acs_iommu"]
+    assert [cause.confidence < 0.5 for cause in found] == [True]
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        pytest.param("n1:1:2 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX channel configuration (/dev/nvidia-caps-imex-channels).\n", "fabric_manager_down fatal 0.95 host n1", id="imex-channel"),
+        pytest.param("[CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression cuMemCreate(&handle, roundedUpAllocationSize, &prop, 0 ) on worker-0, rank = 0 in MultinodeMemoryAllocationUnicast\n", "fabric_manager_down fatal 0.75 None", id="fabric-handle"),
+        pytest.param("n1:1:2 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 800 'operation not permitted'\n", "fabric_manager_down fatal 0.45 host n1", id="p2p-not-permitted"),
+        pytest.param("n1:1:2 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'\n", "fabric_manager_down fatal 0.45 host n1", id="p2p-import"),
+        pytest.param("nv-hostengine: fabric manager NVIDIA GPU driver interface version 550.54.14 don't match with driver version 550.54.15. Please update with matching NVIDIA driver package.\n", "fabric_manager_down fatal 0.75 None", id="versions"),
+        pytest.param("systemd[1]: nvidia-fabricmanager.service: Failed with result 'exit-code'.\n", "fabric_manager_down fatal 0.95 None", id="service"),
+        pytest.param("nvidia-imex.service: Main process exited, code=exited, status=1/FAILURE\n", "fabric_manager_down fatal 0.75 None", id="imex-service"),
+        pytest.param("n1:1:2 [0] NCCL INFO IMEX channel not needed\n", "", id="imex-not-needed"),
+        pytest.param("RuntimeError: CUDA error: system not yet initialized\n", "fabric_manager_down fatal 0.95 None", id="802"),
+        pytest.param("RuntimeError: cudaErrorSystemNotReady\n", "fabric_manager_down fatal 0.95 None", id="802-by-name"),
+    ],
+)  # fmt: skip
+def test_fabric_manager_and_imex(log: str, expected: str) -> None:
+    assert told(log) == expected
+
+
+def test_the_only_host_of_a_log_is_to_blame_for_its_fabric_manager() -> None:
+    log = "Cuda failure 802 'system not yet initialized'\nn5:16:16 [6] NCCL INFO Bootstrap : Using eth0:172.17.0.14<0>\n"
+    assert told(log) == "fabric_manager_down fatal 0.95 host n5"

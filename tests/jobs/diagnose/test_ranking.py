@@ -764,7 +764,7 @@ def test_each_wording_of_an_echo_is_known(line: str) -> None:
         (
             "n1:40:41 [0] net_ib.cc:700 NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with status=IBV_WC_WR_FLUSH_ERR(5) opcode=0",
             "ib_fabric_unreachable",
-            "peer 10.9.0.7 as seen from n1",
+            "link n1 - 10.9.0.7",
         ),
         (
             "[n1:40:0:41] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_2:1/IB (synd 0x15 vend 0x81)",

@@ -40,7 +40,8 @@ _PROBE = re.compile(
 )
 _WANTS_RDMA = re.compile(
     r"NCCL_IB_HCA set|NCCL_NET set (?:by environment )?to IB"
-    r"|NCCL_IB_DISABLE set by environment to 0|NET/IB : Using|via NET/IB",
+    # «NET/IB : Using [RO]; OOB eth0» is what NCCL writes where there is no card.
+    r"|NCCL_IB_DISABLE set by environment to 0|NET/IB : Using \[\d|via NET/IB",
     re.IGNORECASE,
 )
 _REFUSED = re.compile(
@@ -87,7 +88,8 @@ def detect_missing_devices(log: LogFile) -> Iterator[Evidence]:
         elif _PLUGIN.search(message) and _MISSING.search(message):
             yield Evidence("benign_no_net_plugin", line, Weight.PLAIN)
         elif _is_probe(message):
-            if was_refused or hosts_with_rdma:
+            is_of_a_driver = "load driver" in message  # of another card than the host has
+            if was_refused or (hosts_with_rdma and not is_of_a_driver):
                 yield _cannot_open(line)
             else:
                 yield Evidence("benign_rdma_probe_noise", line, Weight.PLAIN)
@@ -145,7 +147,7 @@ CONTAINER = Cause(
             "net/ib : unable to",
             r"NET/IB : Unable to (?:open|query) device (?P<hca>[\w.-]+)",
             "n1:1:2 [0] NCCL WARN NET/IB : Unable to open device mlx5_0",
-            culprit="HCA {hca}",
+            culprit="HCA {hca} on {host}|HCA {hca} of rank {rank}|HCA {hca}",
         ),
         Sign(
             "/dev/infiniband",
@@ -202,7 +204,7 @@ GPUDIRECT = Cause(
             r"GPU Direct RDMA Disabled for (?:HCA|GPU|NIC)? ?(?P<hca>\d+)?(?: ?/ ?HCA "
             r"(?P<other>\d+))?(?: '?(?P<name>mlx\w+)'?)?",
             "n1:1:2 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",
-            culprit="HCA {name}",
+            culprit="host {host}|HCA {name}",
         ),
         Sign(
             "bad address",

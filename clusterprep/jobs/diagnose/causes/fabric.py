@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, Sign, Weight
+from clusterprep.jobs.diagnose.trouble import collective_timeouts
 from clusterprep.jobs.diagnose.xids import NEEDLES as XIDS
 from clusterprep.jobs.diagnose.xids import detect_xids
 from clusterprep.remedies import shell_line
@@ -40,6 +41,32 @@ def detect_bad_files(log: LogFile) -> Iterator[Evidence]:
         kind = "GRAPH" if match["graph"] else "TOPO"
         path = paths.get(kind, any_path)
         yield Evidence("topo_or_graph_file_bad", line, Weight.PLAIN, (("file", path),))
+
+
+_PEER_FAILURES = ("cuda ipc handle", "cudaipc", "peer access is not supported")
+_PEER_HINTS = ("could not enable p2p", "iommu=pt")
+_CHANNEL = re.compile(r": (?P<a>\d+)\[\w+\] -> (?P<b>\d+)\[\w+\].* via P2P/IPC")
+
+
+def detect_peers(log: LogFile) -> Iterator[Evidence]:
+    """Yield failures of peer access with the two GPUs, and hints at it where a collective hangs.
+
+    The two GPUs are those of the channel that the process was setting up. The hints are what every
+    job of such a machine prints, so they say nothing without a failure.
+    """
+    pair_of: dict[tuple[str | None, int | None], str] = {}
+    for line in log.lines_with("via p2p/ipc", *_PEER_FAILURES):
+        process = (line.host, line.pid)
+        channel = _CHANNEL.search(line.message)
+        if channel:
+            pair_of[process] = f"{channel['a']}-{channel['b']}"
+        elif process in pair_of and line.level != "INFO":
+            is_plain = "peer access is not supported" in line.message
+            weight = Weight.PLAIN if is_plain else Weight.LIKELY
+            yield Evidence("p2p_acs_iommu", line, weight, (("GPU pair", pair_of[process]),))
+    if collective_timeouts(log):
+        for line in log.lines_with(*_PEER_HINTS):
+            yield Evidence("p2p_acs_iommu", line, Weight.SYMPTOM)
 
 
 HARDWARE = Cause(
@@ -160,10 +187,16 @@ HARDWARE = Cause(
             "rank {rank}",
         ),
         Sign(
-            "init",
-            r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F]):? )?"
-            r"(?:RmInitAdapter|rm_init_adapter) failed",
+            "rminitadapter failed",
+            r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F]):? )?RmInitAdapter failed",
             "[    9.000000] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x24:0xffff:1484)",
+            Weight.LIKELY,
+            "GPU {pci}",
+        ),
+        Sign(
+            "rm_init_adapter failed",
+            r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F]):? )?rm_init_adapter failed",
+            "[    9.000000] NVRM: GPU 0000:3b:00.0: rm_init_adapter failed, device minor number 0",
             Weight.LIKELY,
             "GPU {pci}",
         ),
@@ -241,21 +274,6 @@ PEERS = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "iommu=pt",
-            r"Missing \"?iommu=pt\"? from kernel command line",
-            'n1:1:2 [0] init.cc:179 NCCL WARN Missing "iommu=pt" from kernel command line which '
-            "can lead to a hang!",
-            Weight.LIKELY,
-            "host {host}",
-        ),
-        Sign(
-            "could not enable p2p",
-            r"Could not enable P2P between dev (?P<a>\d+)\S* and dev (?P<b>\d+)",
-            "n1:1:2 [0] NCCL INFO Could not enable P2P between dev 0(=1000) and dev 1(=25000)",
-            Weight.SYMPTOM,
-            "host {host}",
-        ),
-        Sign(
             "acsctl",
             r"ACSCtl:\s*SrcValid\+.*ReqRedir\+",
             "ACSCtl: SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- "
@@ -298,6 +316,8 @@ PEERS = Cause(
             Weight.LIKELY,
         ),
     ),
+    detect=detect_peers,
+    needles=(*_PEER_HINTS, "via p2p/ipc", *_PEER_FAILURES),
 )
 MANAGER = Cause(
     "fabric_manager_down",
@@ -323,6 +343,18 @@ MANAGER = Cause(
             "system not yet initialized",
             r"system not yet initialized",
             "n1:1:2 [0] NCCL WARN Cuda failure 802 'system not yet initialized'",
+            culprit="host {host}",
+        ),
+        Sign(
+            "cudaerrorsystemnotready",
+            r"cudaErrorSystemNotReady",
+            "RuntimeError: cudaErrorSystemNotReady",
+            culprit="host {host}",
+        ),
+        Sign(
+            "cuda_error_system_not_ready",
+            r"CUDA_ERROR_SYSTEM_NOT_READY",
+            "cuMulticastBindMem returned CUDA_ERROR_SYSTEM_NOT_READY",
             culprit="host {host}",
         ),
         Sign(
@@ -361,11 +393,48 @@ MANAGER = Cause(
         ),
         Sign(
             "imex",
-            r"is available but not working on this system\. Check the IMEX|IMEX.{0,60}(?:not |fail"
-            r"|error)",
+            r"is available but not working on this system\. Check the IMEX",
             "n1:1:2 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working "
             "on this system. Check the IMEX configuration",
             culprit="host {host}",
+        ),
+        Sign(
+            "imex",
+            r"nvidia-imex\S*: .{0,80}(?:fail|exited|error)|"
+            r"IMEX (?:daemon|channel|domain|service)\w*.{0,60}(?:not (?:running|ready|found"
+            r"|available|configured)|fail|missing)",
+            "nvidia-imex.service: Main process exited, code=exited, status=1/FAILURE",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "permitted",
+            r"CUDA_ERROR_NOT_PERMITTED.{0,80}cuMem(?:Create|(?:Import|Export)\w*ShareableHandle)|"
+            r"cuMem(?:Create|(?:Import|Export)\w*ShareableHandle).{0,80}(?:NOT_PERMITTED"
+            r"|operation not permitted)",
+            "[CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression "
+            "cuMemCreate(&handle, roundedUpAllocationSize, &prop, 0 )",
+            Weight.LIKELY,
+            "host {host}",
+            note="memory for other nodes needs an IMEX channel, which the process may not open",
+        ),
+        Sign(
+            "cuda failure 000",
+            r"(?:p2p|mnnvl|allocator)\.cc:\d+ (?:\(\w+\) )?NCCL WARN Cuda failure (?:800|101)\b",
+            "n1:1:2 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 800 'operation not permitted'",
+            Weight.SYMPTOM,
+            "host {host}",
+            note="memory of another node was not imported, as it is without its IMEX channel",
+            searches_whole_line=True,
+        ),
+        Sign(
+            "match with driver version",
+            r"fabric manager .{0,80}version \S+ don'?t match with driver version",
+            "fabric manager NVIDIA GPU driver interface version 550.54.14 don't match with driver "
+            "version 550.54.15. Please update with matching NVIDIA driver package.",
+            Weight.LIKELY,
+            "host {host}",
+            note="the fabric manager is of another version than the driver",
         ),
         Sign(
             "fabricmanager",
