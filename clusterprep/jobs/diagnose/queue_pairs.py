@@ -124,7 +124,7 @@ def _unconnected(line: LogLine, match: re.Match[str]) -> Evidence:
 def _of_completion(line: LogLine) -> Evidence | None:
     """Return what a completion tells by its status and by its GIDs, with the HCA or the host."""
     match = _COMPLETION.search(line.message)
-    if match is None:
+    if match is None or line.level == "INFO":  # at INFO NCCL goes on over another port
         return None
     status = _status(match)
     if status in _OF_OTHERS:

@@ -178,3 +178,36 @@ def test_fabric_manager_and_imex(log: str, expected: str) -> None:
 def test_the_only_host_of_a_log_is_to_blame_for_its_fabric_manager() -> None:
     log = "Cuda failure 802 'system not yet initialized'\nn5:16:16 [6] NCCL INFO Bootstrap : Using eth0:172.17.0.14<0>\n"
     assert told(log) == "fabric_manager_down fatal 0.95 host n5"
+
+
+SHM = "n1:1:2 [0] misc/shmutils.cc:132 NCCL WARN Error"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param(f"{SHM} while creating shared memory segment /dev/shm/nccl-WU88OE (size 9637888), error: No space left on device (28)", "shm_too_small fatal 0.95 host n1", id="full"),
+        pytest.param(f"{SHM} while creating shared memory segment /dev/shm/nccl-WU88OE (size 9637888)", "shm_too_small fatal 0.95 host n1", id="without-an-errno"),
+        pytest.param(f"{SHM} while creating shared memory segment /dev/shm/nccl-WU88OE (size 9637888), error: Permission denied (13)", "", id="denied"),
+        pytest.param(f"{SHM} while attaching to shared memory segment /dev/shm/nccl-x (size 0), error: No such file or directory (2)", "", id="not-there"),
+        pytest.param(f"{SHM}: failed to create shared memory file /dev/shm/nccl-x, error Too many open files (24)", "fd_limit fatal 0.95 host n1", id="open-files"),
+        pytest.param("OSError: [Errno 28] No space left on device: '/scratch/cache/x.arrow'", "", id="full-disk"),
+        pytest.param("OSError: [Errno 28] No space left on device: '/dev/shm/x'", "shm_too_small fatal 0.95 None", id="full-shm"),
+    ],
+)  # fmt: skip
+def test_shared_memory_is_too_small_where_its_path_is_full(line: str, expected: str) -> None:
+    assert told(line + "\n") == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GPU Direct RDMA Disabled for GPU 0 / HCA 4 (distance 9 > 4)",
+        "Failed to initialize NET plugin IBext_v8",
+        "Unable to use GIN: Peermem is not supported, nor DMA-BUF.",
+        "NET/IB: recv: Got completion with error (devIndex=1, wc->status=(flushed)5, wc->opcode=(send)1, wc->wr_id=1)",
+        "NET/OFI Failed to initialize GDRCopy: Failed to open gdr handle",
+    ],
+)  # fmt: skip
+def test_what_nccl_tells_at_info_and_goes_on_is_no_failure(line: str) -> None:
+    assert grave(f"n1:1:2 [0] NCCL INFO {line}\n") == []

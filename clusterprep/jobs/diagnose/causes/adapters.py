@@ -201,8 +201,8 @@ GPUDIRECT = Cause(
     signs=(
         Sign(
             "gpu direct rdma disabled",
-            r"GPU Direct RDMA Disabled for (?:HCA|GPU|NIC)? ?(?P<hca>\d+)?(?: ?/ ?HCA "
-            r"(?P<other>\d+))?(?: '?(?P<name>mlx\w+)'?)?",
+            # «for GPU 0 / HCA 4 (distance 9 > 4)» is a card that is far from that GPU, as most are.
+            r"GPU Direct RDMA Disabled for (?:HCA|NIC) ?\d*(?: '?(?P<name>\w+)'?)?",
             "n1:1:2 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",
             culprit="host {host}|HCA {name}",
         ),
@@ -225,10 +225,12 @@ GPUDIRECT = Cause(
         ),
         Sign(
             "peermem",
-            r"peermem.{0,60}(?:not (?:loaded|found|supported|running)|missing|fail)",
+            r"^(?!.*\bINFO\b).*peermem.{0,60}(?:not (?:loaded|found|supported|running)|missing"
+            r"|fail)",
             "n1:1:2 [0] NCCL WARN Unable to use GIN: Peermem is not supported, and device 0 does "
             "not support DMA-BUF.",
             culprit="host {host}",
+            searches_whole_line=True,
         ),
         Sign(
             "nv_peer_mem",

@@ -262,9 +262,11 @@ EFA = Cause(
         ),
         Sign(
             "failed to initialize net",
-            r"Failed to initialize NET",
+            # At INFO NCCL takes the next one.
+            r"^(?!.*\bINFO\b).*Failed to initialize NET",
             "n1:1:2 [0] net.cc:480 NCCL WARN Failed to initialize NET plugin Libfabric",
             Weight.LIKELY,
+            searches_whole_line=True,
         ),
     ),
     detect=detect_efa,

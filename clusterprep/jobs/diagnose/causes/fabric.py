@@ -420,11 +420,11 @@ MANAGER = Cause(
         ),
         Sign(
             "cuda failure 000",
-            r"(?:p2p|mnnvl|allocator)\.cc:\d+ (?:\(\w+\) )?NCCL WARN Cuda failure (?:800|101)\b",
+            r"(?:p2p|mnnvl|allocator)\.cc:\d+ (?:\(\w+\) )?NCCL WARN Cuda failure (?:80[01]|101)\b",
             "n1:1:2 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 800 'operation not permitted'",
             Weight.SYMPTOM,
             "host {host}",
-            note="memory of another node was not imported, as it is without its IMEX channel",
+            note="memory of another node was not mapped, as it is without an IMEX domain",
             searches_whole_line=True,
         ),
         Sign(
