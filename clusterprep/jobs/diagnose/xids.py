@@ -22,7 +22,9 @@ _PLAIN = frozenset({48, 64, 74, 79, 94, 95, 140, 171, 172})
 _ENDS_THE_PROGRAM = 94
 # «device marked unhealthy: XidCriticalError: Xid=48 on Device=GPU-8f1d2b0e, …», as the device
 # plug-in for Kubernetes says it.
-_UNHEALTHY = re.compile(r"XidCriticalError: Xid=(?P<code>\d{1,4}) on Device=(?P<gpu>[\w-]+)")
+_UNHEALTHY = re.compile(
+    r"XidCriticalError: Xid=(?P<code>\d{1,4})(?: on Device=(?P<gpu>[\w-]+)|, All devices)"
+)
 
 
 def detect_xids(log: LogFile) -> Iterator[Evidence]:
@@ -42,7 +44,7 @@ def _xids(line: LogLine) -> tuple[Xid, ...]:
     match = _UNHEALTHY.search(line.message)
     if match is None:
         return xids_in(line.message)
-    return (Xid(match["gpu"], int(match["code"]), record_of(line.message)),)
+    return (Xid(match["gpu"] or "", int(match["code"]), record_of(line.message)),)
 
 
 def _judged(event: Xid, line: LogLine) -> Iterator[Evidence]:

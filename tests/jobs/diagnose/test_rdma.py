@@ -124,3 +124,9 @@ def test_drivers_of_cards_that_the_host_has_not_are_no_failure() -> None:
         "libibverbs: Warning: couldn't load driver 'librxe-rdmav34.so': cannot open shared object file\n"
     )
     assert grave(log) == []
+
+
+@pytest.mark.parametrize("text", ["Remote access", "Remote QP", "Local protection", "Receive-no-ready retry count exceeded"])  # fmt: skip
+def test_errors_of_ucx_name_the_card_and_prove_nothing(text: str) -> None:
+    log = f"[n1:6807 :0:6807] ib_mlx5_log.c:177  {text} on mlx5_3:1/IB (synd 0x13 vend 0x88 hw_synd 0/0)\n"
+    assert told(log) == "ib_fabric_unreachable fatal 0.45 HCA mlx5_3 on n1"

@@ -385,7 +385,7 @@ MANAGER = Cause(
         ),
         Sign(
             "transport/nvls.cc",
-            r"transport/nvls\.cc:\d+ (?:\(\w+\) )?NCCL WARN Cuda failure (?!2\b|'out of memory)",
+            r"transport/nvls\.cc:\d+ +(?:\(\w+\) )?NCCL WARN Cuda failure (?!2\b|'out of memory)",
             "n1:1:2 [0] transport/nvls.cc:99 NCCL WARN Cuda failure 1 'invalid argument'",
             Weight.LIKELY,
             "host {host}",
@@ -420,7 +420,8 @@ MANAGER = Cause(
         ),
         Sign(
             "cuda failure 000",
-            r"(?:p2p|mnnvl|allocator)\.cc:\d+ (?:\(\w+\) )?NCCL WARN Cuda failure (?:80[01]|101)\b",
+            r"(?:p2p|mnnvl|allocator)\.cc:\d+ +(?:\(\w+\) )?NCCL WARN Cuda failure "
+            r"(?:80[01]|101)\b",
             "n1:1:2 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 800 'operation not permitted'",
             Weight.SYMPTOM,
             "host {host}",

@@ -169,6 +169,17 @@ FABRIC = Cause(
             "HCA {hca} on {host}|HCA {own} on {host}|HCA {hca}",
         ),
         Sign(
+            "(synd 0x0",
+            # Texts of UCX's ib_mlx5_log.c; «WR flushed» follows from another one.
+            r"(?:Remote (?:access|QP|side aborted)|Invalid request|Bad response|Local (?:length"
+            r"|QP operation|protection|access)|Receive-no-ready retry count exceeded) on "
+            r"(?P<hca>\w+):\d+/\w+ \(synd 0x\d",
+            "[n1:19546:0:19546] ib_mlx5_log.c:177  Remote access on mlx5_0:1/IB (synd 0x13 vend "
+            "0x88 hw_synd 0/0)",
+            Weight.SYMPTOM,
+            "HCA {hca} on {host}|HCA {hca}",
+        ),
+        Sign(
             "ibv_create_ah(",
             r"ibv_create_ah\(.*?\)(?: for .*? on (?P<hca>\w+))? failed",
             "ib_device.c:1171 UCX  ERROR ibv_create_ah(dlid=49152 port=1) for RC DEVX QP connect "
