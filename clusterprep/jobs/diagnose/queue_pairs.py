@@ -28,6 +28,7 @@ _NOTES = {
     9: _REFUSED,
     10: _REFUSED,
     11: "the peer could not carry out what it was asked",
+    RETRIES_EXCEEDED: "the other end acknowledged nothing until the retries ran out",
     13: "the peer answered that it has posted nothing to receive with: it hangs or is late",
 }
 _MODIFY = re.compile(
@@ -130,13 +131,13 @@ def _of_completion(line: LogLine) -> Evidence | None:
     if status in _OF_OTHERS:
         return None
     culprits = _own_hca(line) or _host(line)
+    note = _NOTES.get(status, "")
     if status != RETRIES_EXCEEDED:
-        note = _NOTES.get(status, "")
         return Evidence("ib_fabric_unreachable", line, Weight.SYMPTOM, culprits, note)
     gids = _gids(line)
     if gids and gids.have_wrong_index:
         return Evidence("roce_gid_index", line, Weight.PLAIN, culprits)
-    return Evidence("ib_fabric_unreachable", line, Weight.LIKELY, culprits)
+    return Evidence("ib_fabric_unreachable", line, Weight.LIKELY, culprits, note)
 
 
 def _status(match: re.Match[str]) -> int:

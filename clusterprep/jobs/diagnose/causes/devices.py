@@ -105,6 +105,10 @@ ORDINAL = Cause(
         "A process asks for a GPU that it cannot see: more processes than GPUs, or another list of "
         "visible devices."
     ),
+    doubt=(
+        "A process cannot use a GPU: it is not there, not visible to the process, taken by "
+        "another one, or its driver does not answer."
+    ),
     looks="«invalid device ordinal», «no GPUs found», an assertion about the number of GPUs.",
     unlike="A GPU that was there and is lost is gpu_hardware_fault.",
     remedy=shell_line(

@@ -33,7 +33,10 @@ def _error(
     return _Error(re.compile(pattern, re.IGNORECASE), cause, weight, note)
 
 
-_FILTERED = "the security groups of both ends must allow all traffic between their members"
+_FILTERED = (
+    "EFA had no answer from the other end: the security groups of both must allow all traffic "
+    "between their members, in both directions"
+)
 _ENDED = None
 # Texts of libfabric's prov/efa/src, efa_strerror.c of 1.18 and efa_errno.h of 2.1 to 2.6, and what
 # efa_show_help says of them. The first that matches counts.

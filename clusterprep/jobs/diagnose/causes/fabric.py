@@ -234,6 +234,10 @@ PEERS = Cause(
         "GPUs of one node cannot reach each other's memory: ACS, the IOMMU, a virtual machine or a "
         "driver stands between."
     ),
+    doubt=(
+        "GPUs of one node, or a GPU and a card, may not reach each other's memory: ACS, the IOMMU, "
+        "a virtual machine or a driver may stand between."
+    ),
     looks=(
         "«peer access is not supported», CUDA IPC that fails, DMA faults of the IOMMU, a hang or "
         "wrong data over P2P."
@@ -326,6 +330,10 @@ MANAGER = Cause(
     message=(
         "The fabric manager (or IMEX, between nodes) does not run, or was restarted under GPUs in "
         "use."
+    ),
+    doubt=(
+        "NVLink through NVSwitches does not work as it should: the fabric manager (or IMEX, "
+        "between nodes) may not run, or may have been restarted under GPUs in use."
     ),
     looks=(
         "CUDA error 802 «system not yet initialized», NVLS memory that cannot be bound, MNNVL that "

@@ -259,6 +259,10 @@ GID = Cause(
         "A RoCE port was used with a GID that the peer cannot reach: link-local, of another RoCE "
         "version, or an empty slot."
     ),
+    doubt=(
+        "A RoCE port did not connect. The GID that it used may be one that the peer cannot reach: "
+        "link-local, of another RoCE version, of an interface that is not there, or an empty slot."
+    ),
     looks=(
         "ibv_modify_qp fails with «Invalid argument», GIDs that are link-local or of different "
         "families, a GID table that changed."
