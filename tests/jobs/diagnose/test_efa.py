@@ -44,6 +44,10 @@ def completion(text: str, number: int, request: str = "Request 0x7f") -> str:
         pytest.param("libfabric:462:1673041636:efa:core:rxr_info_to_rxr():506<warn> FI_HMEM capability requires RDMA, which this device does not support.\n", "", id="card-without-rdma"),
         pytest.param(f"{PLUGIN} Unable to set NCCL_TOPO_FILE\n", "", id="topology-not-set"),
         pytest.param(f"{PLUGIN} Closing send_comm 0x7f with inflight requests. Invalidating domain\n", "", id="closing"),
+        pytest.param(f"{PLUGIN} Unable to free request of listen communicator.\n", "", id="freeing"),
+        pytest.param(f"{PLUGIN} Error deregistering memory region for addr 0x7f (ctrl)\n", "", id="deregistering"),
+        pytest.param(f"{PLUGIN} Call to receive_progress failed: 5\n", "efa_provider fatal 0.45 host ip-10-0-1-7", id="progress"),
+        pytest.param(f"{PLUGIN} Couldn't open AV. RC: -22, ERROR: Invalid argument\n", "efa_provider fatal 0.75 host ip-10-0-1-7", id="opening"),
     ],
 )  # fmt: skip
 def test_each_error_of_efa_has_a_cause_of_its_own(log: str, expected: str) -> None:

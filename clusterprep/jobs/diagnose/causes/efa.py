@@ -102,9 +102,11 @@ _ERRORS = (
     ),
     _error(r"GDR disabled on GDR-supported", "gpudirect_rdma_missing", Weight.PLAIN),
     _error(r"GDR support reported to NCCL but", "gpudirect_rdma_missing"),
+    # What the plug-in cannot put in order at its end, or can do without.
     _error(
-        r"NET/OFI (?:Unable to (?:set|unmap|free)|Closing \w+ with inflight|Failed to destroy"
-        r"|Cleanup of)|NET/OFI.*(?:topology (?:file|XML)|GDRCopy|\bgdr_|after cleanup)",
+        r"NET/OFI.*(?:\bfree(?:ing)?\b|\bfini\b|leaking key|de-?regist|destr|clean|clos(?:e|ing)\b"
+        r"|unlock|inactive|still (?:active|open)|in-use entries|histogram|tuner param|topology"
+        r"|\bPCI\b|device prop|GDRCopy|\bgdr_|unable to (?:set|unmap))",
         None,
     ),
 )
@@ -115,6 +117,12 @@ _NO_PROVIDER = re.compile(
     r"|(?:unable|failed|could not|couldn't).{0,20}find.{0,20}libfabric provider"
     r"|fi_getinfo.{0,80}(?:-61|no data|fail|output empty list)"
     r"|libfabric\.so[.\d]*: cannot open",
+    re.IGNORECASE,
+)
+# Errors of the start, when the plug-in opens what it needs. Later ones often follow from a peer.
+_OPENS = re.compile(
+    r"provider|protocol|initiali[sz]|could ?n.t (?:open|create|enable|bind|allocate)|endpoint"
+    r"|domain|fabric|register|address vector|fi_getinfo|OFI NCCL failure",
     re.IGNORECASE,
 )
 _SAYS_PROVIDER = re.compile(r"libfabric provider|fi_getinfo|libfabric\.so", re.IGNORECASE)
@@ -190,7 +198,11 @@ def _without_provider(line: LogLine, other_network: list[LogLine], *, is_wanted:
             note,
             "degraded",
         )
-    weight = Weight.PLAIN if _SAYS_PROVIDER.search(line.text) else Weight.LIKELY
+    weight = Weight.SYMPTOM
+    if _SAYS_PROVIDER.search(line.text):
+        weight = Weight.PLAIN
+    elif _OPENS.search(line.message):
+        weight = Weight.LIKELY
     return Evidence("efa_provider", line, weight, _host(line))
 
 
