@@ -130,3 +130,50 @@ def test_drivers_of_cards_that_the_host_has_not_are_no_failure() -> None:
 def test_errors_of_ucx_name_the_card_and_prove_nothing(text: str) -> None:
     log = f"[n1:6807 :0:6807] ib_mlx5_log.c:177  {text} on mlx5_3:1/IB (synd 0x13 vend 0x88 hw_synd 0/0)\n"
     assert told(log) == "ib_fabric_unreachable fatal 0.45 HCA mlx5_3 on n1"
+
+
+DOWN = "[ 77.000000] mlx5_core 0000:3b:00.0 ib0: Link down\n"
+UP = "[ 79.000000] mlx5_core 0000:3b:00.0 ib0: Link up\n"
+UNPLUGGED = "[ 12.000000] mlx5_core 0000:5e:00.1: Port module event: module 1, Cable unplugged\n"
+CHANGED = f"{WARN} NET/IB : mlx5_0:1 GID table changed\n"
+FAILS = f"{GOT} error 12, opcode 0, len 0, vendor err 129\n"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        pytest.param(DOWN + UP, id="a-link-that-came-back"),
+        pytest.param(UNPLUGGED, id="a-port-that-is-not-used"),
+        pytest.param(CHANGED, id="a-table-that-changed"),
+    ],
+)
+def test_events_of_cards_are_no_failure_where_rdma_works(log: str) -> None:
+    assert grave(log) == []
+
+
+def test_a_link_that_stays_down_may_be_one() -> None:
+    assert (
+        told(DOWN + UP + DOWN.replace("77", "90"))
+        == "ib_fabric_unreachable fatal 0.45 interface ib0"
+    )
+
+
+@pytest.mark.parametrize("event", [DOWN, DOWN + UP, UNPLUGGED])
+def test_where_rdma_fails_events_of_cards_belong_to_it(event: str) -> None:
+    found = grave(event + FAILS)
+    assert [cause.cause.name for cause in found] == ["ib_fabric_unreachable"]
+    assert len(found[0].lines) > 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "NET/IB : mlx5_0:1 GID table changed",
+        "NET/IB : mlx5_0:1 Got async event : GID table change",
+        "NET/IB : mlx5_0:1 Got non-fatal async event: GID table change(18)",
+    ],
+)
+def test_a_gid_table_that_changed_before_rdma_failed_is_a_hint(changed: str) -> None:
+    causes = grave(f"{WARN} {changed}\n" + FAILS)
+    assert [cause.cause.name for cause in causes] == ["ib_fabric_unreachable", "roce_gid_index"]
+    assert causes[1].culprit == "HCA mlx5_0"

@@ -20,7 +20,66 @@ from clusterprep.remedies import shell_line
 
 _MTU = re.compile(r"\bqpn \d+ mtu (?P<mtu>\d)|active_mtu:\s*\d+ \((?P<active>\d)\)", re.IGNORECASE)
 _BYTES = {"1": 256, "2": 512, "3": 1024, "4": 2048, "5": 4096}  # by number of enum ibv_mtu
+_LINK = re.compile(
+    r"(?P<card>mlx\d_core .*?(?P<iface>ib\w+|en\w+|eth\w+)?): link (?P<state>down|up)",
+    re.IGNORECASE,
+)
+_NO_CABLE = re.compile(r"port module event.*(?:unplugged|error)", re.IGNORECASE)
+_CHANGED = re.compile(
+    r"NET/IB : (?:(?P<hca>[\w.-]+?):\d+ )?(?:Got .{0,20}async event ?: )?GID table change",
+    re.IGNORECASE,
+)
 _MOST_LINES = 4  # of each MTU that are shown as evidence
+
+
+def detect_fabric(log: LogFile) -> Iterator[Evidence]:
+    """Yield queue pairs that fail, and events of cards that can be the reason."""
+    yield from detect_queue_pairs(log)
+    yield from _links(log)
+
+
+def _links(log: LogFile) -> Iterator[Evidence]:
+    """Yield links that went down and cables that are missing.
+
+    By themselves they say little: links go down and up as a host starts, and ports may be unused.
+    """
+    fails = _rdma_fails(log)
+    last_event: dict[str, tuple[str, LogLine]] = {}  # by card and interface
+    for line in log.lines_with("link down", "link up"):
+        match = _LINK.search(line.message)
+        if match is None:
+            continue
+        last_event[match["card"]] = (match["state"].lower(), line)
+        if fails and match["state"].lower() == "down":
+            yield Evidence("ib_fabric_unreachable", line, Weight.LIKELY, _interface(match))
+    if not fails:
+        for state, line in last_event.values():
+            match = _LINK.search(line.message)
+            if match and state == "down":
+                yield Evidence("ib_fabric_unreachable", line, Weight.SYMPTOM, _interface(match))
+        return
+    for line in log.lines_with("port module event"):
+        if _NO_CABLE.search(line.message):
+            yield Evidence("ib_fabric_unreachable", line, Weight.SYMPTOM)
+
+
+def _interface(match: re.Match[str]) -> Culprits:
+    return (("interface", match["iface"]),) if match["iface"] else ()
+
+
+def detect_changed_gids(log: LogFile) -> Iterator[Evidence]:
+    """Yield changes of a card's GIDs where RDMA fails too; NCCL goes on after them as a rule."""
+    if not _rdma_fails(log):
+        return
+    for line in log.lines_with("gid table change"):
+        match = _CHANGED.search(line.message)
+        if match:
+            culprits: Culprits = (("HCA", match["hca"]),) if match["hca"] else ()
+            yield Evidence("roce_gid_index", line, Weight.SYMPTOM, culprits)
+
+
+def _rdma_fails(log: LogFile) -> bool:
+    return bool(log.lines_with("ibv_modify_qp", "got completion", "retry count exceeded"))
 
 
 def detect_unequal_mtu(log: LogFile) -> Iterator[Evidence]:
@@ -148,18 +207,6 @@ FABRIC = Cause(
             "HCA {hca}",
         ),
         Sign(
-            "link down",
-            r"mlx\d_core .*?(?P<iface>ib\w+|en\w+|eth\w+)?: link down",
-            "[ 77.000000] mlx5_core 0000:3b:00.0 ib0: Link down",
-            Weight.LIKELY,
-        ),
-        Sign(
-            "port module event",
-            r"port module event.*(?:unplugged|error)",
-            "[ 77.000000] mlx5_core 0000:3b:00.0: Port module event: module 0, Cable unplugged",
-            Weight.LIKELY,
-        ),
-        Sign(
             "exceeded",
             r"(?:Error on (?P<own>\w+):\d+ QP .*)?transport retry count(?:er)? exceeded(?: on "
             r"(?P<hca>\w+):\d+)?",
@@ -237,8 +284,8 @@ FABRIC = Cause(
             Weight.LIKELY,
         ),
     ),
-    detect=detect_queue_pairs,
-    needles=NEEDLES,
+    detect=detect_fabric,
+    needles=(*NEEDLES, "link down", "link up", "port module event"),
     yields_to=frozenset(
         {
             "memlock_limit",
@@ -279,13 +326,6 @@ GID = Cause(
     blames_host=True,
     signs=(
         Sign(
-            "gid table change",
-            r"NET/IB : (?:(?P<hca>[\w.-]+?):\d+ )?(?:Got .{0,20}async event ?: )?GID table change",
-            "n1:1:2 [0] NCCL WARN NET/IB : mlx5_0:1 GID table changed",
-            Weight.SYMPTOM,
-            "HCA {hca}",
-        ),
-        Sign(
             "ibv_query_gid",
             r"ibv_query_gid\w* failed",
             "n1:1:2 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_query_gid failed with error No "
@@ -293,6 +333,8 @@ GID = Cause(
             Weight.LIKELY,
         ),
     ),
+    detect=detect_changed_gids,
+    needles=("gid table change",),
 )
 RAIL = Cause(
     "rail_cross_nic",
