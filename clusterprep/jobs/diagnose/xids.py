@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from clusterprep.checks.gpu_events import meaning
 from clusterprep.checks.gpu_sxid import grade
@@ -15,6 +16,8 @@ from clusterprep.jobs.diagnose.model import Culprits, Evidence, LogFile, LogLine
 
 NEEDLES = ("nvrm: xid", "xidcriticalerror", "sxid (pci")
 _CAUSE = "gpu_hardware_fault"
+_DAY = 24 * 3600.0  # seconds
+_OLD = "it was more than a day before the job"
 # Xids whose words say that hardware failed: memory errors, NVLink, the bus. Other fatal ones tell
 # that the GPU or its firmware stopped, for which there are more reasons.
 _PLAIN = frozenset({48, 64, 74, 79, 94, 95, 140, 171, 172})
@@ -28,16 +31,36 @@ _UNHEALTHY = re.compile(
 
 
 def detect_xids(log: LogFile) -> Iterator[Evidence]:
-    """Yield the Xids and SXids that tell of hardware, not those of programs and of nothing lost."""
+    """Yield the Xids and SXids that tell of hardware, not those of programs and of nothing lost.
+
+    One of more than a day before the job's own lines proves nothing of this job.
+    """
+    begins = _begin_of_job(log)
     for line in log.lines_with(*NEEDLES):
-        for event in _xids(line):
-            yield from _judged(event, line)
-        for switch in sxids_in(line.message):
-            if grade(switch) != "fatal":
-                continue
-            name = _placed(switch.pci, line)
-            note = f"SXid {switch.code}, which the driver calls fatal"
-            yield Evidence(_CAUSE, line, Weight.LIKELY, (("NVSwitch", name),), note)
+        is_old = begins is not None and line.time is not None and line.time < begins - _DAY
+        for piece in _of_line(line):
+            yield replace(piece, weight=Weight.SYMPTOM, note=_OLD) if is_old else piece
+
+
+def _begin_of_job(log: LogFile) -> float | None:
+    """Return the time of the first line that no kernel wrote, in seconds as lines have it."""
+    times = [
+        line.time
+        for line in log.lines
+        if line.time is not None and " kernel: " not in line.text and "NVRM" not in line.text
+    ]
+    return min(times, default=None)
+
+
+def _of_line(line: LogLine) -> Iterator[Evidence]:
+    for event in _xids(line):
+        yield from _judged(event, line)
+    for switch in sxids_in(line.message):
+        if grade(switch) != "fatal":
+            continue
+        name = _placed(switch.pci, line)
+        note = f"SXid {switch.code}, which the driver calls fatal"
+        yield Evidence(_CAUSE, line, Weight.LIKELY, (("NVSwitch", name),), note)
 
 
 def _xids(line: LogLine) -> tuple[Xid, ...]:

@@ -211,3 +211,24 @@ def test_shared_memory_is_too_small_where_its_path_is_full(line: str, expected: 
 )  # fmt: skip
 def test_what_nccl_tells_at_info_and_goes_on_is_no_failure(line: str) -> None:
     assert grave(f"n1:1:2 [0] NCCL INFO {line}\n") == []
+
+
+def test_an_xid_of_days_before_the_job_is_not_its_cause() -> None:
+    old = "Jul 02 05:12:55 n8 kernel: NVRM: Xid (PCI:0000:5d:00): 79, pid=1, GPU has fallen off the bus.\n"
+    job = "2024-07-09T10:00:00.1Z [rank3]: torch.OutOfMemoryError: CUDA out of memory. GPU 3 has\n"
+    assert told(old + job) == "rank_gpu_oom fatal 0.95 rank 3"
+    assert told(old + job.replace("07-09T10", "07-02T06")).startswith("gpu_hardware_fault")
+    assert told(old) == "gpu_hardware_fault fatal 0.95 GPU 0000:5d:00 on n8"
+
+
+@pytest.mark.parametrize(
+    ("line", "culprit"),
+    [
+        ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", "GPU 0000:3b:00.0"),
+        ("NVRM: GPU at PCI:0000:3b:00: GPU has fallen off the bus.", "GPU 0000:3b:00"),
+        ("NVRM: GPU 0 has fallen off the bus and is not responding, PCI:0000:3b:00", "GPU 0000:3b:00"),
+        ("RuntimeError: GPU has fallen off the bus", "None"),
+    ],
+)  # fmt: skip
+def test_a_gpu_off_the_bus_is_named_without_an_xid_too(line: str, culprit: str) -> None:
+    assert told(f"[ 9.000000] {line}\n") == f"gpu_hardware_fault fatal 0.95 {culprit}"

@@ -94,7 +94,8 @@ HARDWARE = Cause(
     signs=(
         Sign(
             "fallen off the bus",
-            r"(?:GPU (?P<pci>[0-9a-fA-F:.]{7,})[^:]*)?:? ?.*fallen off the bus"
+            r"^(?!.*\bXid \()(?:.*?GPU (?:at )?(?:PCI:)?"
+            r"(?P<pci>[0-9a-fA-F:.]{6,}[0-9a-fA-F]))?.*fallen off the bus"
             r"(?:.{0,40}PCI:(?P<place>[0-9a-fA-F:.]*[0-9a-fA-F]))?",
             "[ 9.000000] NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus",
             culprit="GPU {pci}|GPU {place}",
