@@ -18,13 +18,14 @@ _COMPLETION = re.compile(
     re.IGNORECASE,
 )
 RETRIES_EXCEEDED = 12
-_NAMES = {"WR_FLUSH_ERR": 5, "RETRY_EXC_ERR": RETRIES_EXCEEDED, "RNR_RETRY_EXC_ERR": 13}
+_FLUSHED = 5
+_NAMES = {"WR_FLUSH_ERR": _FLUSHED, "RETRY_EXC_ERR": RETRIES_EXCEEDED, "RNR_RETRY_EXC_ERR": 13}
 _UNKNOWN = -1
 # 1 is told by mtu_mismatch, 4 by p2p_acs_iommu.
 _OF_OTHERS = frozenset({1, 4})
 _REFUSED = "the peer refused an access to its memory"
 _NOTES = {
-    5: "5 is what was under way when its queue pair had failed already",
+    _FLUSHED: "5 is what was under way when its queue pair had failed already",
     9: _REFUSED,
     10: _REFUSED,
     11: "the peer could not carry out what it was asked",
@@ -88,15 +89,7 @@ def detect_queue_pairs(log: LogFile) -> Iterator[Evidence]:
     for line in log.lines_with("different link_layer"):
         note = "one end of the connection is InfiniBand and the other RoCE"
         yield Evidence("env_or_version_mismatch", line, Weight.LIKELY, _host(line), note)
-    found: dict[tuple[str, Weight], list[tuple[Evidence, _Link | None]]] = {}
-    hosts = _hosts_by_address(log)
-    for line in log.lines_with("got completion"):
-        evidence = _of_completion(line)
-        if evidence is not None:
-            kind = (evidence.cause, evidence.weight)
-            found.setdefault(kind, []).append((evidence, _link(line, hosts)))
-    for rows in found.values():
-        yield from _blamed(rows, log)
+    yield from _completions(log)
 
 
 # ---------------------------------------------------------------- connections
@@ -122,14 +115,34 @@ def _unconnected(line: LogLine, match: re.Match[str]) -> Evidence:
 # ---------------------------------------------------------------- completions
 
 
-def _of_completion(line: LogLine) -> Evidence | None:
-    """Return what a completion tells by its status and by its GIDs, with the HCA or the host."""
+def _completions(log: LogFile) -> Iterator[Evidence]:
+    """Yield completions with an error; flushed ones only where nothing else failed."""
+    completions = [(line, _status_of(line)) for line in log.lines_with("got completion")]
+    only_flushed = all(status in (None, _FLUSHED) for _, status in completions)
+    hosts = _hosts_by_address(log)
+    found: dict[tuple[str, Weight], list[tuple[Evidence, _Link | None]]] = {}
+    for line, status in completions:
+        if status is None or status in _OF_OTHERS or (status == _FLUSHED and not only_flushed):
+            continue
+        evidence = _of_completion(line, status)
+        kind = (evidence.cause, evidence.weight)
+        found.setdefault(kind, []).append((evidence, _link(line, hosts)))
+    for rows in found.values():
+        yield from _blamed(rows, log)
+
+
+def _status_of(line: LogLine) -> int | None:
+    """Return the status of a completion; None if NCCL went on, as it does after one at INFO."""
     match = _COMPLETION.search(line.message)
-    if match is None or line.level == "INFO":  # at INFO NCCL goes on over another port
+    if match is None or line.level == "INFO":
         return None
-    status = _status(match)
-    if status in _OF_OTHERS:
-        return None
+    if match["status"]:
+        return int(match["status"])
+    return _NAMES.get((match["name"] or "").upper(), _UNKNOWN)
+
+
+def _of_completion(line: LogLine, status: int) -> Evidence:
+    """Return what a completion tells by its status and by its GIDs, with the HCA or the host."""
     culprits = _own_hca(line) or _host(line)
     note = _NOTES.get(status, "")
     if status != RETRIES_EXCEEDED:
@@ -138,12 +151,6 @@ def _of_completion(line: LogLine) -> Evidence | None:
     if gids and gids.have_wrong_index:
         return Evidence("roce_gid_index", line, Weight.PLAIN, culprits)
     return Evidence("ib_fabric_unreachable", line, Weight.LIKELY, culprits, note)
-
-
-def _status(match: re.Match[str]) -> int:
-    if match["status"]:
-        return int(match["status"])
-    return _NAMES.get((match["name"] or "").upper(), _UNKNOWN)
 
 
 def _link(line: LogLine, hosts: Mapping[str, str]) -> _Link | None:

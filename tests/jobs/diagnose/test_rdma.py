@@ -29,11 +29,15 @@ def modify(error: str, local: str = "::ffff:10.4.2.11", remote: str = "::ffff:10
         pytest.param(f"{GOT} status=12 opcode=1 len=0 vendor err 129 (Send) localGid fe80::eaeb:d3ff:fe01:2 remoteGids::ffff:29.87.88.182\n", "roce_gid_index fatal 0.95 link n1 - 10.2.0.5", id="12-with-a-link-local-gid"),
         pytest.param(f"{GOT} error 13, opcode 0, len 0, vendor err 135\n", "ib_fabric_unreachable fatal 0.45 link n1 - 10.2.0.5", id="13"),
         pytest.param(f"{GOT} status=5 opcode=0 len=1 vendor err 244 (Recv)\n", "ib_fabric_unreachable fatal 0.45 link n1 - 10.2.0.5", id="5"),
-        pytest.param(f"{GOT} status=4 opcode=0 len=0 vendor err 81\n", "p2p_acs_iommu fatal 0.75 host n1", id="4"),
+        pytest.param(f"{GOT} status=4 opcode=0 len=0 vendor err 81\n", "p2p_acs_iommu fatal 0.45 host n1", id="4"),
         pytest.param("NET/IB : Got completion from peer 10.5.0.34<33956> with error 5, opcode 0, len 1, vendor err 244 (Recv) localGid ::ffff:10.6.0.35 remoteGid ::ffff:10.5.0.34\n", "ib_fabric_unreachable fatal 0.45 link 10.5.0.34 - 10.6.0.35", id="own-end-by-its-gid"),
         pytest.param(f"{WARN} NET/IB : Got completion with error 12, opcode 0, len 32633, vendor err 129\n", "ib_fabric_unreachable fatal 0.75 host n1", id="12-without-peer"),
         pytest.param(f"{WARN} NET/IB : Got async event : local catastrophic error\n", "ib_fabric_unreachable fatal 0.95 host n1", id="catastrophic"),
         pytest.param(f"{WARN} NET/IB : mlx5_0:1 Got async event : local access violation work queue error\n", "ib_fabric_unreachable fatal 0.45 host n1", id="access-violation"),
+        pytest.param(f"{WARN} NET/IB : mlx5_1:1 async fatal event on QP (0x7309dc3bb338): invalid request local work queue error\n", "ib_fabric_unreachable fatal 0.45 HCA mlx5_1 on n1", id="event-of-a-queue-pair"),
+        pytest.param(f"{WARN} NET/IB : mlx5_1:1 async fatal event: local catastrophic error\n", "ib_fabric_unreachable fatal 0.95 HCA mlx5_1", id="event-of-the-card"),
+        pytest.param(f"{WARN} NET/IB : Got async event : client reregistration\n", "", id="event-of-the-subnet-manager"),
+        pytest.param("ibv_reg_dmabuf_mr (retain) failed: Invalid argument\nibv_reg_mr(gpu) failed: Bad address\n", "gpudirect_rdma_missing fatal 0.95 None", id="memory-of-the-gpu"),
         pytest.param(f"{WARN} NET/IB: Device 1 marked as failed. Initiating recovery? Yes (send comm=0x7f, outstandingRecovery=1)\n", "ib_fabric_unreachable degraded 0.75 host n1", id="port-fails-over"),
         pytest.param(f"{WARN} NET/IB : Can't connect net devices with different link_layer. i=0 remMeta.ndevs=1 link_layer=1 rem_link_layer=2\n", "env_or_version_mismatch fatal 0.75 host n1", id="link-layers"),
     ],
@@ -177,3 +181,10 @@ def test_a_gid_table_that_changed_before_rdma_failed_is_a_hint(changed: str) -> 
     causes = grave(f"{WARN} {changed}\n" + FAILS)
     assert [cause.cause.name for cause in causes] == ["ib_fabric_unreachable", "roce_gid_index"]
     assert causes[1].culprit == "HCA mlx5_0"
+
+
+def test_what_was_flushed_says_nothing_beside_what_failed() -> None:
+    flushed = f"{GOT} status=5 opcode=0 len=1 vendor err 249 (Recv)\n"
+    assert [cause.cause.name for cause in grave(flushed + f"{GOT} error 4, opcode 0, vendor err 81\n")] == ["p2p_acs_iommu"]  # fmt: skip
+    (found,) = grave(flushed + f"{GOT} error 12, opcode 0, vendor err 129\n")
+    assert [line.number for line in found.lines] == [2]

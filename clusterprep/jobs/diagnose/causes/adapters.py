@@ -208,7 +208,7 @@ GPUDIRECT = Cause(
         ),
         Sign(
             "bad address",
-            r"ibv_reg_(?:mr|dmabuf_mr)\w* failed.*Bad address",
+            r"ibv_reg_(?:mr|dmabuf_mr)\w*(?: ?\([^)]*\))? failed.*Bad address",
             "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error "
             "Bad address",
             culprit="host {host}",
@@ -216,7 +216,8 @@ GPUDIRECT = Cause(
         ),
         Sign(
             "ibv_reg_",
-            r"ibv_reg_(?:mr|dmabuf_mr)\w* failed.*(?:Invalid argument|Operation not supported)",
+            r"ibv_reg_(?:mr|dmabuf_mr)\w*(?: ?\([^)]*\))? failed"
+            r".*(?:Invalid argument|Operation not supported)",
             "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error "
             "Invalid argument",
             Weight.LIKELY,

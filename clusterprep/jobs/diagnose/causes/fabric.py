@@ -108,8 +108,7 @@ HARDWARE = Cause(
         ),
         Sign(
             "nvlink",
-            r"uncorrectable NVLink error|cudaErrorNvlinkUncorrectable|"
-            r"access of peer GPU memory over nvlink or a hardware error",
+            r"uncorrectable NVLink error|cudaErrorNvlinkUncorrectable",
             "n1:1:2 [0] NCCL WARN Cuda failure 'uncorrectable NVLink error detected during the "
             "execution'",
             culprit="rank {rank}|host {host}",
@@ -312,7 +311,7 @@ PEERS = Cause(
             r"Got completion.*(?:error 4\b|status=(?:\w+\()?4\b|IBV_WC_LOC_PROT_ERR)",
             "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with "
             "status=IBV_WC_LOC_PROT_ERR(4) opcode=0",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
         ),
         Sign(
             "out of bounds values",
@@ -448,9 +447,16 @@ MANAGER = Cause(
         ),
         Sign(
             "fabricmanager",
-            r"fabricmanager.{0,80}(?:fail|not running|exited|error|stopped|mismatch)",
+            r"fabricmanager(?:\S*: (?:Failed with result|Main process exited)|.{0,40}not running)",
             "systemd[1]: nvidia-fabricmanager.service: Failed with result 'exit-code'.",
             culprit="host {host}",
+        ),
+        Sign(
+            "fabricmanager",
+            r"fabricmanager.{0,80}(?:fail|exited|\berror:|stopped|mismatch)",
+            "nvidia-fabricmanager: mismatch of versions",
+            Weight.LIKELY,
+            "host {host}",
         ),
     ),
 )

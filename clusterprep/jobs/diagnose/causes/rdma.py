@@ -150,10 +150,18 @@ FABRIC = Cause(
     signs=(
         Sign(
             "async",
-            r"(?:NET/IB : (?P<hca>[\w.-]+?):\d+ )?(?:async fatal event|Got async "
+            r"(?:NET/IB : (?P<hca>[\w.-]+?):\d+ )?(?:async fatal event: |Got async "
             r"(?:error )?event ?: (?:port error|local catastrophic|device fatal))",
             "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 async fatal event: port error",
             culprit="HCA {hca}|host {host}",
+        ),
+        Sign(
+            "async fatal event on",
+            r"NET/IB : (?P<hca>[\w.-]+?):\d+ async fatal event on (?:QP|CQ|SRQ)",
+            "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 async fatal event on QP (0x7309dc3bb338): "
+            "invalid request local work queue error",
+            Weight.SYMPTOM,
+            "HCA {hca} on {host}|HCA {hca}",
         ),
         Sign(
             "local access violation",
