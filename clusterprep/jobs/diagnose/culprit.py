@@ -31,6 +31,7 @@ _PLURAL = {
     "port": "ports",
     "GPU": "GPUs",
     "HCA": "HCAs",
+    "link": "links",
     "peer": "peers",
     "name": "names",
     "file": "files",
@@ -90,7 +91,7 @@ def worded(cause: Cause, evidence: Sequence[Evidence], log: LogFile) -> str | No
     if cause.blames_host:
         weightiest = weights[0]
         lines = [e.line for e in evidence if e.weight == weightiest]
-        writers = _writers(lines)
+        writers = _writers(lines) or _only_host(log)
         if writers:
             return _in_words(writers, evidence, log)
     return _spawned(log)
@@ -106,6 +107,14 @@ def _writers(lines: Sequence[LogLine]) -> Culprits:
         if line.rank is not None:
             ranks["rank", str(line.rank)] = None
     return tuple(hosts or ranks)
+
+
+def _only_host(log: LogFile) -> Culprits:
+    """Return the host that wrote all lines, where it is one and some lines do not say it."""
+    if len(log.hosts) != 1:
+        return ()
+    (host,) = log.hosts
+    return (("host", host),)
 
 
 def _in_words(culprits: Culprits, evidence: Sequence[Evidence], log: LogFile) -> str | None:

@@ -96,6 +96,11 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ("failed (exitcode", r"failed \(exitcode: ", "torchrun's word for a worker that ended"),
     ("magic", r"magic mismatch|wrong magic", "an unknown client at the port, dropped"),
     ("wrong socket type", r"wrong socket type", "an unknown client at the port, dropped"),
+    (
+        "gid table change",
+        r"GID table change",
+        "NCCL goes on; a queue pair that fails after it is a cause",
+    ),
     ("ras ", r"\bRAS\b", "NCCL's monitoring, which the job does not need"),
     ("will retry", r"listening yet, will retry", "the store is not there yet"),
     (

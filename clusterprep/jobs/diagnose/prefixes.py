@@ -117,7 +117,7 @@ _MOST_LAYERS = 12
 # What stands before a colon and is no host: interfaces, devices, words of programs.
 _NO_HOST = re.compile(
     r"(?:eth|ib|ens|enp|eno|enx|wlan|bond|docker|veth|virbr|br|mlx|team|python|cuda|gpu-?\d+$"
-    r"|sm_|libnccl|rank|step|epoch|node0*$|nccl)[\w.-]*"
+    r"|sm_|libnccl|rank|step|epoch|node0*$|nccl|nvidia-nvswitch)[\w.-]*"
     r"|.*(?:error|exception|warning)",
     re.IGNORECASE,
 )

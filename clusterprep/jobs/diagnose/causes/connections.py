@@ -183,7 +183,7 @@ FIREWALL = Cause(
         ),
         Sign(
             "no route to host",
-            r"no route to host",
+            r"^(?!.*ibv_).*no route to host",
             "OSError: [Errno 113] No route to host",
             Weight.LIKELY,
         ),

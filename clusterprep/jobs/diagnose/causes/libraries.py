@@ -83,7 +83,7 @@ NOT_BUILT = Cause(
         ),
         Sign(
             "not available",
-            r"\bnccl\b.{0,40}is not available",
+            r"\bnccl\b(?! (?:INFO|WARN)).{0,40}is not available",
             "ValueError: Backend nccl is not available on this platform",
             Weight.LIKELY,
         ),

@@ -259,7 +259,8 @@ SHM = Cause(
         Sign(
             "no space left on device",
             r"(?:posix_fallocate|/dev/shm|shared memory|ftruncate|shm"
-            r"|failed to extend).{0,160}No space left on device",
+            r"|failed to extend).{0,160}No space left on device"
+            r"|No space left on device: ?.?/dev/shm/",
             "n1:1:2 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-abc "
             "to 9637892 bytes, error: No space left on device (28)",
             culprit="host {host}",
@@ -267,7 +268,7 @@ SHM = Cause(
         Sign(
             "shared memory",
             r"(?:while creating shared memory segment|failed to create shared memory (?:file"
-            r"|mapping))|shared memory segment \S+ \(size",
+            r"|mapping))(?!.*error:? (?!No space|Cannot allocate))",
             "n1:1:2 [0] include/shm.h:48 NCCL WARN Error while creating shared memory segment "
             "nccl-shm-recv-0 (size 9637888)",
             culprit="host {host}",
@@ -293,7 +294,7 @@ SHM = Cause(
         ),
         Sign(
             "attaching to shared memory segment",
-            r"while attaching to shared memory segment",
+            r"while attaching to shared memory segment(?!.*No such file)",
             "n1:1:2 [0] misc/shmutils.cc:100 NCCL WARN Error while attaching to shared memory "
             "segment /dev/shm/nccl-abc (size 9)",
             Weight.LIKELY,
