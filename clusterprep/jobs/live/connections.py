@@ -121,13 +121,18 @@ def quiet_seconds(connections: Iterable[Connection], port: int | None) -> float 
 
 
 def is_lost(one: Connection) -> bool:
-    """Return whether what this end sends gets no acknowledgement, though the peer has room."""
+    """Return whether what this end sends gets no acknowledgement, though the peer has room.
+
+    A kernel that drops its own packets does not count them as sent again (net/ipv4/tcp_timer.c),
+    but its data waits: acknowledgements take 0.2 s at most, and the looks are further apart.
+    """
     socket = one.socket
     if socket.probing or socket.passed:
         return False
     if socket.state == SYN_SENT:
         return socket.again >= 1
-    return socket.sendq > 0 and socket.again >= LOST and socket.old
+    waits = socket.again >= LOST or socket.passed == 0
+    return socket.sendq > 0 and socket.held and waits
 
 
 def lost(connections: Iterable[Connection]) -> tuple[Connection, ...]:

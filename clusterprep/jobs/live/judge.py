@@ -198,13 +198,17 @@ def _lost_links(situation: Situation) -> list[DiagnosedCause]:
     node = connections.common_node(lost)
     pairs = sorted({tuple(sorted((one.node, _peer(one)))) for one in lost})
     culprit = f"host {node}" if node else _pair_words(pairs)
-    sure = any(one.socket.again >= connections.CERTAIN for one in lost)
+    sure = any(_is_certain(one) for one in lost)
     lines: list[LogLine] = []
     for one in lost[:SHOWN]:
         number = len(lines) + 1
         lines.append(_line(one.places[0], number, _lost_words(one, names)))
     message = f"{causes.LINK.message} {_pair_words(pairs)}."
     return [_cause(causes.LINK, PLAIN if sure else LIKELY, culprit, lines, message, len(lost))]
+
+
+def _is_certain(one: Connection) -> bool:
+    return one.socket.again >= connections.CERTAIN or one.socket.passed == 0
 
 
 def _peer(one: Connection) -> str:
@@ -225,7 +229,9 @@ def _lost_words(one: Connection, names: Mapping[str, str]) -> str:
     to = names.get(there, _peer(one))
     who = names.get(here, here)
     held = "the other end has the socket" if one.peer_socket else "the other end has no such socket"
-    data = f"{pluralize(socket.sendq, 'byte')} not acknowledged, sent again {socket.again} times"
+    data = f"{pluralize(socket.sendq, 'byte')} not acknowledged"
+    if socket.again:
+        data += f", sent again {pluralize(socket.again, 'time')}"
     return f"{who} to {to}, {one.ends}: {data}; {held}"
 
 
@@ -391,7 +397,8 @@ def _of_ranks(
     lines += _waiting_lines(situation, culprits, SHOWN - len(lines))
     rank, place = odd[0]
     text = message or f"{rank.name} {place.does}. {cause.message}"
-    others = sum(1 for one in situation.located if one[0].place not in culprits)
+    waiting = [one for one in situation.located if one[1].kind in ("collective", "waiting")]
+    others = sum(1 for rank, _ in waiting if rank.place not in culprits)
     text += (
         f" {pluralize(others, 'other rank')} of this job {'is' if others == 1 else 'are'} there."
     )

@@ -146,6 +146,7 @@ def _socket(row: Mapping[str, Any]) -> Socket:
         received_ago=_counted(row["received_ago"]),
         passed=_counted(row["passed"]),
         old=bool(row["old"]),
+        held=bool(row["held"]),
     )
 
 

@@ -73,7 +73,8 @@ class Socket:
     """A TCP socket of a rank or of its launcher, as the second look saw it.
 
     `passed`: bytes in both directions between the looks; `received_ago`: milliseconds since data
-    came. Both are None where the kernel does not count. `old`: the first look saw it too.
+    came. Both are None where the kernel does not count. `old`: the first look saw it too; `held`:
+    it had data to send then.
     """
 
     pid: int
@@ -90,6 +91,7 @@ class Socket:
     received_ago: int | None
     passed: int | None
     old: bool
+    held: bool
 
 
 @dataclass(frozen=True)

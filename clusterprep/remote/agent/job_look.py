@@ -445,6 +445,7 @@ def _joined(before, after):
     for key, row in after.items():
         earlier = before.get(key)
         row["old"] = earlier is not None
+        row["held"] = earlier is not None and earlier["sendq"] > 0
         row["passed"] = None
         if earlier is not None and row["acked"] is not None and earlier["acked"] is not None:
             received = row["received"] - earlier["received"]
