@@ -1,11 +1,13 @@
 """Runs the stages of `clusterprep diagnose --live`: ask all nodes, make jobs, judge each.
 
-    found = diagnose(invocation.fanout, inventory)
+    found = diagnose(fanout)
 
 Nothing is written and nothing stays: nodes are read twice by one agent that ends with the command.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 
 from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis
 from clusterprep.jobs.live.connections import connections_of
@@ -14,7 +16,6 @@ from clusterprep.jobs.live.judge import judge
 from clusterprep.jobs.live.look import RANKS
 from clusterprep.jobs.live.model import JobRow, LiveDiagnosis, NodeLook, State
 from clusterprep.model import Absent, Fleet
-from clusterprep.model.units import pluralize
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.queries import QueryPlan
 
@@ -28,35 +29,49 @@ def diagnose(fanout: Fanout) -> LiveDiagnosis:
 def explain(fleet: Fleet) -> LiveDiagnosis:
     """Return what is known of the jobs of a fleet that was looked at."""
     looks: dict[str, NodeLook] = {}
-    notices: list[str] = []
-    lost: list[str] = []
+    lost: dict[str, str] = {}  # by node, why
     for node in fleet.inventory.nodes:
         snapshot = fleet.snapshots[node.name]
         look = fleet.fact(node.name, RANKS.name) if snapshot.reached else None
         if isinstance(look, NodeLook):
             looks[node.name] = look
-            continue
-        lost.append(node.name)
-        why = f"{snapshot.reason}: {snapshot.detail}"
-        if isinstance(look, Absent):
-            why = f"{look.reason}: {look.detail}"
-        notices.append(f"{node.name} gave no answer ({why}), so its ranks are not known")
+        elif isinstance(look, Absent):
+            lost[node.name] = f"{look.reason}: {look.detail}"
+        else:
+            lost[node.name] = f"{snapshot.reason}: {snapshot.detail}"
     addresses = {node.address: node.name for node in fleet.inventory.nodes}
+    notices = [
+        f"{name} gave no answer ({why}), so its ranks are not known" for name, why in lost.items()
+    ]
+    return explain_looks(looks, addresses, tuple(lost), notices)
+
+
+def explain_looks(
+    looks: Mapping[str, NodeLook],
+    addresses: Mapping[str, str],
+    lost: Sequence[str] = (),
+    notices: Iterable[str] = (),
+) -> LiveDiagnosis:
+    """Return what is known of the jobs by the looks of nodes.
+
+    `addresses`: the node of each address; `lost`: the nodes that gave no answer.
+    """
     found = connections_of(looks, addresses)
     jobs, alone = jobs_of(looks, found)
-    notices += _gaps(looks, alone)
+    sentences = [*notices, *_gaps(looks, alone)]
     causes: list[DiagnosedCause] = []
     rows: list[JobRow] = []
     for job in jobs:
         verdict = judge(job, looks, found, lost)
         rows.append(verdict.job)
         causes += verdict.causes
-        notices += verdict.notices
+        sentences += verdict.notices
     if not jobs:
-        notices.append(f"no job of several ranks was found on {', '.join(looks) or 'any node'}")
+        nodes = ", ".join(looks) or "any node"
+        sentences.append(f"no job of several ranks was found on {nodes}")
     causes.sort(key=lambda cause: -cause.confidence)
-    files = {look_node: len(look.processes) for look_node, look in looks.items()}
-    diagnosis = Diagnosis(tuple(causes), (), tuple(notices), files)
+    processes = {name: len(look.processes) for name, look in looks.items()}
+    diagnosis = Diagnosis(tuple(causes), (), tuple(sentences), processes)
     return LiveDiagnosis(_state(rows), tuple(rows), diagnosis)
 
 
@@ -68,18 +83,23 @@ def _state(rows: list[JobRow]) -> State:
     return "moving" if states == {"moving"} else "unknown"
 
 
-def _gaps(looks: dict[str, NodeLook], alone: int) -> list[str]:
+def _gaps(looks: Mapping[str, NodeLook], alone: int) -> list[str]:
     """Return sentences about what the login may not see, and about what was left out."""
     notices: list[str] = []
     for node, look in looks.items():
         if look.hidden:
-            count = pluralize(look.hidden, "Python process", "Python processes")
+            count = _processes(look.hidden, "Python process")
             notices.append(f"{node}: {count} of other users may not be looked at; -b asks as root")
         if look.more:
             notices.append(f"{node}: {look.more} more ranks were left out")
         if look.cut:
             notices.append(f"{node}: of its sockets some were left out")
     if alone:
-        count = pluralize(alone, "process", "processes")
-        notices.append(f"{count} with torch or NCCL belong to no job of several ranks")
+        verb = "belongs" if alone == 1 else "belong"
+        count = _processes(alone, "process")
+        notices.append(f"{count} with torch or NCCL {verb} to no job of several ranks")
     return notices
+
+
+def _processes(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}es"

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
 
-from clusterprep.jobs.live.model import NodeLook, Socket
+from clusterprep.jobs.live.model import End, NodeLook, Socket
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 ESTABLISHED, SYN_SENT, CLOSE_WAIT = 1, 2, 8  # include/net/tcp_states.h
 LOST = 2  # times that data was sent again in a row; a packet that is lost once proves nothing
 CERTAIN = 3
 HEARTBEATS = 4096  # bytes in a look that heartbeats of torch and NCCL may pass
-
-End: TypeAlias = tuple[str, int, str, int]  # address, port, and those of the peer
 
 
 @dataclass(frozen=True)
@@ -153,17 +150,12 @@ def half_gone(
             found.append(one)
             continue
         peer = looks.get(one.peer_node or "")
-        if socket.state != ESTABLISHED or one.peer_socket is not None or peer is None:
+        if socket.state != ESTABLISHED or one.peer_socket is not None or peer is None or peer.cut:
             continue
-        # The rows of a node are of ranks and launchers: a peer that is neither is no part of it.
-        if not peer.cut and not peer.more and not peer.hidden and _talks_to_rank(one, peer):
+        end = (socket.peer, socket.peer_port, socket.address, socket.port)
+        if end not in peer.others and not _is_loopback(socket.peer):
             found.append(one)
     return tuple(found)
-
-
-def _talks_to_rank(one: Connection, peer: NodeLook) -> bool:
-    """Return whether the peer is at a port at which ranks of its node have sockets."""
-    return any(other.port == one.socket.peer_port for other in peer.sockets)
 
 
 def common_node(found: Iterable[Connection]) -> str | None:

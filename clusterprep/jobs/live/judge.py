@@ -1,6 +1,6 @@
 """Says whether a job moves, and who holds it up: facts of ranks become causes with culprits. Pure.
 
-The surest comes first: a rank that is stopped, blocked or gone, data that is lost between two nodes.
+The surest comes first: a rank that is stopped, blocked or gone, data that is lost between nodes.
 Then come the ranks that are not where the others wait. A step that is long and goes on is no hang,
 so what still changes between the looks must have been waited for by the others for some seconds.
 """
@@ -14,11 +14,12 @@ from clusterprep.jobs.diagnose.model import Cause, DiagnosedCause, LogLine
 from clusterprep.jobs.live import causes, connections, ras
 from clusterprep.jobs.live.connections import Connection
 from clusterprep.jobs.live.model import Job, JobRow, NodeLook, Rank, RankRow, State
-from clusterprep.jobs.live.places import Place, place_in_program, place_of
+from clusterprep.jobs.live.places import Place, frame_words, place_in_program, place_of
 from clusterprep.model.units import pluralize
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 PLAIN, LIKELY, SYMPTOM = 0.95, 0.75, 0.45
+ANSWERED = 0.5  # below it a cause is a guess, and the state of the job is not known
 PATIENCE = 5.0  # seconds that others must have waited for a rank that goes on
 SHOWN = 5  # lines of a cause
 SHOWN_FRAMES = 4  # of a stack
@@ -79,7 +80,7 @@ def judge(
     if not found and not situation.moves:
         found = _causes_by_connections(situation)
     state = _state(situation, found)
-    if state == "unknown":
+    if state == "unknown" and not found:
         notices.append(_unknown_notice(situation))
     if state == "moving":
         notices.append(_moving_notice(situation))
@@ -116,9 +117,17 @@ def _situation(
 
 
 def _state(situation: Situation, found: Sequence[DiagnosedCause]) -> State:
-    if found:
+    if any(cause.confidence >= ANSWERED for cause in found):
         return "stuck"
-    return "moving" if situation.moves or _one_goes_on(situation) else "unknown"
+    if found:
+        return "unknown"
+    moves = situation.moves or _one_goes_on(situation) or _has_ended(situation)
+    return "moving" if moves else "unknown"
+
+
+def _has_ended(situation: Situation) -> bool:
+    """Return whether the whole job ended between the looks."""
+    return all(place.kind == "gone" for _, place in situation.located)
 
 
 def _one_goes_on(situation: Situation) -> bool:
@@ -167,7 +176,7 @@ def _add_missing(
         notices.append(f"{names} were not found: {why}")
         return
     text = f"{names}: no process with such a number on {', '.join(situation.looks)}"
-    lines = [_line("inventory", 1, text)]
+    lines = [_line("inventory", text)]
     lines += _waiting_lines(situation, set(), 2)
     found.append(_cause(causes.GONE, LIKELY, names, lines, text))
 
@@ -201,8 +210,7 @@ def _lost_links(situation: Situation) -> list[DiagnosedCause]:
     sure = any(_is_certain(one) for one in lost)
     lines: list[LogLine] = []
     for one in lost[:SHOWN]:
-        number = len(lines) + 1
-        lines.append(_line(one.places[0], number, _lost_words(one, names)))
+        lines.append(_line(one.places[0], _lost_words(one, names)))
     message = f"{causes.LINK.message} {_pair_words(pairs)}."
     return [_cause(causes.LINK, PLAIN if sure else LIKELY, culprit, lines, message, len(lost))]
 
@@ -262,6 +270,8 @@ def _elsewhere(
     known = all(place.known for _, place in away)
     in_collective = any(place.kind == "collective" for _, place in waiting)
     confidence = PLAIN if known and in_collective else LIKELY
+    if any(place.goes_on for _, place in away):
+        confidence = LIKELY
     if len(away) > len(waiting):
         confidence = SYMPTOM  # the few that wait may be the ones that hurried ahead
     return _of_ranks(situation, causes.ELSEWHERE, away, confidence)
@@ -294,7 +304,9 @@ def _odd_places(situation: Situation, others: Sequence[Located]) -> list[Diagnos
     odd = [one for group in stacks.values() if group is not largest for one in group]
     if not odd or 2 * len(largest) <= len(others) or any(place.goes_on for _, place in others):
         return []
-    return [_of_ranks(situation, causes.ELSEWHERE, odd, SYMPTOM)]
+    # With a GPU the others wait for it in any call that wants a result of it.
+    sure = all(place.kind == "elsewhere" for _, place in odd)
+    return [_of_ranks(situation, causes.ELSEWHERE, odd, LIKELY if sure else SYMPTOM)]
 
 
 def _other_collectives(situation: Situation, waiting: Sequence[Located]) -> list[DiagnosedCause]:
@@ -333,9 +345,11 @@ def _causes_by_connections(situation: Situation) -> list[DiagnosedCause]:
     lines = _waiting_lines(situation, set(), SHOWN)
     operations = {place.operation for _, place in waiting}
     message = causes.ALL_WAIT.message
+    confidence = SYMPTOM
     if len(operations) == 1 and "" not in operations:
         message = f"All ranks wait in {operations.pop()}. {message}"
-    return [_cause(causes.ALL_WAIT, SYMPTOM, None, lines, message + _quiet_words(situation))]
+        confidence = LIKELY
+    return [_cause(causes.ALL_WAIT, confidence, None, lines, message + _quiet_words(situation))]
 
 
 def _is_certain_to_wait(situation: Situation) -> bool:
@@ -355,7 +369,7 @@ def _by_ras(situation: Situation) -> list[DiagnosedCause]:
             if rank is None or rank in odd:
                 continue
             odd.append(rank)
-            lines.append(_line(rank.place, len(lines) + 1, outlier.text))
+            lines.append(_line(rank.place, outlier.text))
         if odd and len(odd) < len(situation.located):
             culprit = _names(odd)
             message = f"NCCL counts other operations of {culprit} than of the others."
@@ -373,7 +387,7 @@ def _half_gone(situation: Situation) -> list[DiagnosedCause]:
         who = names.get(one.places[0], one.places[0])
         state = "closed by the other end" if one.socket.state == connections.CLOSE_WAIT else ""
         state = state or f"{_peer(one)} has no such socket"
-        lines.append(_line(one.places[0], len(lines) + 1, f"{who}, {one.ends}: {state}"))
+        lines.append(_line(one.places[0], f"{who}, {one.ends}: {state}"))
     peers = sorted({_peer(one) for one in half})
     culprit = f"host {peers[0]}" if len(peers) == 1 else None
     return [_cause(causes.HALF, LIKELY, culprit, lines, causes.HALF.message, len(half))]
@@ -392,7 +406,7 @@ def _of_ranks(
     """Return the cause with these ranks as culprits, their lines, and lines of some that wait."""
     lines: list[LogLine] = []
     for rank, place in odd[: SHOWN - 1]:
-        lines.append(_line(rank.place, len(lines) + 1, _rank_words(rank, place)))
+        lines.append(_line(rank.place, _rank_words(rank, place)))
     culprits = {rank.place for rank, _ in odd}
     lines += _waiting_lines(situation, culprits, SHOWN - len(lines))
     rank, place = odd[0]
@@ -421,7 +435,7 @@ def _waiting_lines(situation: Situation, culprits: set[str], most: int) -> list[
     """Return a line for each of some ranks that are no culprits, those in collectives first."""
     others = [one for one in situation.located if one[0].place not in culprits]
     others.sort(key=lambda one: one[1].kind != "collective")
-    return [_line(rank.place, 1, _rank_words(rank, place)) for rank, place in others[:most]]
+    return [_line(rank.place, _rank_words(rank, place)) for rank, place in others[:most]]
 
 
 def _rank_words(rank: Rank, place: Place) -> str:
@@ -433,14 +447,14 @@ def _rank_words(rank: Rank, place: Place) -> str:
     words += f"; state {look.state}"
     if look.main.wchan:
         words += f", {look.main.wchan}"
-    frames = [f"{frame.function} ({frame.path})" for frame in look.stack[:SHOWN_FRAMES]]
+    frames = [frame_words(frame) for frame in look.stack[:SHOWN_FRAMES]]
     if frames:
         words += f"; Python: {' < '.join(frames)}"
     return words
 
 
-def _line(place: str, number: int, text: str) -> LogLine:
-    return LogLine(file=place, number=number, text=text, message=text)
+def _line(place: str, text: str) -> LogLine:
+    return LogLine(file=place, number=1, text=text, message=text)
 
 
 def _cause(
@@ -463,6 +477,8 @@ def _cause(
 
 
 def _moving_notice(situation: Situation) -> str:
+    if _has_ended(situation):
+        return "it ended during the look"
     if situation.passed is not None and situation.passed >= connections.HEARTBEATS:
         return f"it moves: {situation.passed:,} bytes passed between ranks during the look"
     if situation.moves:

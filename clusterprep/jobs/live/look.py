@@ -29,12 +29,14 @@ def parse_look(answer: Any) -> NodeLook:
     """Return what a node tells. Raises ValueError, KeyError or TypeError for anything else."""
     processes = tuple(_process(row) for row in as_list(answer["ranks"])[:MOST_RANKS])
     sockets = tuple(_socket(row) for row in as_list(answer["sockets"])[:MOST_SOCKETS])
+    others = frozenset(_end(row) for row in as_list(answer["others"])[:MOST_SOCKETS])
     ras = answer["ras"]
     return NodeLook(
         seconds=require_number(answer["seconds"]),
         hz=require_integer(answer["hz"], 1),
         processes=processes,
         sockets=sockets,
+        others=others,
         hidden=require_integer(answer["hidden"]),
         more=require_integer(answer["more"]),
         cut=bool(answer["cut"]),
@@ -136,9 +138,9 @@ def _socket(row: Mapping[str, Any]) -> Socket:
         of_rank=bool(row["rank"]),
         state=require_integer(row["state"]),
         address=_text(row["address"]),
-        port=require_integer(row["port"], 0, MOST_PORT),
+        port=_port(row["port"]),
         peer=_text(row["peer"]),
-        peer_port=require_integer(row["peer_port"], 0, MOST_PORT),
+        peer_port=_port(row["peer_port"]),
         sendq=require_integer(row["sendq"]),
         recvq=require_integer(row["recvq"]),
         again=require_integer(row["again"]),
@@ -148,6 +150,15 @@ def _socket(row: Mapping[str, Any]) -> Socket:
         old=bool(row["old"]),
         held=bool(row["held"]),
     )
+
+
+def _end(row: Any) -> tuple[str, int, str, int]:
+    address, port, peer, peer_port = row
+    return _text(address), _port(port), _text(peer), _port(peer_port)
+
+
+def _port(value: Any) -> int:
+    return require_integer(value, 0, MOST_PORT)
 
 
 def _counted(value: Any) -> int | None:

@@ -8,6 +8,7 @@ from clusterprep.jobs.diagnose.model import Diagnosis
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 State = Literal["stuck", "moving", "unknown"]
+End = tuple[str, int, str, int]  # address, port, and those of the peer
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,10 @@ class NodeLook:
     hz: int
     processes: tuple[Process, ...]
     sockets: tuple[Socket, ...]
+    others: frozenset[End]  # of the sockets of all other processes
     hidden: int  # Python processes of others that may not be looked at
     more: int  # ranks that were left out
-    cut: bool  # sockets were left out
+    cut: bool  # sockets were left out, or are those of another network
     ras: str | None  # what NCCL's RAS says
 
 

@@ -1,4 +1,4 @@
-"""Says where a rank is: in which collective, in a data loader, stopped, blocked in the kernel. Pure.
+"""Says where a rank is: in a collective, in a data loader, stopped, blocked in the kernel. Pure.
 
 The Python stack says it best. Where it is not known the call says something: no collective waits in
 a sleep or in a read of a file.
@@ -40,6 +40,18 @@ _ACTIVITIES = (
     ("/pdb.py", "in a debugger"),
     ("/bdb.py", "in a debugger"),
     ("/subprocess.py", "in waiting for another program"),
+)
+# Modules of Python in which nothing but another thread or program is waited for.
+_WAITS = (
+    "/threading.py",
+    "/queue.py",
+    "/selectors.py",
+    "/socket.py",
+    "/ssl.py",
+    "/multiprocessing/connection.py",
+    "/multiprocessing/queues.py",
+    "/multiprocessing/synchronize.py",
+    "/multiprocessing/popen_fork.py",
 )
 # Calls in which no library for collectives waits, and what they are.
 _CALLS = {
@@ -90,9 +102,10 @@ def place_of(process: Process, hz: int, seconds: float) -> Place:
     if stuck is not None:
         return Place("blocked", _blocked_words(stuck, process.pid))
     goes_on = _goes_on(first, second, hz, seconds)
+    busy = is_busy(first, second, hz, seconds)
     if second.stack or first.stack:
-        return _by_stack(second, second.stack or first.stack, goes_on)
-    return _by_call(second.main, goes_on, is_busy(first, second, hz, seconds))
+        return _by_stack(second, second.stack or first.stack, goes_on, busy)
+    return _by_call(second.main, goes_on, busy)
 
 
 def is_busy(first: Look, second: Look, hz: int, seconds: float) -> bool:
@@ -151,19 +164,23 @@ def _blocked_words(task: Task, pid: int) -> str:
 # ---------------------------------------------------------------- by the stack
 
 
-def _by_stack(look: Look, stack: tuple[Frame, ...], goes_on: bool) -> Place:
+def _by_stack(look: Look, stack: tuple[Frame, ...], goes_on: bool, busy: bool) -> Place:
     operation = _operation(stack)
     where = _where(stack)
     if operation:
         return Place("collective", f"waits in {operation}{where}", operation, True, goes_on)
     activity = _activity(stack)
     call = _call_words(look.main) if look.main is not None else ""
-    words = f"is {activity}" if activity else f"is in {stack[0].function}"
-    if call:
-        words += f" and {call}"
-    # Where a GPU works the CPU waits in any function that wants a result, so this is no proof.
-    kind: Kind = "elsewhere" if activity or call else "running"
-    return Place(kind, f"{words}{where}", "", True, goes_on)
+    if activity or call:
+        parts = [f"is {activity}" if activity else "", call]
+        words = " and ".join(part for part in parts if part)
+        return Place("elsewhere", f"{words}{where}", "", True, goes_on)
+    # A wait for a collective that was begun before looks like any call of C, and so does a GPU's.
+    kind: Kind = "running" if busy else "waiting"
+    verb = "runs" if busy else "waits"
+    if frame_words(stack[0]) not in where:
+        verb += f" in {_function(stack[0])}"
+    return Place(kind, f"{verb}{where}", "", True, goes_on)
 
 
 def _operation(stack: tuple[Frame, ...]) -> str:
@@ -184,23 +201,35 @@ def _is_of_library(frame: Frame) -> bool:
 
 
 def _activity(stack: tuple[Frame, ...]) -> str:
+    """Return what a rank does that is no collective, "" where the stack does not show it."""
     for frame in stack:
         for part, words in _ACTIVITIES:
             if part in frame.path:
                 return words
+    if stack[0].path.endswith(_WAITS):
+        return "in a wait for another thread or program"
     return ""
 
 
+def _function(frame: Frame) -> str:
+    return "its main program" if frame.function == "<module>" else frame.function
+
+
 def _where(stack: tuple[Frame, ...]) -> str:
-    """Return the innermost function of the user's own program, as « (train.py, step)»."""
+    """Return the innermost line of the user's own program, as «, at train.py:57 in step»."""
     for frame in stack:
         if "/site-packages/" in frame.path or "/dist-packages/" in frame.path:
             continue
         if "/lib/python" in frame.path or frame.path.startswith("<"):
             continue
-        file = frame.path.rpartition("/")[2]
-        return f", called by {frame.function} of {file}, line {frame.line}"
+        return f", at {frame_words(frame)}"
     return ""
+
+
+def frame_words(frame: Frame) -> str:
+    """Return a frame as «train.py:57 in step»."""
+    file = frame.path.rpartition("/")[2]
+    return f"{file}:{frame.line} in {_function(frame)}"
 
 
 def place_in_program(stack: tuple[Frame, ...]) -> tuple[tuple[str, str], ...]:

@@ -54,8 +54,9 @@ def read_job(seconds):
     """Return the ranks on this node, seen twice with `seconds` in between.
 
     {"seconds", "hz", "ranks": [rank], "hidden": number of Python processes of others that may not
-    be looked at, "more": ranks left out, "sockets": [row], "cut": whether sockets are left out,
-    "addresses": of this node that ranks use, "ras": NCCL's own answer or None}.
+    be looked at, "more": ranks left out, "sockets": [row], "others": [[address, port, peer, port]]
+    of the sockets of all other processes, "cut": whether sockets are left out, "ras": NCCL's own
+    answer or None}.
     """
     if not os.path.exists("/proc/1/stat"):
         raise NoAnswer("denied", "/proc does not show the tasks of others here (hidepid)")
@@ -64,7 +65,7 @@ def read_job(seconds):
     chosen = ranks[:MOST_RANKS]
     for rank in chosen:
         rank["looks"] = [_state(rank)]
-    before = _sockets(chosen)
+    before, others = _sockets(chosen)
     began = time.monotonic()
     ras = _ras(chosen)
     add_from_programs(chosen, seconds)
@@ -72,7 +73,9 @@ def read_job(seconds):
     for rank in chosen:
         rank["looks"].append(_state(rank))
     elapsed = time.monotonic() - began
-    rows = _joined(before, _sockets(chosen))
+    after, others_after = _sockets(chosen)
+    rows = _joined(before, after)
+    others = sorted(set(others + others_after))
     rows.sort(key=_by_importance)
     return {
         "seconds": elapsed,
@@ -81,7 +84,8 @@ def read_job(seconds):
         "hidden": hidden,
         "more": len(ranks) - len(chosen),
         "sockets": rows[:MOST_SOCKETS],
-        "cut": len(rows) > MOST_SOCKETS,
+        "others": [list(end) for end in others[:MOST_SOCKETS]],
+        "cut": _is_cut(chosen, rows, others),
         "ras": ras,
     }
 
@@ -329,14 +333,21 @@ def _state(rank):
     """Return one look at a rank; None if it is gone, or another process has its number.
 
     {"state", "ticks", "threads", "main": task, "blocked": [task], "io", "children": [task],
-    "stack" or "no_stack"}.
+    "stack" or "no_stack"}. `main` is the thread that the stack is of.
     """
     pid = rank["pid"]
     stat = _stat("/proc/%d/stat" % pid)
     if stat is None or stat["started"] != rank["started"]:
         return None
     look = {"state": stat["state"], "ticks": stat["ticks"], "threads": stat["threads"]}
-    look["main"] = _task(pid, pid)
+    tid = None
+    try:
+        if stat["state"] == "D":  # its memory may be locked, and then who reads it waits as well
+            raise Unreadable("it waits in the kernel")
+        tid, look["stack"] = read_stack(pid)
+    except Unreadable as error:
+        look["no_stack"] = str(error)[:LONGEST]
+    look["main"] = _task(pid, tid or pid)
     look["blocked"] = _blocked(pid)
     look["io"] = _io(pid)
     look["children"] = []
@@ -344,10 +355,6 @@ def _state(rank):
         task = _task(child, child)
         if task is not None:
             look["children"].append(task)
-    try:
-        look["stack"] = read_stack(pid)
-    except Unreadable as error:
-        look["no_stack"] = str(error)[:LONGEST]
     return look
 
 
@@ -424,7 +431,10 @@ def _io(pid):
 
 
 def _sockets(ranks):
-    """Return {(pid, inode): row} of the TCP sockets of ranks and of what started them."""
+    """Return the TCP sockets of ranks and of what started them, and the ends of all others.
+
+    The first is {(pid, inode): row}, the second [(address, port, peer, peer_port), ...].
+    """
     here = read_sockets()
     found = {}
     for rank in ranks:
@@ -436,7 +446,23 @@ def _sockets(ranks):
                 if inode in rows and (pid, inode) not in found:
                     row = dict(rows[inode], pid=pid, rank=pid == rank["pid"])
                     found[pid, inode] = row
-    return found
+    owned = set(inode for _, inode in found)
+    others = []
+    for inode, row in (here or {}).items():
+        if inode not in owned and not _is_loopback(row["peer"]):
+            others.append((row["address"], row["port"], row["peer"], row["peer_port"]))
+    return found, others
+
+
+def _is_loopback(address):
+    return address.startswith("127.") or address == "::1"
+
+
+def _is_cut(ranks, rows, others):
+    """Return whether sockets are left out, or those of a network that is not the agent's own."""
+    if max(len(rows), len(others)) > MOST_SOCKETS or read_sockets() is None:
+        return True
+    return any(rank["network"] for rank in ranks)
 
 
 def _joined(before, after):
@@ -457,8 +483,7 @@ def _joined(before, after):
 def _by_importance(row):
     """Return a key that sorts rows: what is not healthy first, then what leads to other nodes."""
     is_waiting = row["sendq"] or row["again"] or row["state"] != 1
-    is_local = row["peer"].startswith("127.") or row["peer"] == "::1"
-    return (not is_waiting, is_local, row["pid"], row["port"])
+    return (not is_waiting, _is_loopback(row["peer"]), row["pid"], row["port"])
 
 
 # ---------------------------------------------------------------- NCCL's own answer

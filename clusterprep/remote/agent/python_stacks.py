@@ -1,6 +1,7 @@
 """Python's stack of another process, read from its memory: it is not stopped, and does not notice.
 
-The main thread alone is read, innermost frame first. What is read while it changes may be anything,
+Of its threads the most telling one is returned, innermost frame first: one that is in a collective,
+else the main thread. What is read while it changes may be anything,
 so each length is bounded and each text checked. Reading takes the rights of a debugger: the same
 user where the kernel allows that (kernel.yama.ptrace_scope 0), or root.
 
@@ -13,22 +14,29 @@ import re
 import struct
 
 MOST_FRAMES = 60
-MOST_THREADS = 2000
+MOST_THREADS = 300
+MOST_TABLE = 1 << 16  # bytes of a table of lines
+COLLECTIVE = "/torch/distributed/distributed_c10d.py"
+# Ray's workers run the training in a thread, and wait here in the main one.
+WAITING_MAIN = "/ray/_private/workers/default_worker.py"
 MOST_SYMBOLS = 1 << 20  # bytes of a table of symbols
 LONGEST = 200  # characters of a name or path
 # interpreters: in _PyRuntimeState; threads: in PyInterpreterState; native and frame: in
-# PyThreadState, where 3.11 and 3.12 have `cframe` and within it `current`; code, previous: in a
-# frame; filename, name, line: in PyCodeObject; ascii, compact: sizes of the two kinds of text.
+# PyThreadState, where 3.11 and 3.12 have `cframe` and within it `current`; code, previous and
+# `instruction` (a pointer, before 3.11 a number): in a frame; filename, name, line, table of lines
+# and the instructions themselves: in PyCodeObject; ascii, compact: sizes of the two kinds of text.
 _OLD = {"interpreters": 32, "threads": 8, "native": None, "frame": 24, "current": None}
 _OLD.update({"code": 32, "previous": 24, "filename": 104, "name": 112, "line": 40})
+_OLD.update({"instruction": 104, "table": 120, "instructions": None})
 _OLD.update({"ascii": 48, "compact": 72})
 _NEW = {"interpreters": 40, "threads": 72, "native": 144, "frame": 56, "current": 0}
 _NEW.update({"code": 0, "previous": 8, "filename": 112, "name": 128, "line": 68})
+_NEW.update({"instruction": 56, "table": 136, "instructions": 192})
 _NEW.update({"ascii": 40, "compact": 56})
 OFFSETS = {
     (3, 8): _OLD,
     (3, 9): _OLD,
-    (3, 10): _OLD,
+    (3, 10): dict(_OLD, instruction=96),
     (3, 11): dict(
         _NEW,
         threads=16,
@@ -37,11 +45,20 @@ OFFSETS = {
         code=32,
         previous=48,
         line=72,
+        instructions=184,
         ascii=48,
         compact=72,
     ),
     (3, 12): _NEW,
-    (3, 13): dict(_NEW, interpreters=632, threads=7344, native=160, frame=72, current=None),
+    (3, 13): dict(
+        _NEW,
+        interpreters=632,
+        threads=7344,
+        native=160,
+        frame=72,
+        current=None,
+        instructions=200,
+    ),
 }
 NEXT_THREAD = 8  # PyThreadState.next
 # elf.h
@@ -59,20 +76,36 @@ class Unreadable(Exception):
 
 
 def read_stack(pid):
-    """Return [[function, file, line of its definition], ...] of the main thread, innermost first.
+    """Return (tid, [[function, file, line], ...]) of the most telling thread, innermost first.
 
-    Raises Unreadable.
+    `tid` is None where the thread is the main one, or its number is not known. Raises Unreadable.
     """
     try:
         memory = os.open("/proc/%d/mem" % pid, os.O_RDONLY)
     except OSError as error:
         raise Unreadable(error.strerror or str(error))
     try:
-        return _Process(pid, memory).frames()
+        return telling(_Process(pid, memory).stacks())
     except (OSError, OverflowError, struct.error) as error:
         raise Unreadable("its memory cannot be read: %s" % error)
     finally:
         os.close(memory)
+
+
+def telling(stacks):
+    """Return the stack that says most of a rank; the first of [(tid, frames), ...] is the main one.
+
+    FSDP and DDP call collectives in autograd's threads while the main thread waits for these.
+    """
+    main = stacks[0][1]
+    if any(path.endswith(COLLECTIVE) for _, path, _ in main):
+        return stacks[0]
+    for stack in stacks[1:]:
+        if any(path.endswith(COLLECTIVE) for _, path, _ in stack[1]):
+            return stack
+    if any(path.endswith(WAITING_MAIN) for _, path, _ in main):
+        return max(stacks[1:] or stacks, key=lambda stack: len(stack[1]))
+    return stacks[0]
 
 
 class _Process(object):
@@ -87,6 +120,7 @@ class _Process(object):
         if self.runtime is None:
             raise Unreadable("%s has no symbol _PyRuntime" % path)
         version = self._version(symbols, path)
+        self.version = version
         self.at = OFFSETS.get(version)
         if self.at is None:
             raise Unreadable("the structs of Python %d.%d are not known here" % version)
@@ -202,36 +236,46 @@ class _Process(object):
 
     # ------------------------------------------------------------ frames
 
-    def frames(self):
-        """Return the frames of the main thread."""
+    def stacks(self):
+        """Return [(tid, frames), ...] of all threads that run Python, the main one first."""
         interpreter = self.word(self.runtime + self.at["interpreters"])
-        thread = self._main_thread(self.word(interpreter + self.at["threads"]))
+        thread = self.word(interpreter + self.at["threads"])
+        inside = self.pid_inside()
+        found = []
+        for _ in range(MOST_THREADS):
+            if not thread:
+                break
+            tid = None
+            if self.at["native"] is not None:
+                tid = self.word(thread + self.at["native"])
+            frames = self._frames(thread)
+            is_main = tid == inside
+            if frames:
+                # In a container its threads have other numbers than here.
+                is_shown = not is_main and inside == self.pid
+                found.append((is_main, (tid if is_shown else None, frames)))
+            thread = self.word(thread + NEXT_THREAD)
+        if not found:
+            raise Unreadable("it runs no Python function")
+        if self.at["native"] is None:  # the oldest is the last
+            found.reverse()
+        found.sort(key=lambda row: not row[0])
+        return [stack for _, stack in found]
+
+    def _frames(self, thread):
+        """Return the frames of one thread; those that cannot be read are left out."""
         frame = self.word(thread + self.at["frame"])
-        if self.at["current"] is not None:
+        if frame and self.at["current"] is not None:
             frame = self.word(frame + self.at["current"])
         rows = []
         for _ in range(MOST_FRAMES):
             if not frame:
                 break
-            row = self._row(self.word(frame + self.at["code"]))
+            row = self._row(frame, self.word(frame + self.at["code"]))
             if row is not None:
                 rows.append(row)
             frame = self.word(frame + self.at["previous"])
-        if not rows:
-            raise Unreadable("it runs no Python function")
         return rows
-
-    def _main_thread(self, thread):
-        """Return the state of the main thread: it has the process's number, or it is the oldest."""
-        for _ in range(MOST_THREADS):
-            native = self.at["native"]
-            if native is not None and self.word(thread + native) == self.pid_inside():
-                return thread
-            following = self.word(thread + NEXT_THREAD)
-            if not following:
-                return thread
-            thread = following
-        raise Unreadable("it has too many threads")
 
     def pid_inside(self):
         """Return the number that the process has in its own namespace, as in a container."""
@@ -241,17 +285,34 @@ class _Process(object):
                     return int(line.split()[-1])
         return self.pid
 
-    def _row(self, code):
+    def _row(self, frame, code):
         """Return a frame, None for one that has no code of Python (3.12 has such at the bottom)."""
         try:
             path = self._text(self.word(code + self.at["filename"]))
             name = self._text(self.word(code + self.at["name"]))
-            line = struct.unpack("=i", self.bytes_at(code + self.at["line"], 4))[0]
+            line = self._line(frame, code)
         except (Unreadable, OSError):
             return None
         if not path or not name or path == "<shim>" or not 0 <= line < 1 << 24:
             return None
         return [name, path, line]
+
+    def _line(self, frame, code):
+        """Return the line that a frame executes."""
+        first = struct.unpack("=i", self.bytes_at(code + self.at["line"], 4))[0]
+        table_at = self.word(code + self.at["table"])
+        size = self.word(table_at + 16)
+        if size > MOST_TABLE:
+            return first
+        table = self.bytes_at(table_at + 32, size) if size else b""
+        instruction = frame + self.at["instruction"]
+        if self.at["instructions"] is None:
+            number = struct.unpack("=i", self.bytes_at(instruction, 4))[0]
+            if self.version == (3, 10):
+                return line_of_ranges(table, 2 * number, first)
+            return line_of_steps(table, number, first)
+        offset = self.word(instruction) - code - self.at["instructions"]
+        return line_of_locations(table, offset, first)
 
     def _text(self, address):
         """Return a str of Python; of other letters than ASCII each becomes a question mark."""
@@ -269,3 +330,69 @@ class _Process(object):
         codes = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[width]
         text = data.decode(codes, "replace")
         return text.encode("ascii", "replace").decode("ascii")
+
+
+# ---------------------------------------------------------------- tables of lines
+
+
+def line_of_steps(table, offset, line):
+    """Return the line of an instruction by co_lnotab of 3.8 and 3.9: pairs of steps."""
+    address = 0
+    for index in range(0, len(table) - 1, 2):
+        address += table[index]
+        if address > offset:
+            break
+        line += _signed(table[index + 1])
+    return line
+
+
+def line_of_ranges(table, offset, line):
+    """Return the line of an instruction by co_linetable of 3.10: pairs of bytes and a step."""
+    end = 0
+    for index in range(0, len(table) - 1, 2):
+        step = _signed(table[index + 1])
+        end += table[index]
+        if step != -128:  # no line
+            line += step
+        if end > offset:
+            break
+    return line
+
+
+def _signed(byte):
+    return byte - 256 if byte > 127 else byte
+
+
+def line_of_locations(table, offset, line):
+    """Return the line of an instruction by co_linetable since 3.11 (Objects/locations.md)."""
+    end = 0
+    index = 0
+    while index < len(table):
+        head = table[index]
+        code = head >> 3 & 15
+        index += 1
+        end += 2 * ((head & 7) + 1)
+        if code in (10, 11, 12):
+            line += code - 10
+        elif code in (13, 14):
+            number, index = _number(table, index)
+            line += -(number >> 1) if number & 1 else number >> 1
+        while index < len(table) and not table[index] & 128:
+            index += 1
+        if end > offset:
+            break
+    return line
+
+
+def _number(table, index):
+    """Return a number of 6 bits a byte, the lowest first, and where it ends."""
+    number = 0
+    shift = 0
+    while index < len(table):
+        byte = table[index]
+        index += 1
+        number |= (byte & 63) << shift
+        shift += 6
+        if not byte & 64:
+            break
+    return number, index

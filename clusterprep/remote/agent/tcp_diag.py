@@ -1,7 +1,7 @@
 """The TCP sockets of the kernel with their counters: what passed, and when something last did.
 
-`read_sockets` asks the kernel as `ss -ti` does, which any user may. Where it does not answer, and for
-processes in a network of their own, /proc/PID/net/tcp has the same sockets without the counters.
+`read_sockets` asks the kernel as `ss -ti` does, which any user may. Where it gives no answer, and
+for processes in a network of their own, /proc/PID/net/tcp has the same without the counters.
 """
 
 import os

@@ -21,7 +21,7 @@ from tests.support.patience import eventually
 
 pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 TRAIN = Path(__file__).with_name("programs") / "train.py"
-FOLDER = "/var/tmp/train"  # noqa: S108 - of a host
+FOLDER = "/var/tmp/train"
 AT_ONCE = 5.0  # seconds for the answer
 SETTLE = 2.5  # seconds after a fault until it is looked at
 
@@ -114,7 +114,7 @@ def traces(host: Host) -> tuple[list[str], list[str]]:
     """Processes of a host but sshd's own, and the files of its temporary folders."""
     shown = host.run(["ps", "-eo", "comm,args", "--no-headers"]).stdout.splitlines()
     processes = [line for line in shown if not line.startswith(("ps", "sshd"))]
-    return sorted(processes), host.run(["ls", "-A", "/tmp", "/dev/shm"]).stdout.split()  # noqa: S108
+    return sorted(processes), host.run(["ls", "-A", "/tmp", "/dev/shm"]).stdout.split()
 
 
 def named(job: Job, cause: str, culprit: str) -> None:
