@@ -68,8 +68,13 @@ def document(diagnosis: Diagnosis) -> dict[str, Json]:
 
 
 def to_json(diagnosis: Diagnosis) -> str:
-    """Return the document in ASCII, with markup escaped so that it is safe inside HTML too."""
-    text = json.dumps(document(diagnosis), indent=2, allow_nan=False)
+    """Return the diagnosis as the text of its document."""
+    return as_text(document(diagnosis))
+
+
+def as_text(content: dict[str, Json]) -> str:
+    """Return a document in ASCII, with markup escaped so that it is safe inside HTML too."""
+    text = json.dumps(content, indent=2, allow_nan=False)
     for char, escaped in (("&", "\\u0026"), ("<", "\\u003c"), (">", "\\u003e")):
         text = text.replace(char, escaped)
     return text + "\n"
