@@ -23,6 +23,10 @@ MOST = 8  # names; if more are blamed, none is named
 _SPAWNED = re.compile(
     r"-- Process (?P<number>\d+) terminated with the following error", re.IGNORECASE
 )
+# Lines of a traceback that torch.multiprocessing prints at most below «-- Process 3 terminated …».
+_TRACEBACK = 100
+# Names that every host has for itself.
+_NO_HOSTS = frozenset({"localhost", "localhost.localdomain", "127.0.0.1", "::1"})
 _PLURAL = {
     "rank": "ranks",
     "host": "hosts",
@@ -54,6 +58,8 @@ def named(sign: Sign, match: re.Match[str], line: LogLine) -> Culprits:
         if not brace:  # «rank 0»: the last word is the name
             kind = kind.rpartition(" ")[0]
         name = text[len(kind) :].strip()
+        if kind == "host" and name in _NO_HOSTS:
+            continue
         return ((kind, name),)
     return ()
 
@@ -93,7 +99,7 @@ def worded(cause: Cause, evidence: Sequence[Evidence], log: LogFile) -> str | No
         writers = _writers(lines)
         if writers:
             return _in_words(writers, evidence, log)
-    return _spawned(log)
+    return _spawned(log, [e.line for e in evidence if e.weight == weights[0]])
 
 
 def _writers(lines: Sequence[LogLine]) -> Culprits:
@@ -101,7 +107,7 @@ def _writers(lines: Sequence[LogLine]) -> Culprits:
     hosts: dict[Culprit, None] = {}  # each once, in order
     ranks: dict[Culprit, None] = {}
     for line in lines:
-        if line.host:
+        if line.host and line.host not in _NO_HOSTS:
             hosts["host", line.host] = None
         if line.rank is not None:
             ranks["rank", str(line.rank)] = None
@@ -155,7 +161,7 @@ def _are_all(kind: str, names: Sequence[str], log: LogFile) -> bool:
     if kind == "ranks" and len(names) == 2:
         return False  # a pair that differs, and each of the two may be the one at fault
     numbers = {int(name) for name in names if name.isdigit()}
-    return numbers >= log.ranks
+    return bool(log.ranks) and numbers >= log.ranks
 
 
 def _peer(names: Sequence[str], evidence: Sequence[Evidence]) -> str | None:
@@ -186,13 +192,27 @@ def _listed(kind: str, names: Sequence[str]) -> str:
     return " ".join(parts)
 
 
-def _spawned(log: LogFile) -> str | None:
-    """Return the process that failed, where torch.multiprocessing names exactly one."""
+def _spawned(log: LogFile, lines: Sequence[LogLine]) -> str | None:
+    """Return the process that failed, where torch.multiprocessing shows its traceback.
+
+    The parent names the first process that it saw end. That is the culprit only if the lines of the
+    cause are in the traceback of that process, and in that of no other one.
+    """
     numbers: set[str] = set()
-    for line in log.lines:
-        match = _SPAWNED.search(line.message)
-        if match:
-            numbers.add(match["number"])
-    if len(numbers) != 1:
+    has_lines = False
+    for head in log.lines_with("terminated with the following error"):
+        match = _SPAWNED.search(head.message)
+        if match is None:
+            continue
+        numbers.add(match["number"])
+        has_lines = has_lines or any(_is_below(line, head) for line in lines)
+    if len(numbers) != 1 or not has_lines:
         return None
     return f"process {numbers.pop()}"
+
+
+def _is_below(line: LogLine, head: LogLine) -> bool:
+    """Whether a line may belong to the traceback that `head` announces."""
+    if line.file != head.file:
+        return False
+    return head.number <= line.number <= head.number + _TRACEBACK

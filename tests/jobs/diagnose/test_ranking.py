@@ -161,7 +161,7 @@ def test_a_cause_shows_a_few_lines_no_two_of_one_form() -> None:
         pytest.param([timeout(1)], "rank_desync_uneven_data", None, id="one-alone"),
         pytest.param(
             [timeout(0), timeout(1, seq=39_990), timeout(2), timeout(3)],
-            "rank_desync_uneven_data",
+            "rank_desync_control_flow",
             "rank 1",
             id="behind",
         ),
