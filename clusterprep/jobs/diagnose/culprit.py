@@ -27,6 +27,8 @@ _SPAWNED = re.compile(
 _TRACEBACK = 100
 # Names that every host has for itself.
 _NO_HOSTS = frozenset({"localhost", "localhost.localdomain", "127.0.0.1", "::1"})
+# What has the same name on many hosts.
+_OF_A_HOST = frozenset({"interface", "HCA", "device"})
 _PLURAL = {
     "rank": "ranks",
     "host": "hosts",
@@ -58,8 +60,6 @@ def named(sign: Sign, match: re.Match[str], line: LogLine) -> Culprits:
         if not brace:  # «rank 0»: the last word is the name
             kind = kind.rpartition(" ")[0]
         name = text[len(kind) :].strip()
-        if kind == "host" and name in _NO_HOSTS:
-            continue
         return ((kind, name),)
     return ()
 
@@ -107,7 +107,7 @@ def _writers(lines: Sequence[LogLine]) -> Culprits:
     hosts: dict[Culprit, None] = {}  # each once, in order
     ranks: dict[Culprit, None] = {}
     for line in lines:
-        if line.host and line.host not in _NO_HOSTS:
+        if line.host:
             hosts["host", line.host] = None
         if line.rank is not None:
             ranks["rank", str(line.rank)] = None
@@ -115,13 +115,28 @@ def _writers(lines: Sequence[LogLine]) -> Culprits:
 
 
 def _in_words(culprits: Culprits, evidence: Sequence[Evidence], log: LogFile) -> str | None:
+    culprits = tuple(one for one in culprits if one[0] != "host" or one[1] not in _NO_HOSTS)
+    if not culprits:
+        return None
     kind = _commonest_kind(culprits)
     names = _separated([name for other, name in culprits if other == kind])
     if not names or len(names) > MOST or _are_all(kind, names, log):
         return None
     if kind == "peer":
         return _peer(names, evidence)
-    return _listed(kind, names)
+    listed = _listed(kind, names)
+    if kind not in _OF_A_HOST or (len(names) == 1 and len(log.hosts) < 2):
+        return listed
+    return listed + _host_of(listed, evidence)
+
+
+def _host_of(listed: str, evidence: Sequence[Evidence]) -> str:
+    """Return « of n1» if the host n1 alone names these devices, else an empty text."""
+    hosts = {e.line.host for e in evidence if e.culprits}
+    host = hosts.pop() if len(hosts) == 1 else None
+    if not host or host in _NO_HOSTS or host in listed.split():
+        return ""
+    return f" of {host}"
 
 
 def _commonest_kind(culprits: Culprits) -> str:
