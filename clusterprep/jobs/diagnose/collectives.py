@@ -250,9 +250,7 @@ def _broken_off_lines(log: LogFile) -> dict[Place, LogLine]:
     return lines
 
 
-def _stuck_rank(
-    line: LogLine, head: LogLine, work: re.Match[str], groups: Groups
-) -> StuckRank:
+def _stuck_rank(line: LogLine, head: LogLine, work: re.Match[str], groups: Groups) -> StuckRank:
     """Return the collective that `line` names; rank and process group are those of `head`."""
     seq = _number(work["seq"])
     op = work["op"].upper()
@@ -305,9 +303,7 @@ def _without_repeated(members: list[StuckRank]) -> list[StuckRank]:
     return remaining
 
 
-def _known_by_place(
-    log: LogFile, members: list[StuckRank], groups: Groups
-) -> Iterator[StuckRank]:
+def _known_by_place(log: LogFile, members: list[StuckRank], groups: Groups) -> Iterator[StuckRank]:
     """Yield ranks that say at which sequence number they timed out, and not in which collective.
 
     It was the same collective as that of the others at this number.

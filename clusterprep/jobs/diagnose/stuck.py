@@ -293,9 +293,7 @@ def _slow_work(
     )
 
 
-def _lone_timeout(
-    scene: _Scene, members: list[StuckRank], absent: _Absent
-) -> Iterator[Evidence]:
+def _lone_timeout(scene: _Scene, members: list[StuckRank], absent: _Absent) -> Iterator[Evidence]:
     """Yield evidence of a time-out for which nothing in the log gives a reason.
 
     Where lines tell of trouble in the network, that is rather the reason.

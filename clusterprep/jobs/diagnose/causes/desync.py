@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
 from clusterprep.jobs.diagnose import clues, collectives
+from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
 from clusterprep.jobs.diagnose.stuck import detect_timeouts
 from clusterprep.jobs.diagnose.trouble import NETWORK_NEEDLES
 from clusterprep.remedies import sentence, shell_line
