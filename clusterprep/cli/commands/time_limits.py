@@ -134,7 +134,7 @@ HOROVOD = TimeLimit(
     "Horovod waits for ranks that did not submit a tensor",
     "a warning after 60 s, and no end",
     "HOROVOD_STALL_CHECK_TIME_SECONDS, HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
-    "Horovod, docs/stall_inspector.rst",
+    "Horovod, common/stall_inspector.cc",
 )
 MPI = TimeLimit(
     "an MPI collective or barrier waits for all ranks",

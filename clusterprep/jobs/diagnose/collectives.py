@@ -24,6 +24,7 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 
 NEEDLES = (
     "ccl(",
+    "workcncl(",
     "operation timeout:",
     "before timing out",
     "timing out.",
@@ -37,7 +38,7 @@ NEEDLES = (
     "world size",
 )
 _WORK = re.compile(
-    r"Work[A-Z]*CCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
+    r"Work[A-Z]*C[CN]*L\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
     r"(?:, TensorShape=\[(?P<shape>[^\]]*)\])?"
     r"(?:, NumelIn=(?P<numel>\d+))?(?:, NumelOut=(?P<out>\d+))?"
     r"(?:, Timeout\(ms\)=(?P<limit>\d+))?",
@@ -217,7 +218,7 @@ def stuck_ranks(log: LogFile, groups: Groups) -> list[StuckRank]:
     first: dict[tuple[str, int | None, int], StuckRank] = {}
     heads = _broken_off_lines(log)
     tails = {line.place: line for line in log.lines_with("timing out", "timeout(ms)")}
-    for line in log.lines_with("ccl("):
+    for line in log.lines_with("ccl(", "workcncl("):
         text = _whole_text(line, tails)
         work = _WORK.search(text)
         if work is None or not _TIMED_OUT.search(text):
@@ -234,7 +235,7 @@ def stuck_ranks(log: LogFile, groups: Groups) -> list[StuckRank]:
 
 def _whole_text(line: LogLine, tails: Mapping[Place, LogLine]) -> str:
     """Return the text of a line, and of the next one if a terminal broke it within WorkNCCL(…)."""
-    after = line.text.rpartition("CCL(")[2]
+    after = line.text.rpartition("CL(")[2]
     tail = tails.get((line.file, line.number + 1))
     if ")" in after.replace("(ms)", "") or tail is None:
         return line.text

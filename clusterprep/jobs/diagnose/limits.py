@@ -27,7 +27,7 @@ NEEDLES = (
     "torch version",
 )
 _GROUP = re.compile(
-    r"Work(?P<library>[A-Z]*CCL)\(.*?Timeout\(ms\)=(?P<ms>\d+)\)? ?"
+    r"Work(?P<library>[A-Z]*C[CN]*L)\(.*?Timeout\(ms\)=(?P<ms>\d+)\)? ?"
     r"(?:ran for|timed out in blocking wait)",
     re.IGNORECASE,
 )

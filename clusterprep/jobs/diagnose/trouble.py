@@ -19,7 +19,7 @@ TIMED_OUT = (
     r"(?<!failed or )\btimed[ -]?out\b"
     r"|\bbefore timing out\b"
     r"|\b(?:application|operation|socket|connect|connection|handshake|store|recv|send|read"
-    r"|rendezvous|barrier) time-?out\b(?!\s*[=:]|\s+\d)"
+    r"|rendezvous|barrier) time-?out\b(?!\s*=|\s*:\s*\d|\s+\d)"
     r"|\btime-?out (?:after|expired|exceeded|reached|occurred|waiting|at NCCL work)\b"
     r"|\btimeout \[[\d.]+\]"
     r"|\blikely a timeout\b"
