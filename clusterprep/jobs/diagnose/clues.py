@@ -64,11 +64,13 @@ _CLOSE = 60  # lines of a file within which work before a time-out is taken to b
 class Work:
     """A line about work that others may have waited for. `rank` does it, if the line tells.
 
-    `lasted`: the line itself shows that it took as long as the others waited.
+    `is_unfinished`: the line is a progress bar below 100 %. `lasted`: the bar shows that the work
+    took as long as the others waited.
     """
 
     line: LogLine
     rank: int | None
+    is_unfinished: bool
     lasted: bool
 
 
@@ -101,13 +103,13 @@ def _work(line: LogLine, waited: float | None, present: set[int]) -> Work | None
         rank = _rank_of(line)
         if rank is not None and rank in present:
             return None
-        return Work(line, rank, lasted=False)
+        return Work(line, rank, is_unfinished=False, lasted=False)
     if int(bar["percent"]) >= 100:
         return None
     # What is written behind a bar is of another rank; what stands before it is of the bar's own.
     rank = line_of(line.file, line.number, line.text[: bar.start()]).rank
     lasted = waited is not None and _seconds(bar["elapsed"]) + _LEEWAY >= waited
-    return Work(line, rank, lasted)
+    return Work(line, rank, is_unfinished=True, lasted=lasted)
 
 
 def _last_bar(text: str) -> re.Match[str] | None:
@@ -140,13 +142,13 @@ def _seconds(clock: str | None) -> int:
 
 
 def cut_off_work(log: LogFile) -> LogLine | None:
-    """Return a progress bar that a traceback cuts off when a usual limit has just passed."""
+    """Return a progress bar that a traceback cuts off when a usual limit passes."""
     for line in log.lines_with("examples/s", "ba/s]", "tokeniz"):
         bar = _last_bar(line.text)
         if bar is None or not _TRACEBACK.search(line.text):
             continue
         elapsed = _seconds(bar["elapsed"])
-        if any(limit <= elapsed <= limit + _LEEWAY for limit in _DEFAULT_LIMITS):
+        if any(abs(elapsed - limit) <= _LEEWAY for limit in _DEFAULT_LIMITS):
             return line
     return None
 

@@ -32,6 +32,8 @@ NEEDLES = (
     "last enqueued",
     "at nccl work",
     "watchdog at work",
+    "due to a collective timeout",
+    "dump signal",
     "global rank:",
     "nranks",
     "world_size",
@@ -71,6 +73,7 @@ _WORLD = re.compile(r"\bnranks (?P<a>\d+)|\bworld[_ ]size[=: ]+(?P<b>\d+)", re.I
 _LARGEST_WORLD = 4096  # a larger number in a log is taken for something else
 _LARGEST_TENSOR = 1 << 60  # elements; coalesced works print the largest number that there is
 _SIGABRT = -6
+_ANY_OPERATION = "collective"
 _DEFAULT_GROUPS = frozenset({"", "0", "default_pg"})
 
 POINT_TO_POINT = frozenset({"SEND", "RECV", "RECVANYSOURCE"})
@@ -215,7 +218,7 @@ def _rank_in_job(line: LogLine) -> int | None:
 
 def stuck_ranks(log: LogFile, groups: Groups) -> list[StuckRank]:
     """Return the earliest collective that timed out of each rank and process group."""
-    first: dict[tuple[str, int | None, int], StuckRank] = {}
+    earliest: dict[tuple[str, int | None, int], StuckRank] = {}
     heads = _broken_off_lines(log)
     tails = {line.place: line for line in log.lines_with("timing out", "timeout(ms)")}
     for line in log.lines_with("ccl(", "workcncl("):
@@ -227,10 +230,40 @@ def stuck_ranks(log: LogFile, groups: Groups) -> list[StuckRank]:
         head = heads.get(line.place, line)
         member = _stuck_rank(line, head, work, groups)
         unknown_rank = line.order if member.rank is None else 0
-        first.setdefault((member.group, member.rank, unknown_rank), member)
-    members = _without_repeated(list(first.values()))
+        key = (member.group, member.rank, unknown_rank)
+        if _is_earlier(member, earliest.get(key)):
+            earliest[key] = member
+    members = _without_repeated(list(earliest.values()))
     members.extend(list(_known_by_place(log, members, groups)))
+    if not members:
+        members = list(_from_dumps(log, groups))
     return _in_known_groups(members)
+
+
+def _is_earlier(member: StuckRank, other: StuckRank | None) -> bool:
+    """Whether a collective comes before another of its rank; the first read if not numbered."""
+    if other is None:
+        return True
+    if member.seq is None or other.seq is None:
+        return False
+    return member.seq < other.seq
+
+
+def _from_dumps(log: LogFile, groups: Groups) -> Iterator[StuckRank]:
+    """Yield what ranks say of a time-out when they dump their flight recorder.
+
+    These lines do not name the operation. The first one that has not ended is the one that waits.
+    """
+    present: set[int] = set()
+    for line in log.lines_with("due to a collective timeout"):
+        last = _LAST.search(line.text)
+        rank = groups.rank_of(line)
+        is_own = "from this local rank" in line.text
+        if not is_own or last is None or rank is None or rank in present:
+            continue
+        present.add(rank)
+        seq = int(last["completed"]) + 1
+        yield StuckRank(line, rank, group_of(line), seq, _ANY_OPERATION, None)
 
 
 def _whole_text(line: LogLine, tails: Mapping[Place, LogLine]) -> str:

@@ -41,6 +41,11 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ("nccl communicator was aborted", r"NCCL communicator was aborted", "after an earlier failure"),
     ("nccl timeout in", r"NCCL timeout in", "a peer is missing"),
     (
+        "inconsistent 0 params",
+        r"but Rank \d+ has \d+ params, while rank \d+ has inconsistent 0 params",
+        "the ranks could not exchange their numbers of parameters; another line says why",
+    ),
+    (
         "some nccl operations have failed",
         r"Some NCCL operations have failed or timed out",
         "after an earlier failure",

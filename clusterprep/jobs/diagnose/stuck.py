@@ -20,10 +20,11 @@ from clusterprep.jobs.diagnose.collectives import (
     known_ranks,
     progress_of,
     stuck_ranks,
+    summarised_ranks,
     timed_out_ranks,
 )
 from clusterprep.jobs.diagnose.model import Culprits, Evidence, LogFile, LogLine, Weight
-from clusterprep.jobs.diagnose.trouble import has_network_trouble
+from clusterprep.jobs.diagnose.trouble import has_network_trouble, waits
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Collectives after which a job is past its start. Before it ranks differ by their code rather than
@@ -31,6 +32,7 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 LATE = 200
 _FIRST_COLLECTIVES = 10  # if one of these never works, the path between GPUs may be at fault
 _MOST_BLAMED = 8  # ranks; if more are missing, none is named
+_MOST_UNSEEN = 2  # ranks without any line; if more are missing, none is named
 _MOST_TOLD = 4  # ranks whose collectives a note lists
 _SMALL_TENSOR = 16  # elements at most of a flag or a counter
 _LARGE_TENSOR = 1000  # elements; such a tensor is data of the model
@@ -78,6 +80,7 @@ def detect_timeouts(log: LogFile) -> Iterator[Evidence]:
     yield from _inconsistent(log)
     yield from _store_key_late(log)
     yield from _cut_off_work(log)
+    yield from _main_process_first(log)
     groups = groups_of(log)
     members_of: dict[str, list[StuckRank]] = defaultdict(list)
     for member in stuck_ranks(log, groups):
@@ -120,7 +123,7 @@ def _group(scene: _Scene, members: list[StuckRank]) -> Iterator[Evidence]:
 def _different_operations(members: list[StuckRank]) -> Iterator[Evidence]:
     """Different operations at one place of one group. Without a place they may be far apart."""
     first = members[0]
-    weight = Weight.PLAIN
+    weight = _weight_of_one_place(first)
     if first.seq is None:
         weight = Weight.SYMPTOM
     blamed = _minority([(member.rank, member.op) for member in members])
@@ -131,6 +134,14 @@ def _different_operations(members: list[StuckRank]) -> Iterator[Evidence]:
         blamed,
         _whereabouts(members),
     )
+
+
+def _weight_of_one_place(member: StuckRank) -> Weight:
+    """Return how much it says that ranks differ at one sequence number.
+
+    Where no group is named, the same number of two groups may be compared.
+    """
+    return Weight.PLAIN if member.group else Weight.LIKELY
 
 
 def _different_sizes(members: list[StuckRank]) -> Iterator[Evidence]:
@@ -148,7 +159,7 @@ def _different_sizes(members: list[StuckRank]) -> Iterator[Evidence]:
     yield from _each(
         members,
         cause,
-        Weight.PLAIN,
+        _weight_of_one_place(members[0]),
         blamed,
         _whereabouts(members),
     )
@@ -180,27 +191,30 @@ def _different_places(scene: _Scene, members: list[StuckRank]) -> Iterator[Evide
             f"{uneven.note}; {note}",
         )
         return
+    # Ranks may be one collective apart because data did not arrive: one has what it needs and goes
+    # on, the other waits.
+    weight = Weight.LIKELY if highest - lowest > 1 else Weight.SYMPTOM
+    if not _are_comparable(members):
+        weight = Weight.SYMPTOM
+        blamed = ()
     yield from _each(
         members,
         "rank_desync_control_flow",
-        _weight_of_places(members, highest - lowest),
+        weight,
         blamed,
         note,
     )
 
 
-def _weight_of_places(members: list[StuckRank], distance: int) -> Weight:
-    """Return how much different sequence numbers say.
+def _are_comparable(members: list[StuckRank]) -> bool:
+    """Whether sequence numbers are of one group.
 
-    Ranks may be one collective apart because data did not arrive: one has what it needs and goes
-    on, the other waits. Where no group is named, numbers of different groups may be compared, which
-    only equal calls speak against.
+    Up to torch 2.1 no group is named, and each group counts by itself. Then only equal calls speak
+    for one group.
     """
-    if distance < 2:
-        return Weight.SYMPTOM
-    is_one_group = bool(members[0].group)
     calls = {(member.op, member.numel) for member in members}
-    return Weight.LIKELY if is_one_group or len(calls) == 1 else Weight.SYMPTOM
+    is_one_call = len(calls) == 1 and members[0].numel is not None
+    return bool(members[0].group) or is_one_call
 
 
 def _ranks_at(members: list[StuckRank], seq: int) -> Culprits:
@@ -262,6 +276,17 @@ def _same_collective(scene: _Scene, members: list[StuckRank]) -> Iterator[Eviden
     if work is not None:
         yield from _slow_work(scene, members, absent, work)
         return
+    if absent.are_seen:
+        # Their own lines tell that they are alive and have not entered it.
+        yield from _each(
+            members,
+            "rank_desync_control_flow",
+            Weight.LIKELY,
+            _ranks(absent.ranks),
+            _waited_for(scene, members, absent),
+        )
+        yield Evidence("rank_desync_control_flow", first.line, Weight.LIKELY, note=_COLLECT)
+        return
     yield from _lone_timeout(scene, members, absent)
 
 
@@ -280,9 +305,7 @@ def _slow_work(
     ranks = absent.ranks
     if work.rank is not None:
         ranks = (work.rank,)
-    first = members[0].line
-    has_times = first.time is not None and work.line.time is not None
-    weight = Weight.LIKELY if work.lasted or has_times else Weight.SYMPTOM
+    weight = _weight_of_work(work, members[0].line)
     yield Evidence("slow_work_exceeds_timeout", work.line, weight)
     yield from _each(
         members,
@@ -291,6 +314,13 @@ def _slow_work(
         _ranks(ranks),
         _waited_for(scene, members, _Absent(ranks, are_seen=True)),
     )
+
+
+def _weight_of_work(work: clues.Work, line: LogLine) -> Weight:
+    """Return how sure it is that work was going on when the time-out in `line` fired."""
+    has_times = line.time is not None and work.line.time is not None
+    is_sure = work.is_unfinished or work.lasted or has_times
+    return Weight.LIKELY if is_sure else Weight.SYMPTOM
 
 
 def _lone_timeout(scene: _Scene, members: list[StuckRank], absent: _Absent) -> Iterator[Evidence]:
@@ -358,6 +388,10 @@ def _absent(scene: _Scene, members: list[StuckRank]) -> _Absent:
     if not missing:
         return _Absent(all_present=len(present) > 1)
     if len(missing) > _MOST_BLAMED or len(missing) >= len(present):
+        return _Absent()
+    # Several ranks of which there is no line at all may be those of a log that was not given.
+    unseen = set(missing) - scene.log.ranks - summarised_ranks(scene.log)
+    if len(unseen) > _MOST_UNSEEN:
         return _Absent()
     return _Absent(tuple(missing))
 
@@ -536,12 +570,13 @@ def _gloo_alone(
         return
     work = clues.work_before(log, line, seconds, present)
     if work is not None:
-        yield Evidence("slow_work_exceeds_timeout", work.line, Weight.LIKELY)
+        weight = _weight_of_work(work, line)
+        yield Evidence("slow_work_exceeds_timeout", work.line, weight)
         ranks = missing if work.rank is None else [work.rank]
         yield Evidence(
             "slow_work_exceeds_timeout",
             line,
-            Weight.LIKELY,
+            weight,
             _ranks(ranks),
             note,
         )
@@ -567,7 +602,19 @@ def _cut_off_work(log: LogFile) -> Iterator[Evidence]:
     line = clues.cut_off_work(log)
     if line is not None:
         note = "the bar breaks off with a traceback when one of torch's usual limits has passed"
-        yield Evidence("slow_work_exceeds_timeout", line, Weight.SYMPTOM, note=note)
+        yield Evidence("slow_work_exceeds_timeout", line, Weight.LIKELY, note=note)
+
+
+_MAIN_FIRST = re.compile(r"(?:with |in )\S*main_process_first\b", re.IGNORECASE)
+
+
+def _main_process_first(log: LogFile) -> Iterator[Evidence]:
+    """Yield evidence of ranks that waited in vain for the main process to be ready first."""
+    if not waits(log):
+        return
+    for line in log.lines_with("main_process_first"):
+        if _MAIN_FIRST.search(line.message):
+            yield Evidence("slow_work_exceeds_timeout", line, Weight.LIKELY, _ranks([0]))
 
 
 def _store_key_late(log: LogFile) -> Iterator[Evidence]:

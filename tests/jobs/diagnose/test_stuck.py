@@ -211,6 +211,18 @@ def test_a_rank_that_crashed_explains_the_others_that_waited() -> None:
     assert all(one.confidence < 0.5 for one in found.causes[1:])
 
 
+def test_a_whole_node_without_a_line_is_a_log_that_is_missing() -> None:
+    """Of 24 ranks those of the second node have no line: nothing says that they did not come."""
+    assert first(*(watchdog(r) for r in (*range(8), *range(16, 24))))[1] is None
+
+
+def test_a_dump_tells_that_a_collective_timed_out() -> None:
+    own = "[rank{0}]:[E1128 21:11:49.041194513 ProcessGroupNCCL.cpp:1870] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Received a dump signal due to a collective timeout from this local rank and we will try our best to dump the debug info. Last enqueued NCCL work: 22, last completed NCCL work: 21.This is most likely"
+    seen = "[rank0]:[E1128 21:11:49.041188078 ProcessGroupNCCL.cpp:1806] [PG ID 0 PG GUID 0(default_pg) Rank 0] Observed flight recorder dump signal from another rank via TCPStore."
+    assert first(own.format(1), seen, own.format(2))[1:] == ("rank 0", False)
+    assert "collective #22" in told(own.format(1), seen, own.format(2)).causes[0].message
+
+
 # ---------------------------------------------------------------- ranks and groups
 
 
@@ -372,29 +384,60 @@ def test_saving_while_the_others_waited_is_slow_work() -> None:
     assert first(saving, *waiting) == ("slow_work_exceeds_timeout", "rank 0", True)
 
 
-def test_a_bar_that_breaks_off_when_a_limit_passed_may_be_slow_work() -> None:
-    cut = bar(47, "30:09", "Traceback (most recent call last):")
-    assert first(cut) == ("slow_work_exceeds_timeout", None, False)
+@pytest.mark.parametrize("elapsed", ["29:55", "30:09", "10:20"])
+def test_a_bar_that_breaks_off_when_a_limit_passes_is_slow_work(elapsed: str) -> None:
+    cut = bar(47, elapsed, "Traceback (most recent call last):")
+    assert first(cut) == ("slow_work_exceeds_timeout", None, True)
+
+
+def test_a_bar_that_breaks_off_at_another_time_is_no_slow_work() -> None:
     early = bar(47, "12:09", "Traceback (most recent call last):")
     assert told(early).causes == ()
+
+
+# ---------------------------------------------------------------- culprits
+
+
+def test_devices_of_one_host_are_named_with_it() -> None:
+    line = "learn01:2228637:2230195 [3] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA {0} 'mlx5_{0}'"
+    several = told(*(line.format(number) for number in range(3))).causes[0]
+    assert several.culprit == "HCAs mlx5_0, mlx5_1, mlx5_2 of learn01"
+    assert told(line.format(0)).causes[0].culprit == "HCA mlx5_0"
+
+
+def test_localhost_is_no_name_of_a_host() -> None:
+    line = "localhost:7:9 [0] NCCL WARN Cuda failure 802 'system not yet initialized'"
+    assert told(line).causes[0].culprit is None
+    assert told(line.replace("localhost", "n1")).causes[0].culprit == "host n1"
+
+
+def test_a_spawned_process_is_named_by_its_own_traceback_alone() -> None:
+    everywhere = [
+        f"[{gpu}] enqueue.cc:215 NCCL WARN Cuda failure 'invalid device function'"
+        for gpu in range(4)
+    ]
+    head = "-- Process 3 terminated with the following error:"
+    assert told(*everywhere, head, "RuntimeError: no").causes[0].culprit is None
+    missing = "RuntimeError: Distributed package doesn't have NCCL built in"
+    assert told(head, missing).causes[0].culprit == "process 3"
+    assert told(missing, head, "RuntimeError: no").causes[0].culprit is None
 
 
 # ---------------------------------------------------------------- what torch and others report
 
 
-DESYNC = "\n".join(
-    (
-        "[rank0]:[E515 18:36:47.343377708 ProcessGroupNCCL.cpp:1937] Rank 0",
-        "\t - [0] Timeout at collective: ALLREDUCE, #315",
-        "\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:",
-        "\t     [7] finished collective #182, but didn't join collective #183 (count from 1)",
-        "\t - Snapshot of ranks' latest states:",
-        "\t   #182 finished ranks:",
-        "\t     [7] finished ALLREDUCE",
-        "\t   #315 started ranks:",
-        "\t     [0, 1, 2] started ALLREDUCE",
-    )
+_DESYNC_LINES = (
+    "[rank0]:[E515 18:36:47.343377708 ProcessGroupNCCL.cpp:1937] Rank 0",
+    "\t - [0] Timeout at collective: ALLREDUCE, #315",
+    "\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:",
+    "\t     [7] finished collective #182, but didn't join collective #183 (count from 1)",
+    "\t - Snapshot of ranks' latest states:",
+    "\t   #182 finished ranks:",
+    "\t     [7] finished ALLREDUCE",
+    "\t   #315 started ranks:",
+    "\t     [0, 1, 2] started ALLREDUCE",
 )
+DESYNC = "\n".join(_DESYNC_LINES)
 
 
 def test_the_report_of_a_desync_names_who_lags() -> None:

@@ -209,13 +209,6 @@ FLOW = Cause(
             note="HCCL_EXEC_TIMEOUT sets how long ranks wait for each other",
         ),
         Sign(
-            "tasks that reached the barrier",
-            r"# of tasks that reached the barrier: (?P<came>\d+)/(?P<all>\d+)",
-            "# of tasks that reached the barrier: 3/4.",
-            Weight.SYMPTOM,
-            note="{came} of {all} tasks of JAX came to the barrier",
-        ),
-        Sign(
             "failed to pass monitoredbarrier",
             r"(?:Ranks?|ranks?) (?P<ranks>\d[\d, ]*) failed to pass monitoredBarrier",
             "RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 30000 ms",
@@ -403,8 +396,16 @@ SLOW = Cause(
             "main_process_first",
             r"(?:with |in )\S*main_process_first\b",
             "    with training_args.main_process_first(desc='dataset map'):  # examples/s",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
             "rank 0",
+        ),
+        Sign(
+            "watchdog timeout (self",
+            r"watchdog timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]+)",
+            "[2026-01-29 13:12:37 PP1 TP1] Scheduler watchdog timeout (self.watchdog_timeout=300, "
+            "self.soft=False)",
+            Weight.SYMPTOM,
+            note="a scheduler of SGLang made no progress for {seconds} s",
         ),
         Sign(
             "wait_for_everyone",
