@@ -22,6 +22,9 @@ NEEDLES = (
     "watchdog got stuck",
     "timed out waiting",
     "wait timeout after",
+    "failed to pass monitoredbarrier",
+    "hccl fftsplus task timeout",
+    "notify register times out",
     "exceeded error retry count",
     "pytorch version",
     "torch version",
@@ -98,7 +101,7 @@ def _limits_by_line(log: LogFile) -> dict[Place, str]:
     """Return a sentence about the limit for each line that tells of one."""
     torch = _torch_version(log)
     limits: dict[Place, str] = {}
-    for line in log.lines:
+    for line in log.lines_with(*NEEDLES, "got completion"):
         sentence = _sentence(line.message, torch)
         if sentence:
             limits[line.place] = sentence
@@ -106,7 +109,7 @@ def _limits_by_line(log: LogFile) -> dict[Place, str]:
 
 
 def _torch_version(log: LogFile) -> _TorchVersion | None:
-    for line in log.lines:
+    for line in log.lines_with("torch"):
         match = _TORCH_VERSION.search(line.message)
         if match:
             return int(match["major"]), int(match["minor"])

@@ -77,6 +77,14 @@ def test_a_limit_that_is_set_is_no_event(line: str) -> None:
     assert [one for one in told(loopback, line).causes if one.severity != "benign"] == []
 
 
+def test_a_limit_of_the_rendezvous_that_is_set_is_none_that_fired() -> None:
+    ignored = (
+        "master_addr is only used for static rdzv_backend and when rdzv_endpoint is not specified."
+    )
+    settings = "  rendezvous_timeout : 900"
+    assert told(ignored, settings).causes == ()
+
+
 @pytest.mark.parametrize(
     "line",
     [
