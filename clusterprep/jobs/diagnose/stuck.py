@@ -73,6 +73,11 @@ class _Absent:
     all_present: bool = False
 
 
+def stuck(log: LogFile) -> list[StuckRank]:
+    """Return the earliest collective that timed out of each rank and process group."""
+    return stuck_ranks(log, groups_of(log))
+
+
 def detect_timeouts(log: LogFile) -> Iterator[Evidence]:
     """Yield why collectives timed out, for every process group."""
     yield from _gloo(log)

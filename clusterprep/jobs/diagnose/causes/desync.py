@@ -93,6 +93,10 @@ FLOW = Cause(
     message=(
         "Ranks take different ways through the program, so that they meet in different collectives."
     ),
+    doubt=(
+        "Ranks are in different places of the program. Whether some take another way through it, "
+        "or are slow or stuck before the place where the others wait, is not told."
+    ),
     looks=(
         "Different operations at one sequence number, «Detected mismatch between collectives», a "
         "rank that never joins."
@@ -100,10 +104,6 @@ FLOW = Cause(
     unlike=(
         "One operation with different sizes is collective_mismatch; different numbers of steps are "
         "rank_desync_uneven_data."
-    ),
-    doubt=(
-        "Ranks are in different places of the program. Whether some take another way through it, "
-        "or are slow or stuck before the place where the others wait, is not told."
     ),
     remedy=shell_line(
         "TORCH_DISTRIBUTED_DEBUG=DETAIL   # on all ranks, with a short run: it names the first "
