@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from clusterprep.jobs.diagnose.model import Diagnosis, LogFile
+from clusterprep.jobs.diagnose.culprit import worded
+from clusterprep.jobs.diagnose.known import causes
+from clusterprep.jobs.diagnose.model import Diagnosis, Evidence, LogFile, Weight
 from clusterprep.jobs.diagnose.prefixes import line_of
 from clusterprep.jobs.diagnose.ranking import diagnose, needles
 from clusterprep.jobs.diagnose.sources import TABLE
