@@ -14,6 +14,7 @@ from typing import Any
 
 from clusterprep.changes.resources.env import TARGETS, refuse_unrepresentable
 from clusterprep.checks import Check, known_bad
+from clusterprep.cli.commands import time_limits
 from clusterprep.cli.commands.time_limits import limit_lines
 from clusterprep.errors import InputError, NotKnown
 from clusterprep.inventory.demands import check_names
@@ -71,7 +72,7 @@ _BETWEEN_RANKS = {
 
 
 def page(topic: str) -> str:
-    """Return the page of a check, a bad version, a variable or a cause.
+    """Return the page of a check, a bad version, a variable, a cause or the time limits.
 
     Raises InputError with the nearest name for another topic.
     """
@@ -85,6 +86,8 @@ def page(topic: str) -> str:
         return _variable_page(topic)
     if topic in causes():
         return cause_page(causes()[topic])
+    if topic == time_limits.TOPIC:
+        return time_limits.page()
     if topic in check_names():
         return f"{topic}: this check is not built yet; `check` answers SKIP for it"
     raise InputError.of(f"nothing is known of {topic!r}", hint=_nearest_topic(topic))
@@ -98,6 +101,7 @@ def _nearest_topic(topic: str) -> str:
     if lower in registry.checks() or lower in causes():
         return f"did you mean {lower}?"
     topics = [*registry.checks(), *PAGES, *variables(), *causes(), *_bad_versions()]
+    topics.append(time_limits.TOPIC)
     near = difflib.get_close_matches(topic, topics, 1, 0.5)
     if near:
         return f"did you mean {near[0]}?"
@@ -174,7 +178,7 @@ def _time_limits(topic: str) -> list[str]:
     if not lines:
         return []
     listed = "\n".join(lines)
-    return [f"Time limits that fire here\n{listed}"]
+    return [f"Time limits that fire here\n{listed}\n  all with their sources: explain time-limits"]
 
 
 def _found_before(check: str) -> str:

@@ -41,6 +41,22 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ("nccl communicator was aborted", r"NCCL communicator was aborted", "after an earlier failure"),
     ("nccl timeout in", r"NCCL timeout in", "a peer is missing"),
     (
+        "acl stream synchronize failed",
+        r"ACL stream synchronize failed",
+        "the device stopped; another line says why",
+    ),
+    (
+        "inner error is reported as above",
+        r"The Inner error is reported as above",
+        "the device stopped; another line says why",
+    ),
+    ("pta call acl api failed", r"PTA call acl api failed", "another line says what failed"),
+    (
+        "inconsistent 0 params",
+        r"but Rank \d+ has \d+ params, while rank \d+ has inconsistent 0 params",
+        "the ranks could not exchange their numbers of parameters; another line says why",
+    ),
+    (
         "some nccl operations have failed",
         r"Some NCCL operations have failed or timed out",
         "after an earlier failure",

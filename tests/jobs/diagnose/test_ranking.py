@@ -161,7 +161,7 @@ def test_a_cause_shows_a_few_lines_no_two_of_one_form() -> None:
         pytest.param([timeout(1)], "rank_desync_uneven_data", None, id="one-alone"),
         pytest.param(
             [timeout(0), timeout(1, seq=39_990), timeout(2), timeout(3)],
-            "rank_desync_uneven_data",
+            "rank_desync_control_flow",
             "rank 1",
             id="behind",
         ),
@@ -211,7 +211,7 @@ def test_time_outs_tell_who_is_missing(lines: list[str], cause: str, culprit: st
 def test_what_a_rank_last_enqueued_tells_that_it_is_behind() -> None:
     dump = "[rank3]:[E304 12:00:00.0 ProcessGroupNCCL.cpp:1] [Rank 3] Received a dump signal due to a collective timeout from rank 0. Last enqueued NCCL work: 39999, last completed NCCL work: 39999."
     first = told(timeout(0), timeout(1), timeout(2), dump).causes[0]
-    assert (first.cause.name, first.culprit) == ("rank_desync_uneven_data", "rank 3")
+    assert (first.cause.name, first.culprit) == ("rank_desync_control_flow", "rank 3")
 
 
 def test_a_message_that_a_logger_broke_in_two_is_one() -> None:

@@ -21,7 +21,7 @@ _IGNORED_SETTING = re.compile(
     r"generated a random run_id|master_addr is only used for static", re.IGNORECASE
 )
 _FAILED = re.compile(
-    r"Rendezvous(?:Timeout|Connection|Closed)Error|rendezvous.{0,40}tim(?:ed|e).?out", re.IGNORECASE
+    r"Rendezvous(?:Timeout|Connection|Closed)Error|rendezvous.{0,40}timed.?out", re.IGNORECASE
 )
 _STARTED = re.compile(
     r"Initializing (?P<tasks>\d+) distributed tasks|\bnproc_per_node *[:=] *(?P<nproc>\d+)"
