@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from clusterprep.jobs.diagnose import echoes, limits
+from clusterprep.jobs.diagnose import crashes, echoes, endings, limits
 from clusterprep.jobs.diagnose.culprit import filled, named, worded
-from clusterprep.jobs.diagnose.exits import failed_workers
+from clusterprep.jobs.diagnose.endings import Endings
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import (
     Cause,
@@ -56,7 +56,7 @@ class _Weighed:
 
 def needles() -> tuple[bytes, ...]:
     """Return what any cause looks for, as forms: small letters, every digit a 0."""
-    texts = {*CONTEXT, *limits.NEEDLES}
+    texts = {*CONTEXT, *limits.NEEDLES, *crashes.NEEDLES, *endings.NEEDLES}
     for cause in causes().values():
         texts.update(cause.needles)
         texts.update(sign.needle for sign in cause.signs)
@@ -70,26 +70,47 @@ def diagnose(
     files = files or {}
     hosts = frozenset(line.host for line in lines if line.host)
     log = LogFile(tuple(lines), hosts, files)
+    log_endings = Endings(log)
     evidence = list(_by_signs(log))
     evidence.extend(_by_detectors(log))
+    evidence = _without_late_crashes(evidence, log_endings)
+    evidence.extend(crashes.evidence(log, _explained(evidence), log_endings))
     weighed = _weighed_causes(evidence, log)
     ordered = _ordered(weighed)
-    failed = _has_failed(log)
-    if failed:
+    if log_endings.has_failed:
         ordered = _without_shutdown_noise(ordered)
     ordered = limits.with_limits(ordered, log)
     unexplained = _unexplained(log, evidence, has_causes=bool(ordered))
+    ended_well = not log_endings.has_failed and log_endings.ended_well(unexplained)
     return Diagnosis(
         tuple(ordered),
         unexplained,
         tuple(notices),
         files,
-        failed,
+        ended_well,
     )
 
 
-def _has_failed(log: LogFile) -> bool:
-    return bool(failed_workers(log) or log.lines_with("childfailederror"))
+def _without_late_crashes(evidence: Iterable[Evidence], log_endings: Endings) -> list[Evidence]:
+    """Return the evidence with crashes as symptoms that follow a time-out or the end of a peer."""
+    rows: list[Evidence] = []
+    for piece in evidence:
+        is_crash = piece.cause == crashes.CAUSE
+        if is_crash and log_endings.is_after_trouble(piece.line):
+            piece = replace(piece, weight=min(piece.weight, Weight.SYMPTOM))
+        rows.append(piece)
+    return rows
+
+
+def _explained(evidence: Iterable[Evidence]) -> set[Place]:
+    """Return the places of lines that a likely cause explains, other than the program's own."""
+    places: set[Place] = set()
+    for piece in evidence:
+        severity = piece.severity or causes()[piece.cause].severity
+        is_other = piece.cause != crashes.CAUSE
+        if is_other and severity == "fatal" and piece.weight >= Weight.LIKELY:
+            places.add(piece.line.place)
+    return places
 
 
 def _without_shutdown_noise(causes_found: list[DiagnosedCause]) -> list[DiagnosedCause]:

@@ -133,7 +133,7 @@ FLOW = Cause(
             r"Expected to have finished reduction in the prior iteration",
             "RuntimeError: Expected to have finished reduction in the prior iteration before "
             "starting a new one.",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
             "rank {rank}",
         ),
         Sign(
