@@ -56,11 +56,13 @@ _NAMED_AS_ERROR = re.compile(
 )
 _IN_LIBRARY = re.compile(
     r"(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen|^<string>|/bin/\w+$|[\\/]lib[\\/]"
+    r"|^python/ray/"
 )
 # Exceptions that carry another one, which stands behind them with its own frames.
 _WRAPPER = re.compile(
     r"\bCaught \w+ in (?:DataLoader worker|replica|pin memory)"
-    r"|RayTaskError|creation task|terminated with the following error|ProcessRaisedException",
+    r"|RayTaskError|creation task|failed to import on the worker|ProcessRaisedException"
+    r"|terminated with the following error",
     re.IGNORECASE,
 )
 _REMOTE = re.compile(r"\bip=(?P<host>[\w.:-]+\w)")
@@ -255,9 +257,7 @@ class _Judged:
     weight: Weight
 
 
-def evidence(
-    log: LogFile, explained: Collection[Place], endings: Endings
-) -> Iterator[Evidence]:
+def evidence(log: LogFile, explained: Collection[Place], endings: Endings) -> Iterator[Evidence]:
     """Yield the exceptions that ended the job.
 
     `explained` are the places of lines that another cause explains. Only the first exception, and
@@ -279,6 +279,8 @@ def evidence(
             _culprits(crash, alike, log) if is_first else (),
             note=_note(crash) if is_first else "",
         )
+        for line in crash.lines[1:]:
+            yield Evidence(CAUSE, line, Weight.ECHO)
 
 
 def _judged(log: LogFile, explained: Collection[Place], endings: Endings) -> list[_Judged]:

@@ -34,7 +34,8 @@ _END_NEEDLES = (
 _END = re.compile(
     r"ChildFailedError|failed \(exitcode: |^\s*exitcode +: |srun: error: |srun: Terminating"
     r"|exits? with return code|non-zero exit|exited with non-zero|exit(?:ed)? (?:with )?"
-    r"(?:exit )?(?:code|status):? *-?[1-9]|closing signal|Killing subprocess|Primary job +terminated"
+    r"(?:exit )?(?:code|status):? *-?[1-9]|closing signal|Killing subprocess"
+    r"|Primary job +terminated"
     r"|Error executing job|HYDRA_FULL_ERROR|FAILED \(errors=|BAD TERMINATION|uncaught exception"
     r"|MPI_Abort|task failed",
     re.IGNORECASE,

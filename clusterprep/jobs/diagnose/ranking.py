@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from clusterprep.jobs.diagnose import crashes, echoes, endings, limits
@@ -38,6 +38,11 @@ _ERROR = re.compile(
     re.IGNORECASE,
 )
 _RAISED = re.compile(r"^(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)\b\s*(?::|$|\()")
+_OF_TRACEBACK = re.compile(
+    r"^Traceback|^\s+(?:raise|return|File|assert) |^raise \w|\babove exception\b|^[\w./-]+ FAILED$"
+)
+_NO_ERRORS = frozenset({"DEBUG", "INFO", "I", "TRACE"})
+_WARNINGS = frozenset({"WARN", "WARNING", "W"})
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
@@ -73,8 +78,9 @@ def diagnose(
     log_endings = Endings(log)
     evidence = list(_by_signs(log))
     evidence.extend(_by_detectors(log))
-    evidence = _without_late_crashes(evidence, log_endings)
-    evidence.extend(crashes.evidence(log, _explained(evidence), log_endings))
+    explained = _explained(evidence)
+    evidence = _with_crashes_weighed(evidence, explained, log_endings)
+    evidence.extend(crashes.evidence(log, explained, log_endings))
     weighed = _weighed_causes(evidence, log)
     ordered = _ordered(weighed)
     if log_endings.has_failed:
@@ -91,14 +97,21 @@ def diagnose(
     )
 
 
-def _without_late_crashes(evidence: Iterable[Evidence], log_endings: Endings) -> list[Evidence]:
-    """Return the evidence with crashes as symptoms that follow a time-out or the end of a peer."""
+def _with_crashes_weighed(
+    evidence: Iterable[Evidence], explained: Collection[Place], log_endings: Endings
+) -> list[Evidence]:
+    """Return the evidence with crashes as symptoms that follow from something else.
+
+    That is a time-out or the end of a peer before it, or another cause that explains its line.
+    """
     rows: list[Evidence] = []
     for piece in evidence:
-        is_crash = piece.cause == crashes.CAUSE
-        if is_crash and log_endings.is_after_trouble(piece.line):
-            piece = replace(piece, weight=min(piece.weight, Weight.SYMPTOM))
-        rows.append(piece)
+        follows = piece.line.place in explained or log_endings.is_after_trouble(piece.line)
+        if piece.cause == crashes.CAUSE and follows:
+            weight = min(piece.weight, Weight.SYMPTOM)
+            rows.append(replace(piece, weight=weight))
+        else:
+            rows.append(piece)
     return rows
 
 
@@ -332,25 +345,32 @@ def _unexplained(
 ) -> tuple[LogLine, ...]:
     """Return lines that look most like errors, one of each form.
 
-    Echoes are among them only if no cause is known.
+    Lines like one that is explained are left out, and echoes if a cause is known.
     """
-    explained = {piece.line.order for piece in evidence}
+    explained = {_form(piece.line) for piece in evidence}
     rows: dict[str, tuple[int, int, LogLine]] = {}  # by form: (grade, order, line)
     for line in log.lines:
-        if line.order in explained or not _ERROR.search(line.message):
+        if not _ERROR.search(line.message) or _is_silent(line):
             continue
+        form = _form(line)
         is_echo = echoes.meaning(line) is not None
-        is_traceback = line.message.startswith("Traceback")
-        if is_echo and (has_causes or is_traceback):
+        if form in explained or (is_echo and has_causes):
             continue
         grade = _grade(line, is_echo=is_echo)
-        rows.setdefault(_form(line), (grade, line.order, line))
+        rows.setdefault(form, (grade, line.order, line))
     ranked = sorted(rows.values(), key=lambda row: row[:2])
     return _in_order(line for _, _, line in ranked[:MOST_UNEXPLAINED])
 
 
+def _is_silent(line: LogLine) -> bool:
+    """Whether a line is no error: a part of a traceback, or a line of level INFO or DEBUG."""
+    return line.level in _NO_ERRORS or bool(_OF_TRACEBACK.search(line.message))
+
+
 def _grade(line: LogLine, *, is_echo: bool) -> int:
-    """Return 0 for exceptions that Python prints, 1 for other errors, 2 for echoes."""
+    """Return 0 for exceptions that Python prints, 1 for errors, 2 for warnings, 3 for echoes."""
     if is_echo:
+        return 3
+    if line.level in _WARNINGS or "Warning:" in line.message:
         return 2
     return 0 if _RAISED.match(line.message) else 1

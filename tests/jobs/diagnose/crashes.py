@@ -27,9 +27,7 @@ Root Cause (first observed failure):
   error_file: <N/A>
   traceback : {traceback}
 ============================================================"""
-NO_TRACEBACK = (
-    "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
-)
+NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 
 
 def summary(rank: int, code: int, pid: int = 4711, traceback: str = NO_TRACEBACK) -> str:

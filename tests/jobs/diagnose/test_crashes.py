@@ -1,7 +1,5 @@
 """Jobs that their own program ended: which rank, which line, and what only follows from it."""
 
-# ruff: noqa: E501 - lines of logs are as long as they are
-
 from __future__ import annotations
 
 import pytest
@@ -10,7 +8,7 @@ from clusterprep.jobs.diagnose.model import Diagnosis
 from clusterprep.jobs.diagnose.prefixes import line_of
 from clusterprep.jobs.diagnose.ranking import diagnose, needles
 from clusterprep.jobs.diagnose.sources import TABLE
-from tests.jobs.diagnose.crashes import PUBLIC, Seen, summary
+from tests.jobs.diagnose.crashes import PUBLIC, Seen
 
 
 def told(text: str) -> Diagnosis:

@@ -180,7 +180,17 @@ def test_reading_keeps_every_line_that_a_look_at_the_log_needs(name: str) -> Non
 
 
 # Nothing in these lines stands out, so they are found in logs of ordinary size alone.
-RARE = frozenset({"dpt=", "fallen off the bus", "missing ranks:", "oom-kill"})
+RARE = frozenset(
+    {
+        "dpt=",
+        "fallen off the bus",
+        "missing ranks:",
+        "oom-kill",
+        *("segmentation fault", "illegal instruction", "return code = -", "free or corruption"),
+        *("smashing detected", "corrupted ", "can't open file", "no module named"),
+        *("executable file not found", "command not found", "panicked at"),
+    }
+)
 PLAIN = [
     one
     for one in SIGNS

@@ -81,12 +81,12 @@ HOST = Cause(
     title="The kernel killed a process for memory",
     message="A worker was killed because the host's or the container's memory ran out.",
     doubt=(
-        "A worker was killed by SIGKILL, and no line says by whom. The memory of the host or of the "
-        "container may have run out; a scheduler or a person may have killed it as well."
+        "A worker was killed by SIGKILL, and no line says by whom. The memory of the host or of "
+        "the container may have run out; a scheduler or a person may have killed it as well."
     ),
     looks=(
-        "The kernel's «Out of memory: Killed process», Slurm's oom_kill, «OOMKilled» of Kubernetes. A "
-        "worker that ends by signal 9 may be one, and proves nothing."
+        "The kernel's «Out of memory: Killed process», Slurm's oom_kill, «OOMKilled» of "
+        "Kubernetes. A worker that ends by signal 9 may be one, and proves nothing."
     ),
     unlike=(
         "Signal 15 and 1 come from people and schedulers: external_termination. A GPU without "

@@ -1,4 +1,4 @@
-"""The cause of a program that ends by itself: an exception, an assertion, a crash, its arguments."""
+"""The cause of programs that end by themselves: exceptions, assertions, crashes, arguments."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ PROGRAM = Cause(
         ),
         Sign(
             "sigsegv",
-            r"SIGSEGV",
+            # Ray lists signals among what may have ended an actor.
+            r"^(?!.*potential root cause).*SIGSEGV",
             "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal "
             "SIGSEGV",
             culprit="rank {rank}",
@@ -60,7 +61,7 @@ PROGRAM = Cause(
         ),
         Sign(
             "segfault",
-            r"\w\[\d+\]: segfault at |!! Segfault encountered !!",
+            r"\w\[\d+\]: segfault at |! Segfault encountered !",
             "[25357.758221] python[4711]: segfault at 8 ip 00007f01 sp 00007ffd error 4 in libx.so",
             culprit="host {host}",
             note="the kernel tells of a segmentation fault",
@@ -74,7 +75,7 @@ PROGRAM = Cause(
         ),
         Sign(
             "illegal instruction",
-            r"(?<!an )Illegal instruction(?! was)|SIGILL\b|trap invalid opcode",
+            r"(?<!an )Illegal instruction(?! was)",
             "run.sh: line 3:  4711 Illegal instruction     (core dumped) python train.py",
             culprit="rank {rank}",
             note="a process ended by SIGILL: it was built for another processor",
@@ -87,7 +88,7 @@ PROGRAM = Cause(
         ),
         Sign(
             "exit",
-            r"(?:exit(?:ed)? (?:with )?(?:exit )?(?:code|status)|exit code):? *(?:132|136|139)\b",
+            r"exit(?:ed)? (?:with )?(?:exit )?(?:code|status):? *(?:132|136|139)\b",
             "srun: error: gpu-07: task 3: Exited with exit code 139",
             note="a process ended by a signal of its own",
         ),
@@ -104,8 +105,8 @@ PROGRAM = Cause(
             "=   KILLED BY SIGNAL: 11 (Segmentation fault)",
         ),
         Sign(
-            "device-side assert",
-            r"device-side assert",
+            "device-side assert triggered",
+            r"device-side assert triggered",
             "[rank3]: RuntimeError: CUDA error: device-side assert triggered",
             culprit="rank {rank}",
             note="an assertion failed on the GPU: as a rule an index or a label out of range",
@@ -118,13 +119,13 @@ PROGRAM = Cause(
             note="the assertion is «{what}»",
         ),
         Sign(
-            "corruption",
-            r"malloc(?:_consolidate)?\(\): .*corrupt|double free or corruption",
-            "malloc(): corrupted top size or double free or corruption (out)",
+            "free or corruption",
+            r"double free or corruption",
+            "double free or corruption (out)",
             note="glibc found the memory of a process damaged",
         ),
         Sign(
-            "invalid ",
+            "(): invalid ",
             r"(?:free|munmap_chunk|realloc|malloc)\(\): invalid (?:pointer|next size|size|old size)",
             "free(): invalid next size (normal)",
             note="glibc found the memory of a process damaged",
@@ -137,8 +138,7 @@ PROGRAM = Cause(
         ),
         Sign(
             "corrupted ",
-            r"malloc\(\): (?:memory |unsorted .*|unaligned .*)?corrupted |corrupted (?:size vs"
-            r"|double-linked)",
+            r"^malloc\(\): (?:\w+ ){0,3}corrupted |^corrupted (?:size vs|double-linked)",
             "corrupted size vs. prev_size",
             note="glibc found the memory of a process damaged",
         ),
@@ -165,9 +165,10 @@ PROGRAM = Cause(
         ),
         Sign(
             "no module named",
-            r"python\S*: (?:Error while finding module specification|No module named (?P<what>\S+))",
+            r"python\S*: No module named (?P<what>\S+)",
             "/opt/env/bin/python: No module named trainer",
             culprit="rank {rank}|host {host}",
+            note="Python does not find the program {what}",
         ),
         Sign(
             "execve(): ",
@@ -197,13 +198,14 @@ PROGRAM = Cause(
         ),
         Sign(
             "terminate called after",
-            r"terminate called after throwing an instance of '(?P<what>(?!c10|gloo|nccl|at::|tensorpipe|torch)[^']+)'",
+            r"terminate called after throwing an instance of "
+            r"'(?P<what>(?!c10|gloo|nccl|at::|tensorpipe|torch)[^']+)'",
             "terminate called after throwing an instance of 'std::bad_alloc'",
             Weight.LIKELY,
             note="a native library raised {what}",
         ),
         Sign(
-            "must be run on at least",
+            "must be run ",
             r"must be run (?:on|with) at least \d+ (?:nodes|ranks|processes)",
             "ERROR: this application must be run on at least 10 nodes",
             note="the program says so itself",
