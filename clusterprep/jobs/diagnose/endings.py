@@ -75,7 +75,7 @@ _GOOD_END = re.compile(
     r"|\b(?:completed|finished) training\b"
     r"|after training is done|`Trainer\.fit` stopped|Out of bounds values : 0 OK"
     r"|Avg bus bandwidth|Collective test concluded|(?:finished|completed|ended|done) successfully"
-    r"|successfully (?:finished|completed|trained|ended)|\btrain metrics\b"
+    r"|successfully (?:finished|completed|trained|ended)|exits successfully|\btrain metrics\b"
     r"|exit(?:ed)?(?: with)?(?: exit)? ?(?:code|status)[ :=]+0\b|\bState: COMPLETED"
     r"|saved (?:the )?(?:final|last) (?:checkpoint|model)|all done\b|^done\b"
     r"|destroy_process_group\(?\)? (?:was not|has not been) called"
@@ -99,6 +99,7 @@ _GOOD_END_NEEDLES = (
     "test concluded",
     "ed successfully",
     "done successfully",
+    "exits successfully",
     "successfully ",
     "train metrics",
     "exit code 0",

@@ -188,6 +188,16 @@ RARE = frozenset(
         "oom-kill",
         *("segmentation fault", "illegal instruction", "return code = -", "free or corruption"),
         *("smashing detected", "corrupted ", "can't open file", "no module named"),
+        *(
+            "scancel: ",
+            "timeout",
+            "preempted",
+            "sending ctrl-c to",
+            "job allocation ",
+            "low on resource",
+        ),
+        *("longer than specified deadline", "imminent node shutdown", "out_of_me", "oom_reaper"),
+        *("exit status", "code: 139", "pbs: job killed: ", "term_"),
         *("executable file not found", "command not found", "panicked at"),
     }
 )

@@ -105,6 +105,31 @@ HOST = Cause(
             culprit="host {host}",
         ),
         Sign(
+            "out_of_me",
+            r"\bState: OUT_OF_MEMORY|JobState=OUT_OF_MEMORY"
+            r"|^\d+[\w.+-]*\s.*\bOUT_OF_ME(?:MORY|\+)\s+\d+:\d+",
+            "State: OUT_OF_MEMORY (exit code 0)",
+            note="Slurm says so",
+        ),
+        Sign(
+            "oom_reaper",
+            r"oom_reaper: reaped process \d+",
+            "[ 77.123456] oom_reaper: reaped process 4711 (python), now anon-rss:0kB",
+            culprit="host {host}",
+        ),
+        Sign(
+            "pbs: job killed: ",
+            r"PBS: job killed: p?v?mem\b",
+            "=>> PBS: job killed: mem 34359738kb exceeded limit 33554432kb",
+            note="PBS says so",
+        ),
+        Sign(
+            "term_",
+            r"\bTERM_(?:MEMLIMIT|SWAP)\b",
+            "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
+            note="LSF says so",
+        ),
+        Sign(
             "oom-kill",
             r"oom-kill:constraint|oom-kill event",
             "[25357.758221] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,task=pyt"
@@ -203,7 +228,8 @@ HOST = Cause(
         ),
         Sign(
             "signal",
-            r"terminated with signal SIGKILL|exited on signal 9",
+            r"terminated with signal SIGKILL|exited on signal 9|killed by signal: 9\b"
+            r"|Killed \(signal 9\)|died with <Signals\.SIGKILL",
             "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal "
             "SIGKILL",
             Weight.SYMPTOM,
@@ -212,6 +238,13 @@ HOST = Cause(
             "code 137",
             r"exit(?:ed with)? code 137",
             "srun: error: gpu-07: task 3: Exited with exit code 137",
+            Weight.SYMPTOM,
+            "host {host}",
+        ),
+        Sign(
+            "exit code: 137",
+            r"exit code: 137",
+            "Last State: Terminated; Reason: Error; Exit Code: 137",
             Weight.SYMPTOM,
             "host {host}",
         ),

@@ -87,9 +87,21 @@ PROGRAM = Cause(
             note="a process ended by a signal of its own",
         ),
         Sign(
-            "exit",
-            r"exit(?:ed)? (?:with )?(?:exit )?(?:code|status):? *(?:132|136|139)\b",
+            "code: 139",
+            r"exit code: (?:132|136|139)\b",
+            "Last State: Terminated; Reason: Error; Exit Code: 139",
+            note="a process ended by a signal of its own",
+        ),
+        Sign(
+            "code 139",
+            r"exit(?:ed)? (?:with )?(?:exit )?code (?:132|136|139)\b",
             "srun: error: gpu-07: task 3: Exited with exit code 139",
+            note="a process ended by a signal of its own",
+        ),
+        Sign(
+            "exit status",
+            r"exit status:? *(?:132|136|139)\b",
+            "Process group worker ended with exit status 139",
             note="a process ended by a signal of its own",
         ),
         Sign(
@@ -126,7 +138,8 @@ PROGRAM = Cause(
         ),
         Sign(
             "(): invalid ",
-            r"(?:free|munmap_chunk|realloc|malloc)\(\): invalid (?:pointer|next size|size|old size)",
+            r"(?:free|munmap_chunk|realloc|malloc)\(\): invalid "
+            r"(?:pointer|next size|size|old size)",
             "free(): invalid next size (normal)",
             note="glibc found the memory of a process damaged",
         ),
