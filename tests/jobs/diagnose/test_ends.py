@@ -9,6 +9,7 @@ import pytest
 from clusterprep.jobs.diagnose.model import Diagnosis
 from clusterprep.jobs.diagnose.prefixes import line_of
 from clusterprep.jobs.diagnose.ranking import diagnose
+from clusterprep.reports.diagnosis import render
 
 
 def told(*texts: str) -> Diagnosis:
@@ -160,3 +161,35 @@ def test_only_a_good_end_makes_a_log_with_harmless_lines_a_success(line: str) ->
     assert told(harmless, line).code == 0
     assert told(harmless, line, "ERROR: the optimizer state failed to load").code == 3
     assert told(harmless, "ERROR: the cache failed to load, it is made anew", line).code == 0
+
+
+# ---------------------------------------------------------------- the page
+
+
+def page_of(*texts: str, file: str = "job.log") -> str:
+    lines = [line_of(file, number, text, number) for number, text in enumerate(texts, 1)]
+    diagnosis = diagnose(lines, {file: len(texts)})
+    return render(diagnosis, "console", color=False, verbose=0, width=100, ascii_only=False)
+
+
+def test_errors_that_nothing_explains_are_shown_beside_a_cause() -> None:
+    shown = page_of(
+        "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "ERROR: the cache of tokens failed to load",
+    )
+    assert "FATAL    rank_gpu_oom" in shown
+    assert "the cache of tokens failed to load" in shown
+
+
+def test_harmless_lines_without_a_good_end_are_no_pass() -> None:
+    harmless = "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin."
+    shown = page_of(harmless)
+    assert "UNKNOWN" in shown
+    assert "nothing shows that the job ended well" in shown
+    assert "PASS" in page_of(harmless, "Training finished.")
+
+
+def test_of_a_long_name_the_end_is_shown() -> None:
+    folder = "/home/somebody/.local/state/clusterprep/launch/20261122-234832-7bd6"
+    shown = page_of("[rank2]: ValueError: of its own", file=f"{folder}/rank-2.log")
+    assert "7bd6/rank-2.log:1" in shown
