@@ -173,7 +173,7 @@ def _write_unexplained(page: ReportPage, diagnosis: Diagnosis) -> None:
 
     They stand beside causes too: what is known may follow from what is not.
     """
-    if not diagnosis.causes:
+    if not diagnosis.causes and not diagnosis.has_succeeded:
         page.blank()
         page.row(("UNKNOWN", "bold yellow"), "nothing in it is known")
     if not diagnosis.unexplained:
@@ -210,7 +210,10 @@ def _write_verdict(page: ReportPage, diagnosis: Diagnosis) -> None:
         _write_failure(page, grave, benign)
         return
     if diagnosis.code == 0:
-        page.row(("PASS", "bold green"), ("only harmless lines", "bold"))
+        verdict = "only harmless lines"
+        if diagnosis.has_succeeded:
+            verdict = "launch saw all ranks end with exit code 0"
+        page.row(("PASS", "bold green"), (verdict, "bold"))
         return
     verdict = "no known cause"
     if diagnosis.causes:

@@ -29,6 +29,7 @@ _END_NEEDLES = (
     "uncaught exception",
     "task failed",
     "mpi_abort",
+    "clusterprep launch: ",
 )
 # What launchers write when a process of theirs has failed.
 _END = re.compile(
@@ -37,7 +38,7 @@ _END = re.compile(
     r"(?:exit )?(?:code|status):? *-?[1-9]|closing signal|Killing subprocess"
     r"|Primary job +terminated"
     r"|Error executing job|HYDRA_FULL_ERROR|FAILED \(errors=|BAD TERMINATION|uncaught exception"
-    r"|MPI_Abort|task failed",
+    r"|MPI_Abort|task failed|^clusterprep launch: first failure",
     re.IGNORECASE,
 )
 # Failures from which exceptions of other ranks follow.
@@ -128,6 +129,15 @@ _LAST_LINES = 40
 _FEW = 2  # steps of other ranks that stand behind an exception because streams are buffered
 
 
+LAUNCH = "clusterprep launch: "  # begins what `clusterprep launch` says of its job
+# What `clusterprep launch` says, which saw all processes of the job end. A scheduler's COMPLETED is
+# less: it is the exit code of a script, whose last command may be another one.
+_ALL_ENDED_WELL = re.compile(
+    r"^clusterprep launch: all \d+ ranks? ended with exit code 0", re.IGNORECASE
+)
+_LAUNCH_ENDED = re.compile(r"^clusterprep launch: .* were ended by launch$", re.IGNORECASE)
+
+
 class Aftermath(Enum):
     """What follows a line that may have ended a process."""
 
@@ -146,6 +156,9 @@ class Endings:
         self._good_ends = _numbers(_matching(log, _GOOD_END, _GOOD_END_NEEDLES))
         self._troubles = _numbers(_matching(log, _TROUBLE, _TROUBLE_NEEDLES))
         self._steps = _numbers(_alike(log, _PROGRESS))
+        self._all_ended_well = _numbers(_matching(log, _ALL_ENDED_WELL, _GOOD_END_NEEDLES))
+        ended_by_launch = _matching(log, _LAUNCH_ENDED, _END_NEEDLES)
+        self.launch_ended_others = any(True for _ in ended_by_launch)
         self._last = {file: numbers[-1] for file, numbers in self._kept.items()}
         self._last.update(log.files)
 
@@ -153,6 +166,11 @@ class Endings:
     def has_failed(self) -> bool:
         """Whether a launcher says that a process failed."""
         return bool(self._ends)
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether launch says that all processes ended with exit code 0."""
+        return bool(self._all_ended_well) and not self._ends
 
     def after(self, line: LogLine) -> Aftermath:
         """Return what the file of a line says after it."""

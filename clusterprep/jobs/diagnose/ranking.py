@@ -78,6 +78,8 @@ def diagnose(
     log_endings = Endings(log)
     evidence = list(_by_signs(log))
     evidence.extend(_by_detectors(log))
+    if log_endings.launch_ended_others:
+        evidence = _without_signals_of_launch(evidence)
     explained = _explained(evidence)
     evidence = _with_crashes_weighed(evidence, explained, log_endings)
     evidence.extend(crashes.evidence(log, explained, log_endings))
@@ -94,7 +96,18 @@ def diagnose(
         tuple(notices),
         files,
         ended_well,
+        log_endings.has_succeeded,
     )
+
+
+def _without_signals_of_launch(evidence: Iterable[Evidence]) -> list[Evidence]:
+    """Return the evidence without the signals with which launch ended processes itself."""
+    rows: list[Evidence] = []
+    for piece in evidence:
+        is_of_launch = piece.line.message.startswith(endings.LAUNCH)
+        if is_of_launch or piece.cause != "external_termination":
+            rows.append(piece)
+    return rows
 
 
 def _with_crashes_weighed(

@@ -37,6 +37,23 @@ TERMINATION = Cause(
             note="Slurm says: {why}",
         ),
         Sign(
+            "first failure: rank",
+            r"first failure: rank (?P<number>\d+) on \S+ was killed by (?P<signal>SIG(?:TERM|INT"
+            r"|HUP))",
+            "clusterprep launch: first failure: rank 2 on n2 was killed by SIGTERM",
+            Weight.LIKELY,
+            culprit="rank {number}",
+            note="it was {signal}",
+        ),
+        Sign(
+            "was lost while the job ran",
+            r"first failure: (?P<node>\S+) was lost while the job ran",
+            "clusterprep launch: first failure: n2 was lost while the job ran: no sign of life",
+            Weight.LIKELY,
+            culprit="host {node}",
+            note="launch lost the connection to {node}",
+        ),
+        Sign(
             "cancelled at",
             r"CANCELLED AT",
             "slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2031-03-04T12:00:00 ***",

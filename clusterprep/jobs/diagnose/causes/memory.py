@@ -137,6 +137,13 @@ HOST = Cause(
             culprit="host {host}",
         ),
         Sign(
+            "first failure: rank",
+            r"first failure: rank (?P<number>\d+) on \S+ was killed by SIGKILL",
+            "clusterprep launch: first failure: rank 2 on n2 was killed by SIGKILL",
+            Weight.SYMPTOM,
+            "rank {number}",
+        ),
+        Sign(
             "killed by the cgroup",
             r"some of your processes may have been killed by the cgroup",
             "Some of your processes may have been killed by the cgroup out-of-memory handler.",

@@ -37,6 +37,24 @@ PROGRAM = Cause(
     needles=NEEDLES,
     signs=(
         Sign(
+            "first failure: rank",
+            r"first failure: rank (?P<number>\d+) on (?P<node>\S+) was killed by "
+            r"(?P<what>SIG(?:SEGV|FPE|ILL|SYS))",
+            "clusterprep launch: first failure: rank 2 on n2 was killed by SIGSEGV",
+            culprit="rank {number}",
+            note="rank {number} on {node} was the first to fail, by {what}",
+        ),
+        Sign(
+            "first failure: rank",
+            # Exit code 1 is also that of a rank that lost a peer.
+            r"first failure: rank (?P<number>\d+) on (?P<node>\S+) ended with exit code "
+            r"(?P<what>[2-9]|\d\d+)",
+            "clusterprep launch: first failure: rank 2 on n2 ended with exit code 3",
+            Weight.LIKELY,
+            culprit="rank {number}",
+            note="rank {number} on {node} was the first to fail, with exit code {what}",
+        ),
+        Sign(
             "fatal python error",
             r"Fatal Python error: (?P<what>(?!Aborted|Bus error|init)\S.*)",
             "[rank1]: Fatal Python error: Segmentation fault",
