@@ -68,7 +68,7 @@ _TROUBLE_NEEDLES = (
 )
 _PROGRESS = re.compile(
     r"\b(?:step|iter(?:ation)?|epoch|batch|update)s?\b[\s:=\[(#]*\d|\bloss[\s:=]+-?\d"
-    r"|\d(?:\.\d+)? ?(?:it/s|s/it|tokens/s|samples/s)|\d+%\|",
+    r"|\d(?:\.\d+)? ?(?:it/s|s/it|tokens/s|samples/s)|\d%\|",
     re.IGNORECASE,
 )
 _GOOD_END = re.compile(

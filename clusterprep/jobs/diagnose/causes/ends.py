@@ -63,7 +63,7 @@ TERMINATION = Cause(
         Sign(
             "cancelled",
             r"\bState: CANCELLED|JobState=CANCELLED"
-            r"|^\d+[\w.+-]*\s.*\bCANCELLED\+?(?: by \d+)?\s+\d+:\d+",
+            r"|^\d[\w.+-]*\s.*\bCANCELLED\+?(?: by \d+)?\s+\d+:\d+",
             "4711         train      gpu   u   64 CANCELLED+      0:15",
             Weight.LIKELY,
         ),
@@ -74,19 +74,19 @@ TERMINATION = Cause(
         ),
         Sign(
             "timeout",
-            r"\bState: TIMEOUT|JobState=TIMEOUT|^\d+[\w.+-]*\s.*\bTIMEOUT\s+\d+:\d+",
+            r"\bState: TIMEOUT|JobState=TIMEOUT|^\d[\w.+-]*\s.*\bTIMEOUT\s+\d+:\d+",
             "State: TIMEOUT (exit code 0)",
             note="Slurm says that the job reached its time limit",
         ),
         Sign(
             "node_fail",
-            r"\bState: NODE_FAIL|JobState=NODE_FAIL|^\d+[\w.+-]*\s.*\bNODE_FAIL\s+\d+:\d+",
+            r"\bState: NODE_FAIL|JobState=NODE_FAIL|^\d[\w.+-]*\s.*\bNODE_FAIL\s+\d+:\d+",
             "JobState=NODE_FAIL Reason=NodeDown Dependency=(null)",
             note="Slurm says that a node failed",
         ),
         Sign(
             "preempted",
-            r"\bState: PREEMPTED|JobState=PREEMPTED|^\d+[\w.+-]*\s.*\bPREEMPTED\s+\d+:\d+"
+            r"\bState: PREEMPTED|JobState=PREEMPTED|^\d[\w.+-]*\s.*\bPREEMPTED\s+\d+:\d+"
             r"|Preempted (?:in order to admit|by (?:a )?pod)",
             "4711         train      gpu   u   64  PREEMPTED      0:0",
             note="a job of higher priority took its place",

@@ -107,7 +107,7 @@ HOST = Cause(
         Sign(
             "out_of_me",
             r"\bState: OUT_OF_MEMORY|JobState=OUT_OF_MEMORY"
-            r"|^\d+[\w.+-]*\s.*\bOUT_OF_ME(?:MORY|\+)\s+\d+:\d+",
+            r"|^\d[\w.+-]*\s.*\bOUT_OF_ME(?:MORY|\+)\s+\d+:\d+",
             "State: OUT_OF_MEMORY (exit code 0)",
             note="Slurm says so",
         ),
