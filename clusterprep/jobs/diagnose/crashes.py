@@ -48,8 +48,10 @@ _CHAINED = re.compile(
     r"the above exception was the direct cause|handling of the above exception", re.IGNORECASE
 )
 # The last line of a traceback: a dotted name, whose last part is that of a class, and a message.
+# torchrun's summary indents it.
 _RAISED = re.compile(
-    r"^(?P<type>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|error|timeout|gaierror))(?:: ?(?P<text>.*)|\s*)$"
+    r"^(?P<indent> {0,4})(?P<type>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|error|timeout|gaierror))"
+    r"(?:: ?(?P<text>.*)|\s*)$"
 )
 _NAMED_AS_ERROR = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Empty|Full|Expired|Pool|error|timeout)$"
@@ -84,6 +86,11 @@ _DISTRIBUTED_TEXT = re.compile(
     r"|across (?:all )?(?:ranks|processes)|Horovod has been shut down|\bUCX\b|libfabric|\bibv_"
     r"|name or service not known|name resolution|killed by signal: (?:Terminated|Killed|Bus)"
     r"|\[Rank \d+\]|monitoredBarrier",
+    re.IGNORECASE,
+)
+# Connections that have nothing to do with other ranks.
+_OF_THE_INTERNET = re.compile(
+    r"https?://|HTTPS?Connection|\b(?:urllib3|requests|huggingface_hub|botocore|wandb)\.",
     re.IGNORECASE,
 )
 # What the GPU reports later, at another place: the program's own as a rule, a GPU's fault at times.
@@ -175,7 +182,10 @@ class _Reader:
         kind = raised["type"]
         text = (raised["text"] or "").strip()
         is_error = bool(_NAMED_AS_ERROR.search(kind))
-        if not is_error and (not self._open or raised["text"] is None):
+        is_like_code = raised["text"] is None or bool(raised["indent"])
+        if is_like_code and not (is_error and self._open):
+            return
+        if not is_error and not self._open:
             return
         has_traceback = self._open > 0
         self._open = max(self._open - 1, 0)
@@ -313,11 +323,11 @@ def _is_of_program(crash: Crash, explained: Collection[Place]) -> bool:
 
 
 def _is_distributed(kind: str, text: str, line: LogLine) -> bool:
+    if _OF_THE_INTERNET.search(line.message) or _WRAPPER.search(line.message):
+        return False
     meaning = echoes.meaning(line)
     if meaning is not None:
         return not meaning.startswith(echoes.OWN)
-    if _WRAPPER.search(line.message):
-        return False
     if _LAUNCHER.search(kind) or _DISTRIBUTED_TYPE.search(kind):
         return True
     return bool(_DISTRIBUTED_TEXT.search(text))
@@ -349,9 +359,23 @@ def _culprits(crash: Crash, alike: Sequence[Crash], log: LogFile) -> Culprits:
         return (("host", crash.host or line.host or ""),)
     if line.local is not None:
         return (("local rank", str(line.local)),)
-    firsts = {worker.culprit for worker in failed_workers(log) if worker.is_first}
-    ranks = [culprit for culprit in firsts if culprit is not None and culprit[0] == "rank"]
-    return (ranks[0],) if len(ranks) == 1 else ()
+    return _first_of_summary(log)
+
+
+def _first_of_summary(log: LogFile) -> Culprits:
+    """Return the rank that torchrun saw fail first, () if nodes differ or if there is no other."""
+    firsts: set[str] = set()
+    failed: set[str] = set()
+    for worker in failed_workers(log):
+        if worker.culprit is None or worker.culprit[0] != "rank":
+            continue
+        failed.add(worker.culprit[1])
+        if worker.is_first:
+            firsts.add(worker.culprit[1])
+    if len(firsts) != 1:
+        return ()
+    is_the_only_rank = failed == {"0"} and not log.lines_with("closing signal")
+    return () if is_the_only_rank else (("rank", firsts.pop()),)
 
 
 def _note(crash: Crash) -> str:
