@@ -187,7 +187,7 @@ class Endings:
 
     def is_after_trouble(self, line: LogLine) -> bool:
         """Whether a peer, a time-out or a signal was in trouble before the line, in its file."""
-        troubles = self._troubles.get(line.file, ())
+        troubles = self._troubles.get(line.file, [])
         return bool(troubles) and troubles[0] < line.number
 
     def ended_well(self, errors: Iterable[LogLine]) -> bool:

@@ -1,5 +1,7 @@
 """Jobs that their own program ended: which rank, which line, and what only follows from it."""
 
+# ruff: noqa: E501 - lines of logs are as long as they are
+
 from __future__ import annotations
 
 import pytest
