@@ -99,6 +99,14 @@ _OF_THE_GPU = re.compile(
     r"|CU(?:BLAS|DNN|SOLVER|SPARSE|FFT)_\w+|DataLoader worker .*exited unexpectedly",
     re.IGNORECASE,
 )
+# What as often is the driver's, or that of a GPU that another process holds.
+_OF_THE_DRIVER = re.compile(
+    r"CUDA unknown error|CUDA error: (?:unknown|initialization|system|no kernel image|.*busy or)"
+    r"|cudaGetDeviceCount|NVIDIA driver|Driver/library version|Cannot allocate memory",
+    re.IGNORECASE,
+)
+# What torch.distributed puts before each line of a traceback, for exceptions that nothing caught.
+_UNCAUGHT = re.compile(r"\[rank\d+\]: (?=[A-Za-z_])")
 _MOST_JUDGED = 200  # exceptions: all ranks of a job raise the same one
 _LONGEST_TEXT = 160  # characters of an exception's message that are told
 
@@ -335,14 +343,27 @@ def _is_distributed(kind: str, text: str, line: LogLine) -> bool:
 
 def _weight(crash: Crash, endings: Endings) -> Weight | None:
     """Return how plainly the exception is the first failure, None if the program went on."""
-    after = endings.after(crash.lines[-1])
-    if after is Aftermath.WENT_ON:
-        return None
+    after = Aftermath.ENDED
+    if not _UNCAUGHT.search(crash.line.text):
+        after = endings.after(crash.lines[-1])
+        if after is Aftermath.WENT_ON:
+            return None
+        if not crash.has_traceback and after is not Aftermath.ENDED:
+            return None
     if endings.is_after_trouble(crash.line) or after is Aftermath.UNCLEAR:
         return Weight.SYMPTOM
-    if not crash.has_traceback:
-        return Weight.LIKELY if after is Aftermath.ENDED else None
-    return Weight.LIKELY if _OF_THE_GPU.search(crash.line.message) else Weight.PLAIN
+    return _weight_of_message(crash)
+
+
+def _weight_of_message(crash: Crash) -> Weight:
+    """Return how surely the program is at fault, by what was raised."""
+    message = crash.line.message
+    if _OF_THE_DRIVER.search(message):
+        return Weight.SYMPTOM
+    is_uncaught = crash.has_traceback or _UNCAUGHT.search(crash.line.text)
+    if _OF_THE_GPU.search(message) or not is_uncaught:
+        return Weight.LIKELY
+    return Weight.PLAIN
 
 
 # ---------------------------------------------------------------- whose, and what is said

@@ -154,7 +154,9 @@ class Endings:
         self._kept = _numbers(log.lines)
         self._ends = _numbers(_matching(log, _END, _END_NEEDLES))
         self._good_ends = _numbers(_matching(log, _GOOD_END, _GOOD_END_NEEDLES))
-        self._troubles = _numbers(_matching(log, _TROUBLE, _TROUBLE_NEEDLES))
+        self._troubles: dict[str, list[LogLine]] = {}
+        for line in _matching(log, _TROUBLE, _TROUBLE_NEEDLES):
+            self._troubles.setdefault(line.file, []).append(line)
         self._steps = _numbers(_alike(log, _PROGRESS))
         self._all_ended_well = _numbers(_matching(log, _ALL_ENDED_WELL, _GOOD_END_NEEDLES))
         ended_by_launch = _matching(log, _LAUNCH_ENDED, _END_NEEDLES)
@@ -186,9 +188,17 @@ class Endings:
         return Aftermath.ENDED if is_near else Aftermath.UNCLEAR
 
     def is_after_trouble(self, line: LogLine) -> bool:
-        """Whether a peer, a time-out or a signal was in trouble before the line, in its file."""
-        troubles = self._troubles.get(line.file, [])
-        return bool(troubles) and troubles[0] < line.number
+        """Whether the line's rank told of a time-out, a peer's end or a signal before it.
+
+        That another rank did so is no reason: its lines may be printed earlier, as streams are
+        buffered.
+        """
+        for trouble in self._troubles.get(line.file, ()):
+            if trouble.number >= line.number:
+                return False
+            if trouble.rank == line.rank or None in (trouble.rank, line.rank):
+                return True
+        return False
 
     def ended_well(self, errors: Iterable[LogLine]) -> bool:
         """Whether a line says that the job ended well, or steps go on to the end of a file.

@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from clusterprep.jobs.diagnose.command import diagnose as diagnose_files
 from clusterprep.jobs.diagnose.model import Diagnosis
 from clusterprep.jobs.diagnose.prefixes import line_of
 from clusterprep.jobs.diagnose.ranking import diagnose, needles
@@ -81,19 +84,40 @@ def test_the_files_of_ranks_may_be_read_in_any_order() -> None:
     assert (top.cause.name, top.culprit) == ("program", "rank 3")
 
 
-def test_what_is_raised_after_a_timeout_is_no_first_failure() -> None:
-    found = told(f"{TIMEOUTS}\n{KEY_ERROR}")
+def test_what_a_rank_raises_after_its_own_timeout_is_no_first_failure() -> None:
+    found = told(f"{TIMEOUTS}\n{TIMEOUT.format(rank=3)}\n{KEY_ERROR}")
     assert names(found)[0] != "program" or found.causes[0].confidence < 0.5
 
 
+def test_what_a_rank_raised_that_did_not_time_out_is_the_answer_wherever_it_stands() -> None:
+    top = told(f"{TIMEOUTS}\n{KEY_ERROR}").causes[0]
+    assert (top.cause.name, top.culprit) == ("program", "rank 3")
+
+
+def test_an_exception_is_found_among_those_of_a_thousand_ranks(tmp_path: Path) -> None:
+    """Of so many tracebacks not all lines are kept. The prefix is torch's of uncaught exceptions."""
+    gone = KEY_ERROR.replace(
+        "KeyError: 'pixels'",
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, remote "
+        "process exited or there was a network error, NCCL version 2.21.5",
+    )
+    texts = [gone.replace("rank3", f"rank{rank}") for rank in range(2000)]
+    texts[1777] = KEY_ERROR.replace("rank3", "rank1777")
+    path = tmp_path / "job.log"
+    path.write_text("\n".join(texts))
+    found, _ = diagnose_files([str(path)])
+    top = found.causes[0]
+    assert (top.cause.name, top.culprit) == ("program", "rank 1777")
+
+
 def test_an_exception_after_which_the_program_goes_on_is_no_failure() -> None:
-    found = told(f"{STEPS}\n{KEY_ERROR}\n{STEPS}")
+    found = told(f"{STEPS}\n{KEY_ERROR.replace('[rank3]: ', '')}\n{STEPS}")
     assert found.causes == ()
     assert any("KeyError" in line.message for line in found.unexplained)
 
 
 def test_an_exception_long_before_the_end_is_no_answer() -> None:
-    found = told(f"{KEY_ERROR}\n{STEPS}\n{summary(0, 1)}")
+    found = told(f"{KEY_ERROR.replace('[rank3]: ', '')}\n{STEPS}\n{summary(0, 1)}")
     assert all(one.confidence < 0.5 for one in found.causes)
 
 
