@@ -40,10 +40,23 @@ NEEDLES = (
     "stopiteration",
     "brokenprocesspool",
     "timeoutexpired",
+    "exception ignored",
+    "atexit._run_exitfuncs",
+    "--- logging error ---",
+    "exception was never retrieved",
+    "exception in thread",
     "queue.empty",
 )
 _HEADER = re.compile(r"Traceback \(most recent call last\)", re.IGNORECASE)
 _FRAME = re.compile(r'^\s*(?:C \| )?File "(?P<path>[^"]+)", line (?P<line>\d+)')
+# What stands above tracebacks that end no process.
+_IGNORED = re.compile(
+    r"Exception ignored (?:in|while)|Error in atexit\._run_exitfuncs|--- Logging error ---"
+    r"|exception was never retrieved",
+    re.IGNORECASE,
+)
+_OF_THREAD = re.compile(r"^Exception in thread \S", re.IGNORECASE)
+_CAUGHT_LEVELS = frozenset({"DEBUG", "INFO", "I", "WARN", "WARNING", "W"})
 _CHAINED = re.compile(
     r"the above exception was the direct cause|handling of the above exception", re.IGNORECASE
 )
@@ -121,6 +134,7 @@ class Crash:
     frame: str = ""  # «train.py:40» of the program, or of a library if no frame is the program's
     has_traceback: bool = True
     host: str | None = None  # that of a Ray worker
+    is_of_thread: bool = False  # it ended a thread, and the process may have gone on
 
     @property
     def line(self) -> LogLine:
@@ -149,6 +163,8 @@ class _Reader:
     def __init__(self) -> None:
         self._open = 0  # tracebacks that have begun and have no last line yet
         self._is_chained = False
+        self._is_ignored = False
+        self._is_of_thread = False
         self._user_frame = ""
         self._library_frame = ""
         self._host: str | None = None
@@ -164,8 +180,13 @@ class _Reader:
         message = line.message
         if _CHAINED.search(message):
             self._is_chained = True
+        elif _IGNORED.search(message):
+            self._is_ignored = True
+        elif _OF_THREAD.search(message):
+            self._is_of_thread = True
         elif _HEADER.search(message):
             self._begin()
+            self._is_ignored = self._is_ignored or line.level in _CAUGHT_LEVELS
         elif frame := _FRAME.match(message):
             self._note_frame(frame)
         elif raised := _RAISED.match(message):
@@ -204,7 +225,13 @@ class _Reader:
             self._user_frame or self._library_frame,
             has_traceback,
             self._host,
+            self._is_of_thread,
         )
+        is_ignored = self._is_ignored
+        self._is_ignored = False
+        self._is_of_thread = False
+        if is_ignored:
+            return
         if _WRAPPER.search(line.message):
             self._open_wrapper(crash)
             return
@@ -249,6 +276,7 @@ def _with_lines(crash: Crash, lines: Sequence[LogLine]) -> Crash:
         crash.frame,
         crash.has_traceback,
         crash.host,
+        crash.is_of_thread,
     )
 
 
@@ -358,7 +386,7 @@ def _weight(crash: Crash, endings: Endings) -> Weight | None:
 def _weight_of_message(crash: Crash) -> Weight:
     """Return how surely the program is at fault, by what was raised."""
     message = crash.line.message
-    if _OF_THE_DRIVER.search(message):
+    if crash.is_of_thread or _OF_THE_DRIVER.search(message):
         return Weight.SYMPTOM
     is_uncaught = crash.has_traceback or _UNCAUGHT.search(crash.line.text)
     if _OF_THE_GPU.search(message) or not is_uncaught:

@@ -122,6 +122,7 @@ NEEDLES = (*_END_NEEDLES, *_TROUBLE_NEEDLES, *_GOOD_END_NEEDLES)
 # Lines that are no part of what is kept, between an exception and the end of its process: lines of
 # source code in tracebacks, and what NCCL and loggers write while a process ends.
 _MOST_UNKEPT = 200
+_MOST_UNKEPT_AT_END = 100  # the same where no launcher says that a process failed
 # Beside a frame that is kept stand its line of source code and a line that marks a part of it.
 _UNKEPT_PER_KEPT = 3
 # Steps so near the end of a file go on to its end; summaries and noise of the end stand behind.
@@ -182,7 +183,8 @@ class Endings:
         kept = _count(self._kept.get(file, ()), line.number, last)
         steps = _count(self._steps.get(file, ()), line.number, last)
         unkept = last - line.number - kept
-        is_near = steps <= _FEW and unkept <= _MOST_UNKEPT + _UNKEPT_PER_KEPT * kept
+        most = _MOST_UNKEPT_AT_END if end is None else _MOST_UNKEPT
+        is_near = steps <= _FEW and unkept <= most + _UNKEPT_PER_KEPT * kept
         if end is None:
             return Aftermath.LAST if is_near else Aftermath.WENT_ON
         return Aftermath.ENDED if is_near else Aftermath.UNCLEAR
@@ -196,7 +198,8 @@ class Endings:
         for trouble in self._troubles.get(line.file, ()):
             if trouble.number >= line.number:
                 return False
-            if trouble.rank == line.rank or None in (trouble.rank, line.rank):
+            is_same_rank = trouble.rank == line.rank or None in (trouble.rank, line.rank)
+            if is_same_rank and not _is_earlier(line, trouble):
                 return True
         return False
 
@@ -217,6 +220,13 @@ class Endings:
             if max(good_end, step) > worst.get(file, 0):
                 well.add(file)
         return bool(well) and well >= set(worst)
+
+
+def _is_earlier(line: LogLine, other: LogLine) -> bool:
+    """Whether both lines tell their times, and that of the first is earlier."""
+    if line.time is None or other.time is None:
+        return False
+    return line.time < other.time
 
 
 _Numbers = dict[str, list[int]]  # of lines, by file

@@ -32,6 +32,10 @@ _CONFIDENCE = {Weight.PLAIN: 0.95, Weight.LIKELY: 0.75, Weight.SYMPTOM: 0.45, We
 _LATER = 0.6  # share of that for a cause that is not the first
 _GRADES: tuple[Severity, ...] = ("fatal", "degraded", "benign")
 CONTEXT = ("terminated with the following error",)  # what only culprits are read from
+_ENDS = frozenset({"program", "host_oom_kill", "external_termination"})
+_WAITS = frozenset(
+    {"rank_desync_uneven_data", "rank_desync_control_flow", "slow_work_exceeds_timeout"}
+)
 _ERROR = re.compile(
     r"\b\w*(?:Error|Exception)\b(?!s)|\berror\b|\bfatal\b|\bfailed\b|\bfailure\b|\babort"
     r"|segfault|\bpanic\b|\bkilled\b|core dumped",
@@ -83,6 +87,8 @@ def diagnose(
     explained = _explained(evidence)
     evidence = _with_crashes_weighed(evidence, explained, log_endings)
     evidence.extend(crashes.evidence(log, explained, log_endings))
+    if _has_lost_a_rank(evidence, log_endings):
+        evidence = _with_waits_as_echoes(evidence)
     weighed = _weighed_causes(evidence, log)
     ordered = _ordered(weighed)
     if log_endings.has_failed:
@@ -98,6 +104,27 @@ def diagnose(
         ended_well,
         log_endings.has_succeeded,
     )
+
+
+def _has_lost_a_rank(evidence: Iterable[Evidence], log_endings: Endings) -> bool:
+    """Whether a rank ended before any rank told of a time-out or of a peer's end."""
+    for piece in evidence:
+        is_end = piece.cause in _ENDS and piece.weight >= Weight.SYMPTOM
+        if is_end and not log_endings.is_after_trouble(piece.line):
+            return True
+    return False
+
+
+def _with_waits_as_echoes(evidence: Iterable[Evidence]) -> list[Evidence]:
+    """Return the evidence with time-outs as echoes: the others waited for the rank that ended."""
+    rows: list[Evidence] = []
+    for piece in evidence:
+        if piece.cause in _WAITS:
+            weight = min(piece.weight, Weight.ECHO)
+            rows.append(replace(piece, weight=weight))
+        else:
+            rows.append(piece)
+    return rows
 
 
 def _without_signals_of_launch(evidence: Iterable[Evidence]) -> list[Evidence]:

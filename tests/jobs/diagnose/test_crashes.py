@@ -224,3 +224,40 @@ def test_exceptions_of_programs(raised: str) -> None:
     text = KEY_ERROR.replace("KeyError: 'pixels'", raised)
     top = told(f"{text}\n{summary(3, 1)}").causes[0]
     assert (top.cause.name, top.culprit) == ("program", "rank 3")
+
+
+BARE = KEY_ERROR.replace("[rank3]: ", "")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f21>",
+        "Error in atexit._run_exitfuncs:",
+        "--- Logging error ---",
+        "Task exception was never retrieved",
+    ],
+)
+def test_exceptions_that_end_no_process_are_no_failure(before: str) -> None:
+    assert told(f"{STEPS}\nTraining finished.\n{before}\n{BARE}").causes == ()
+
+
+def test_an_exception_of_a_thread_may_be_the_failure() -> None:
+    top = told(f"Exception in thread Thread-3 (_pin_memory_loop):\n{BARE}").causes[0]
+    assert (top.cause.name, top.confidence) == ("program", 0.45)
+
+
+def test_a_traceback_that_was_logged_as_a_warning_was_caught() -> None:
+    warned = BARE.replace("Traceback", "2031-03-04 12:00:00,123 WARNING Traceback", 1)
+    assert told(f"{warned}\nn1:7:7 [0] NCCL INFO Using network Socket").causes == ()
+
+
+def test_an_error_of_hccl_is_not_the_programs() -> None:
+    raised = "RuntimeError: the current working operator name is HcclAllreduce."
+    assert "program" not in names(told(BARE.replace("KeyError: 'pixels'", raised)))
+
+
+def test_prefixes_of_notebooks_that_were_run_are_removed() -> None:
+    rows = [f"704.7s\t{1436 + at}\t{row}" for at, row in enumerate(KEY_ERROR.splitlines())]
+    top = told("\n".join(rows)).causes[0]
+    assert (top.cause.name, top.culprit) == ("program", "rank 3")

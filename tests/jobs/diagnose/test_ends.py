@@ -193,3 +193,41 @@ def test_of_a_long_name_the_end_is_shown() -> None:
     folder = "/home/somebody/.local/state/clusterprep/launch/20261122-234832-7bd6"
     shown = page_of("[rank2]: ValueError: of its own", file=f"{folder}/rank-2.log")
     assert "7bd6/rank-2.log:1" in shown
+
+
+# ---------------------------------------------------------------- what follows from an end
+
+WATCHDOG = (
+    "[rank{rank}]:[E304 12:10:00.000000000 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=40000, OpType=ALLREDUCE, NumelIn=100000, "
+    "NumelOut=100000, Timeout(ms)=600000) ran for 600068 milliseconds before timing out."
+)
+TIMEOUTS = [WATCHDOG.format(rank=rank) for rank in (0, 1, 2)]
+SIGKILL = "E0304 12:00:00.000000 12 api.py:874] failed (exitcode: -9) local_rank: 3 (pid: 71) of binary: python"
+
+
+def test_ranks_wait_for_one_that_was_killed_before() -> None:
+    found = told(SIGKILL, *TIMEOUTS).causes
+    assert (found[0].cause.name, found[0].culprit) == ("host_oom_kill", "local rank 3")
+    assert found[1].confidence < 0.5
+
+
+def test_a_rank_that_is_killed_after_the_timeouts_explains_none_of_them() -> None:
+    late = SIGKILL.replace("12:00:00", "12:20:00")
+    assert told(*TIMEOUTS, late).causes[0].cause.name != "host_oom_kill"
+    early = told(*TIMEOUTS, SIGKILL).causes[0]  # by its time, wherever it stands
+    assert early.cause.name == "host_oom_kill"
+
+
+def test_the_end_of_one_nodes_launcher_follows_from_the_crash_on_another() -> None:
+    ended = "W0304 05:06:08.000000 12 api.py:719] Received 15 death signal, shutting down workers"
+    crash = (
+        "Traceback (most recent call last):",
+        '  File "/home/u/train.py", line 9, in <module>',
+        "KeyError: 'lr'",
+    )
+    lines = [line_of("node0.log", 1, ended, 0)]
+    for number, text in enumerate(crash, 1):
+        lines.append(line_of("node1.log", number, text, number))
+    names = [one.cause.name for one in diagnose(lines).causes]
+    assert names == ["program", "external_termination"]

@@ -27,6 +27,8 @@ TERMINATION = Cause(
         "checkpoints against preemption"
     ),
     check="slurm.state",
+    # Launchers end the other nodes by a signal after one of these; no signal leads to one of these.
+    yields_to=frozenset({"program", "rank_gpu_oom", "invalid_device_ordinal", "port_in_use"}),
     signs=(
         Sign(
             "cancelled",
