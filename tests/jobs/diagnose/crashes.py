@@ -354,3 +354,136 @@ mpirun noticed that process rank 1 with PID 77 on node box exited on signal 9 (K
         culprits=("rank 1",),
     ),
 ]
+
+# Seen after the rules were written.
+LATER = [
+    Seen(
+        "lsf-tells-the-end-first",
+        "a job's output under LSF",
+        """\
+Your job looked like:
+# LSBATCH: User input
+#BSUB -R "rusage[mem=20G]"
+python main.py $LSB_PROJECT_NAME
+Exited with exit code 1.
+Resource usage summary:
+    CPU time :                                   1.56 sec.
+The output (if any) is above this job summary.
+
+Traceback (most recent call last):
+  File "main.py", line 28, in <module>
+    debugger(nGames, addAgent, Thename, mainplayer)
+  File "/home/u/game/debug.py", line 77, in debugger
+    run(games)
+AttributeError: 'Game' object has no attribute 'moves'""",
+        said="debug.py:77",
+    ),
+    Seen(
+        "lsf-and-memory",
+        "a job's output under LSF",
+        """\
+Terminated at Thu Apr 30 15:53:57 2020
+python main.py $LSB_PROJECT_NAME
+
+TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.
+Exited with exit code 137.""",
+        cause="host_oom_kill",
+    ),
+    Seen(
+        "a-variable-of-slurm",
+        "facebookresearch/nougat#46",
+        """\
+Traceback (most recent call last):
+  File "train.py", line 220, in <module>
+    train(config)
+  File "train.py", line 173, in train
+    trainer = pl.Trainer(
+  File "/opt/env/lib/python3.8/site-packages/pytorch_lightning/strategies/parallel.py", line 60, in node_rank
+    return self.cluster_environment.node_rank() if self.cluster_environment is not None else 0
+  File "/opt/env/lib/python3.8/site-packages/lightning_fabric/plugins/environments/slurm.py", line 133, in node_rank
+    return int(os.environ["SLURM_NODEID"])
+KeyError: 'SLURM_NODEID'""",
+        said="train.py:173",
+    ),
+    Seen(
+        "four-ranks-write-at-once",
+        "a job's output under torchrun",
+        f"""\
+                     ^ with open(yaml_filename) as _file: ^
+ ^  ^^  ^^^ ^^^ ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+^^^^^^FileNotFoundError^^^:
+^[Errno 2] No such file or directory: '/work/u/config/e3sm.yaml'^
+FileNotFoundErrorFileNotFoundError^: : ^[Errno 2] No such file or directory: '/work/u/config/e3sm.yaml'
+^^^^
+FileNotFoundError: [Errno 2] No such file or directory: '/work/u/config/e3sm.yaml'
+{summary(0, 1)}""",
+    ),
+    Seen(
+        "types-that-differ",
+        "a job's output under torchrun",
+        f"""\
+  File "/opt/envs/far/lib/python3.8/site-packages/torch/nn/modules/linear.py", line 116, in forward
+    return F.linear(input, self.weight, self.bias)
+RuntimeError: mat1 and mat2 must have the same dtype, but got Long and Half
+    index = self.index_cond_embed(index)
+  File "/opt/envs/far/lib/python3.8/site-packages/torch/nn/modules/linear.py", line 116, in forward
+    return F.linear(input, self.weight, self.bias)
+RuntimeError: mat1 and mat2 must have the same dtype, but got Long and Half
+{summary(0, 1)}""",
+    ),
+    Seen(
+        "a-library-that-catches-signals",
+        "cmusatyalab/openface#361",
+        """\
+Epoch: [2][14/250]
+Magick: abort due to signal 11 (SIGSEGV) "Segmentation Fault"...
+Aborted""",
+    ),
+    Seen(
+        "a-loader-that-ended-with-code-1",
+        "GrayboxTech/weightslab#111",
+        """\
+Step:   2%|    | 110/5000 [04:56<1:33:50,  1.15s/it, acc=33.20%]
+03/03/2026-11:02:57.450 ERROR:backend.dataloader_interface:_next_batch: Error in _next_batch: DataLoader worker (pid 2804708) exited unexpectedly with exit code 1. Details are lost due to multiprocessing.
+Traceback (most recent call last):
+  File "/home/u/weightslab/backend/dataloader_interface.py", line 653, in _next_batch
+    batch = next(self._iterator)
+  File "/opt/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1437, in _next_data
+    idx, data = self._get_data()
+RuntimeError: DataLoader worker (pid 2804708) exited unexpectedly with exit code 1. Details are lost due to multiprocessing. Rerunning with num_workers=0 may give better error trace.""",
+    ),
+    Seen(
+        "a-quota-at-exit",
+        "a job's output under DeepSpeed",
+        """\
+[2024-09-21 14:30:55,673] [INFO] [launch.py:347:main] Process 4711 exits successfully.
+Error in atexit._run_exitfuncs:
+Traceback (most recent call last):
+  File "/opt/env/lib/python3.9/site-packages/deepspeed/ops/transformer/inference/triton/matmul_ext.py", line 96, in put
+    with open(self.file_path + ".tmp", 'wb') as handle:
+OSError: [Errno 122] Disk quota exceeded: '/home/u/.triton/autotune/Fp16Matmul_2d_kernel.pickle.tmp'""",
+        cause=None,
+    ),
+    Seen(
+        "a-container-that-does-not-start",
+        "NVIDIA/pyxis#138",
+        """\
+slurmstepd: error: pyxis: container start failed with error code: 1
+slurmstepd: error: pyxis: printing enroot log file:
+slurmstepd: error: pyxis:     nvidia-container-cli: container error: file lookup failed: permission denied
+slurmstepd: error: pyxis: couldn't start container
+slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1
+srun: error: gpu-1: task 0: Exited with exit code 1""",
+        cause=None,
+    ),
+    Seen(
+        "a-broken-data-set-on-one-rank",
+        "a job's output under torchrun",
+        """\
+[rank3]:     raise exception
+[rank3]: soundfile.LibsndfileError: <exception str() failed>
+W0921 00:45:35.396792 495335 site-packages/torch/distributed/elastic/multiprocessing/api.py:900] Sending process 495396 closing signal SIGTERM
+E0921 00:45:35.400784 495335 site-packages/torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 3 (pid: 495404) of binary: /opt/env/bin/python3.9""",
+        culprits=("rank 3",),
+    ),
+]

@@ -13,7 +13,7 @@ from clusterprep.jobs.diagnose.model import Diagnosis
 from clusterprep.jobs.diagnose.prefixes import line_of
 from clusterprep.jobs.diagnose.ranking import diagnose, needles
 from clusterprep.jobs.diagnose.sources import TABLE
-from tests.jobs.diagnose.crashes import PUBLIC, Seen, summary
+from tests.jobs.diagnose.crashes import LATER, PUBLIC, Seen, summary
 
 
 def told(text: str) -> Diagnosis:
@@ -261,3 +261,16 @@ def test_prefixes_of_notebooks_that_were_run_are_removed() -> None:
     rows = [f"704.7s\t{1436 + at}\t{row}" for at, row in enumerate(KEY_ERROR.splitlines())]
     top = told("\n".join(rows)).causes[0]
     assert (top.cause.name, top.culprit) == ("program", "rank 3")
+
+
+@pytest.mark.parametrize("seen", LATER, ids=lambda seen: seen.name)
+def test_what_people_saw_later(seen: Seen) -> None:
+    found = told(seen.log)
+    if seen.cause is None:
+        assert found.causes == ()
+        assert found.code == 3
+        return
+    top = found.causes[0]
+    assert top.cause.name == seen.cause
+    assert top.culprit in seen.culprits
+    assert seen.said in top.message
