@@ -11,5 +11,6 @@ A sign is a pattern with an example that tests fire, written from the format str
 that print the message. Causes are ordered by severity, weight and time; a generic cause yields to
 those that explain it. What needs several lines is a function of the log: `stuck` (who is behind,
 differs or is missing when a collective times out), `exits` (which rank failed first, and which ones
-torchrun ended itself).
+torchrun ended itself), `crashes` (the exception of the program from which the rest follows) and
+`endings` (whether a process ended after a line, and whether the job ended well).
 """
