@@ -13,4 +13,6 @@ those that explain it. What needs several lines is a function of the log: `stuck
 differs or is missing when a collective times out), `exits` (which rank failed first, and which ones
 torchrun ended itself). `stuck` judges what `collectives` reads from torch's lines and what `clues`
 finds of work, data and calls beside them.
+torchrun ended itself), `crashes` (the exception of the program from which the rest follows) and
+`endings` (whether a process ended after a line, and whether the job ended well).
 """

@@ -7,6 +7,8 @@ import re
 
 from clusterprep.jobs.diagnose.model import LogLine
 
+OWN = "the program's own"  # what begins so is a failure of the program, and no echo
+
 # (needle: part of the line in small letters, pattern of the message, what it means)
 KNOWN: tuple[tuple[str, str, str], ...] = (
     ("->", r"(?:\.(?:cc|cu|h|cpp):\d+|\w) -> \d+(?: \[.*\])?$", "a result that is handed up"),

@@ -222,13 +222,18 @@ class Diagnosis:
     unexplained: tuple[LogLine, ...] = ()
     notices: tuple[str, ...] = ()
     files: Mapping[str, int] = field(default_factory=dict)  # number of lines read, by file
-    failed: bool = False  # a worker failed, so a log with harmless lines alone is no success
+    ended_well: bool = False  # the log says so, or shows steps to its end, and no failure
+    has_succeeded: bool = False  # launch saw all ranks end with exit code 0
 
     @property
     def code(self) -> int:
-        """The exit code: 1 if a cause is not benign, 0 if all are benign, 3 if none is known."""
+        """The exit code: 1 if a cause is not benign, 0 if all are benign and the job ended well.
+
+        It is 3 if no cause is known, or if nothing shows a good end. Without a cause it is 0 only
+        if launch saw all ranks succeed.
+        """
         if any(found.severity != "benign" for found in self.causes):
             return 1
-        if self.causes and not self.failed:
+        if self.has_succeeded or (self.causes and self.ended_well):
             return 0
         return 3

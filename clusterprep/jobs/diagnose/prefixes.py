@@ -24,6 +24,8 @@ _PREFIX_PATTERNS = (
         r"[^\[\]]{0,300}\b\d{1,12}(?:/\d{1,12}|[a-z]{1,9})? "
         r"\[[\d:]{1,12}(?:<[\d:?]{1,12})?, [^\]]{1,80}\]\s*(?=\S)"
     ),
+    # Kaggle: seconds and the number of the line
+    r"\s*\d{1,9}\.\d{1,3}s\t\d{1,9}\t",
     # mpirun --timestamp-output, horovodrun
     (
         rf"\s*(?:[A-Z][a-z]{{2}}) (?P<month>[A-Z][a-z]{{2}}) +(?P<day>\d\d?) {_CLOCK} \d{{4}}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from clusterprep.jobs.diagnose import echoes, limits, messages
+from clusterprep.jobs.diagnose import crashes, echoes, endings, limits, messages
 from clusterprep.jobs.diagnose.culprit import filled, named, worded
-from clusterprep.jobs.diagnose.exits import failed_workers
+from clusterprep.jobs.diagnose.endings import Endings
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import (
     Cause,
@@ -34,12 +34,21 @@ _CONFIDENCE = {Weight.PLAIN: 0.95, Weight.LIKELY: 0.75, Weight.SYMPTOM: 0.45, We
 _LATER = 0.6  # share of that for a cause that is not the first
 _GRADES: tuple[Severity, ...] = ("fatal", "degraded", "benign")
 CONTEXT = ("terminated with the following error",)  # what only culprits are read from
+_ENDS = frozenset({"program", "host_oom_kill", "external_termination"})
+_WAITS = frozenset(
+    {"rank_desync_uneven_data", "rank_desync_control_flow", "slow_work_exceeds_timeout"}
+)
 _ERROR = re.compile(
     r"\b\w*(?:Error|Exception)\b(?!s)|\berror\b|\bfatal\b|\bfailed\b|\bfailure\b|\babort"
     r"|segfault|\bpanic\b|\bkilled\b|core dumped",
     re.IGNORECASE,
 )
 _RAISED = re.compile(r"^(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)\b\s*(?::|$|\()")
+_OF_TRACEBACK = re.compile(
+    r"^Traceback|^\s+(?:raise|return|File|assert) |^raise \w|\babove exception\b|^[\w./-]+ FAILED$"
+)
+_NO_ERRORS = frozenset({"DEBUG", "INFO", "I", "TRACE"})
+_WARNINGS = frozenset({"WARN", "WARNING", "W"})
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
@@ -58,7 +67,13 @@ class _Weighed:
 
 def needles() -> tuple[bytes, ...]:
     """Return what any cause looks for, as forms: small letters, every digit a 0."""
-    texts = {*CONTEXT, *limits.NEEDLES, *messages.NEEDLES}
+    texts = {
+        *CONTEXT,
+        *limits.NEEDLES,
+        *messages.NEEDLES,
+        *crashes.NEEDLES,
+        *endings.NEEDLES,
+    }
     for cause in causes().values():
         texts.update(cause.needles)
         texts.update(sign.needle for sign in cause.signs)
@@ -72,28 +87,92 @@ def diagnose(
     files = files or {}
     hosts = frozenset(line.host for line in lines if line.host)
     log = LogFile(tuple(lines), hosts, files)
+    log_endings = Endings(log)
     evidence = list(_by_signs(log))
     evidence.extend(_by_detectors(log))
-    explained = {piece.line.order for piece in evidence}
-    evidence.extend(messages.evidence(log, explained))
+    evidence.extend(messages.evidence(log, {piece.line.order for piece in evidence}))
+    if log_endings.launch_ended_others:
+        evidence = _without_signals_of_launch(evidence)
+    explained = _explained(evidence)
+    evidence = _with_crashes_weighed(evidence, explained, log_endings)
+    evidence.extend(crashes.evidence(log, explained, log_endings))
+    if _has_lost_a_rank(evidence, log_endings):
+        evidence = _with_waits_as_echoes(evidence)
     weighed = _weighed_causes(evidence, log)
     ordered = _ordered(weighed)
-    failed = _has_failed(log)
-    if failed:
+    if log_endings.has_failed:
         ordered = _without_shutdown_noise(ordered)
     ordered = limits.with_limits(ordered, log)
     unexplained = _unexplained(log, evidence, has_causes=bool(ordered))
+    ended_well = not log_endings.has_failed and log_endings.ended_well(unexplained)
     return Diagnosis(
         tuple(ordered),
         unexplained,
         tuple(notices),
         files,
-        failed,
+        ended_well,
+        log_endings.has_succeeded,
     )
 
 
-def _has_failed(log: LogFile) -> bool:
-    return bool(failed_workers(log) or log.lines_with("childfailederror"))
+def _has_lost_a_rank(evidence: Iterable[Evidence], log_endings: Endings) -> bool:
+    """Whether a rank ended before any rank told of a time-out or of a peer's end."""
+    for piece in evidence:
+        is_end = piece.cause in _ENDS and piece.weight >= Weight.SYMPTOM
+        if is_end and not log_endings.is_after_trouble(piece.line):
+            return True
+    return False
+
+
+def _with_waits_as_echoes(evidence: Iterable[Evidence]) -> list[Evidence]:
+    """Return the evidence with time-outs as echoes: the others waited for the rank that ended."""
+    rows: list[Evidence] = []
+    for piece in evidence:
+        if piece.cause in _WAITS:
+            weight = min(piece.weight, Weight.ECHO)
+            rows.append(replace(piece, weight=weight))
+        else:
+            rows.append(piece)
+    return rows
+
+
+def _without_signals_of_launch(evidence: Iterable[Evidence]) -> list[Evidence]:
+    """Return the evidence without the signals with which launch ended processes itself."""
+    rows: list[Evidence] = []
+    for piece in evidence:
+        is_of_launch = piece.line.message.startswith(endings.LAUNCH)
+        if is_of_launch or piece.cause != "external_termination":
+            rows.append(piece)
+    return rows
+
+
+def _with_crashes_weighed(
+    evidence: Iterable[Evidence], explained: Collection[Place], log_endings: Endings
+) -> list[Evidence]:
+    """Return the evidence with crashes as symptoms that follow from something else.
+
+    That is a time-out or the end of a peer before it, or another cause that explains its line.
+    """
+    rows: list[Evidence] = []
+    for piece in evidence:
+        follows = piece.line.place in explained or log_endings.is_after_trouble(piece.line)
+        if piece.cause == crashes.CAUSE and follows:
+            weight = min(piece.weight, Weight.SYMPTOM)
+            rows.append(replace(piece, weight=weight))
+        else:
+            rows.append(piece)
+    return rows
+
+
+def _explained(evidence: Iterable[Evidence]) -> set[Place]:
+    """Return the places of lines that a likely cause explains, other than the program's own."""
+    places: set[Place] = set()
+    for piece in evidence:
+        severity = piece.severity or causes()[piece.cause].severity
+        is_other = piece.cause != crashes.CAUSE
+        if is_other and severity == "fatal" and piece.weight >= Weight.LIKELY:
+            places.add(piece.line.place)
+    return places
 
 
 def _without_shutdown_noise(causes_found: list[DiagnosedCause]) -> list[DiagnosedCause]:
@@ -316,19 +395,19 @@ def _unexplained(
 ) -> tuple[LogLine, ...]:
     """Return lines that look most like errors, one of each form.
 
-    Echoes are among them only if no cause is known.
+    Lines like one that is explained are left out, and echoes if a cause is known.
     """
-    explained = {piece.line.order for piece in evidence}
+    explained = {_form(piece.line) for piece in evidence}
     rows: dict[str, tuple[int, int, LogLine]] = {}  # by form: (grade, order, line)
     for line in _errorlike(log):
-        if line.order in explained:
+        if _is_silent(line):
             continue
+        form = _form(line)
         is_echo = echoes.meaning(line) is not None or messages.tells_nothing(line)
-        is_traceback = line.message.startswith("Traceback")
-        if is_echo and (has_causes or is_traceback):
+        if form in explained or (is_echo and has_causes):
             continue
         grade = _grade(line, is_echo=is_echo)
-        rows.setdefault(_form(line), (grade, line.order, line))
+        rows.setdefault(form, (grade, line.order, line))
     ranked = sorted(rows.values(), key=lambda row: row[:2])
     return _in_order(line for _, _, line in ranked[:MOST_UNEXPLAINED])
 
@@ -340,8 +419,15 @@ def _errorlike(log: LogFile) -> Iterator[LogLine]:
             yield from lines
 
 
+def _is_silent(line: LogLine) -> bool:
+    """Whether a line is no error: a part of a traceback, or a line of level INFO or DEBUG."""
+    return line.level in _NO_ERRORS or bool(_OF_TRACEBACK.search(line.message))
+
+
 def _grade(line: LogLine, *, is_echo: bool) -> int:
-    """Return 0 for exceptions that Python prints, 1 for other errors, 2 for echoes."""
+    """Return 0 for exceptions that Python prints, 1 for errors, 2 for warnings, 3 for echoes."""
     if is_echo:
+        return 3
+    if line.level in _WARNINGS or "Warning:" in line.message:
         return 2
     return 0 if _RAISED.match(line.message) else 1

@@ -226,6 +226,16 @@ FLOW = Cause(
             "rank {faulty}",
         ),
         Sign(
+            " hangs: ",
+            r"first failure: rank (?P<number>\d+) on \S+ hangs: it is at (?P<frame>.+), and ranks? "
+            r"(?P<others>[\d, -]+) (?:are|is) elsewhere",
+            "clusterprep launch: first failure: rank 2 on n2 hangs: it is at train.py line 9 in "
+            "main, and ranks 0-1,3 are elsewhere",
+            Weight.LIKELY,
+            "rank {number}",
+            note="rank {number} was at {frame} when the others waited for it",
+        ),
+        Sign(
             "finished reduction in the prior iteration",
             r"Expected to have finished reduction in the prior iteration",
             "RuntimeError: Expected to have finished reduction in the prior iteration before "
@@ -370,6 +380,16 @@ SLOW = Cause(
     check="fs.mount",
     yields_to=_EXPLAINED_BY,
     signs=(
+        Sign(
+            " hangs: ",
+            r"first failure: rank (?P<number>\d+) on \S+ hangs: (?P<why>it is stopped|a debugger "
+            r"holds it|it is stuck in the kernel)",
+            "clusterprep launch: first failure: rank 2 on n2 hangs: it is stopped (state T), for "
+            "example by SIGSTOP",
+            Weight.LIKELY,
+            "rank {number}",
+            note="launch saw of rank {number}: {why}",
+        ),
         Sign(
             "watchdog got stuck",
             r"watchdog got stuck for (?P<seconds>\d+) seconds",

@@ -81,12 +81,12 @@ HOST = Cause(
     title="The kernel killed a process for memory",
     message="A worker was killed because the host's or the container's memory ran out.",
     doubt=(
-        "A worker ended suddenly, as by SIGKILL. The memory of the host or of the container may "
-        "have run out; a scheduler or a person may have killed it as well."
+        "A worker was killed by SIGKILL, and no line says by whom. The memory of the host or of "
+        "the container may have run out; a scheduler or a person may have killed it as well."
     ),
     looks=(
-        "The kernel's «Out of memory: Killed process», Slurm's oom_kill, a worker that ends by "
-        "signal 9."
+        "The kernel's «Out of memory: Killed process», Slurm's oom_kill, «OOMKilled» of "
+        "Kubernetes. A worker that ends by signal 9 may be one, and proves nothing."
     ),
     unlike=(
         "Signal 15 and 1 come from people and schedulers: external_termination. A GPU without "
@@ -105,11 +105,43 @@ HOST = Cause(
             culprit="host {host}",
         ),
         Sign(
+            "out_of_me",
+            r"\bState: OUT_OF_MEMORY|JobState=OUT_OF_MEMORY"
+            r"|^\d[\w.+-]*\s.*\bOUT_OF_ME(?:MORY|\+)\s+\d+:\d+",
+            "State: OUT_OF_MEMORY (exit code 0)",
+            note="Slurm says so",
+        ),
+        Sign(
+            "oom_reaper",
+            r"oom_reaper: reaped process \d+",
+            "[ 77.123456] oom_reaper: reaped process 4711 (python), now anon-rss:0kB",
+            culprit="host {host}",
+        ),
+        Sign(
+            "pbs: job killed: ",
+            r"PBS: job killed: p?v?mem\b",
+            "=>> PBS: job killed: mem 34359738kb exceeded limit 33554432kb",
+            note="PBS says so",
+        ),
+        Sign(
+            "term_",
+            r"\bTERM_(?:MEMLIMIT|SWAP)\b",
+            "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
+            note="LSF says so",
+        ),
+        Sign(
             "oom-kill",
             r"oom-kill:constraint|oom-kill event",
             "[25357.758221] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,task=pyt"
             "hon,pid=9",
             culprit="host {host}",
+        ),
+        Sign(
+            "first failure: rank",
+            r"first failure: rank (?P<number>\d+) on \S+ was killed by SIGKILL",
+            "clusterprep launch: first failure: rank 2 on n2 was killed by SIGKILL",
+            Weight.SYMPTOM,
+            "rank {number}",
         ),
         Sign(
             "killed by the cgroup",
@@ -134,7 +166,7 @@ HOST = Cause(
             "srun: error:",
             r"srun: error: (?P<node>[\w.-]+): tasks? [\d,-]+: Killed",
             "srun: error: gpu-07: task 3: Killed",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
             "host {node}",
         ),
         Sign(
@@ -179,47 +211,55 @@ HOST = Cause(
             "signal: killed",
             r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>[\d, ]+)\) is killed by signal: Killed",
             "[rank1]: RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed.",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
             "rank {rank}",
         ),
         Sign(
             "return code = -9",
             r"exits? with return code = -9",
             "[INFO] [launch.py:347:main] Process 4711 exits with return code = -9",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
         ),
         Sign(
             "exited on signal 9",
             r"process rank (?P<number>\d+) with PID \d+ on node (?P<node>\S+) exited on signal 9",
             "mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
             "rank {number}",
         ),
         Sign(
             "killed",
             r"^(?:\S+: line \d+: *\d+ )?Killed\b(?: +\S*python.*)?$|exited on signal 9 \(Killed\)",
             "run.sh: line 12:  4711 Killed                  python train.py",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
         ),
         Sign(
             "signal",
-            r"terminated with signal SIGKILL|exited on signal 9",
+            r"terminated with signal SIGKILL|exited on signal 9|killed by signal: 9\b"
+            r"|Killed \(signal 9\)|died with <Signals\.SIGKILL",
             "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal "
             "SIGKILL",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
         ),
         Sign(
             "code 137",
             r"exit(?:ed with)? code 137",
             "srun: error: gpu-07: task 3: Exited with exit code 137",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
+            "host {host}",
+        ),
+        Sign(
+            "exit code: 137",
+            r"exit code: 137",
+            "Last State: Terminated; Reason: Error; Exit Code: 137",
+            Weight.SYMPTOM,
             "host {host}",
         ),
         Sign(
             "exit status 137",
             r"exit status 137",
             "mpirun: n1: worker ended with exit status 137",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
             "host {host}",
         ),
     ),
