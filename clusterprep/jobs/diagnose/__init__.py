@@ -10,9 +10,8 @@ Lines pass through these modules in this order:
 A sign is a pattern with an example that tests fire, written from the format strings of the programs
 that print the message. Causes are ordered by severity, weight and time; a generic cause yields to
 those that explain it. What needs several lines is a function of the log: `stuck` (who is behind,
-differs or is missing when a collective times out), `exits` (which rank failed first, and which ones
-torchrun ended itself). `stuck` judges what `collectives` reads from torch's lines and what `clues`
-finds of work, data and calls beside them.
-torchrun ended itself), `crashes` (the exception of the program from which the rest follows) and
+differs or is missing when a collective times out; `collectives` reads torch's lines for it, and
+`clues` what stands beside them of work, data and calls), `exits` (which rank failed first, and which
+ones torchrun ended itself), `crashes` (the exception of the program from which the rest follows) and
 `endings` (whether a process ended after a line, and whether the job ended well).
 """
