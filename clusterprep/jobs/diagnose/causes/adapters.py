@@ -40,7 +40,7 @@ _PROBE = re.compile(
 )
 _WANTS_RDMA = re.compile(
     r"NCCL_IB_HCA set|NCCL_NET set (?:by environment )?to IB"
-    r"|NCCL_IB_DISABLE set by environment to 0|NET/IB : Using|via NET/IB",
+    r"|NCCL_IB_DISABLE set by environment to 0|NET/IB : Using \[\d|via NET/IB",
     re.IGNORECASE,
 )
 _REFUSED = re.compile(

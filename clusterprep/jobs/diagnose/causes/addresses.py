@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from clusterprep.jobs.diagnose.dialled import kind_of
 from clusterprep.jobs.diagnose.model import (
     Cause,
     Culprits,
@@ -24,7 +25,7 @@ _NO_ADDRESS = re.compile(
 )
 _NO_ADDRESS_OF_FAMILY = "-9"  # EAI_ADDRFAMILY: the name has addresses of the other family
 _LOOPBACK_USED = re.compile(
-    r"(?:Bootstrap|NET/Socket|NET)\s*: Using (?:interface )?(?:\[0\])?lo\d*:"
+    r"(?:Bootstrap|NET/Socket|NET)\s*: Using (?:interface )?(?:\[0\])?(?P<iface>lo\d*):"
     r"(?P<address>127\.[\d.]+)",
     re.IGNORECASE,
 )
@@ -40,6 +41,17 @@ _LOOPBACK_ASKED_FOR = re.compile(
 )
 # The peer was reachable before.
 _CONNECTION_LOST = re.compile(r"(?:closed|reset) by (?:remote )?peer|broken pipe", re.IGNORECASE)
+# gloo's line about a connection that failed: what the rank itself is known as.
+_LOOPBACK_TOLD = re.compile(r"\brank=(?P<rank>\d+), size=\d+, local=\[127\.", re.IGNORECASE)
+_UNKNOWN_NAME = re.compile(
+    r"can't (?:resolve|find) '?(?P<name>[\w-][\w.-]*)'?: (?:Name does not resolve|NXDOMAIN"
+    r"|No answer|Name or service)|bad address '(?P<bad>[\w-][\w.-]*)'",
+    re.IGNORECASE,
+)
+_FAILURE = re.compile(r"Traceback \(most recent call last\)|\w+Error\b", re.IGNORECASE)
+_NO_INTERFACE = re.compile(
+    r"unable to find interface for: *\[(?P<address>[\w.:%-]+)\]", re.IGNORECASE
+)
 _FALLBACK = re.compile(
     r"using the loopback address as fallback|for the hostname .*defaulting to 127", re.IGNORECASE
 )
@@ -65,6 +77,8 @@ def detect_unresolved(log: LogFile) -> Iterator[Evidence]:
         if match:
             asked.append((line, match))
             families.add(match["family"].lower())
+    yield from _looked_up_in_vain(log)
+    yield from _without_interface(log)
     has_failed = waits(log) or _nothing_worked(log, "network address") or _ends_asking(log, asked)
     for line, match in asked:
         if match["code"] == _NO_ADDRESS_OF_FAMILY and "ipv4" not in families:
@@ -73,10 +87,45 @@ def detect_unresolved(log: LogFile) -> Iterator[Evidence]:
         elif "ipv4" in families:
             culprits = (("name", match["name"]),)
             yield Evidence("hostname_unresolvable", line, Weight.PLAIN, culprits)
+        elif match["name"].startswith("["):
+            note = "the brackets around the address make it a name, and no name has them"
+            culprits = (("name", match["name"]),)
+            yield Evidence("hostname_unresolvable", line, Weight.PLAIN, culprits, note)
         elif has_failed:
-            yield Evidence("hostname_unresolvable", line, Weight.LIKELY)
+            culprits = (("name", match["name"]),)
+            yield Evidence("hostname_unresolvable", line, Weight.LIKELY, culprits)
         else:
             yield Evidence("benign_ipv6_fallback", line, Weight.PLAIN)
+
+
+def _looked_up_in_vain(log: LogFile) -> Iterator[Evidence]:
+    """Yield names that nslookup or wget did not find, if the same file fails afterwards.
+
+    Containers wait in a loop for the name of the master, which is there some seconds later.
+    """
+    failed_at: dict[str, int] = {}  # by file, the last line that tells of a failure
+    for line in log.lines_with("traceback (most", "error"):
+        if _FAILURE.search(line.message):
+            failed_at[line.file] = line.number
+    for line in log.lines_with("can't resolve", "can't find", "bad address"):
+        match = _UNKNOWN_NAME.search(line.message)
+        if match and failed_at.get(line.file, 0) > line.number:
+            culprits: Culprits = (("name", match["name"] or match["bad"]),)
+            yield Evidence("hostname_unresolvable", line, Weight.LIKELY, culprits)
+
+
+def _without_interface(log: LogFile) -> Iterator[Evidence]:
+    """Yield addresses that gloo got for the host's own name and that no interface has."""
+    for line in log.lines_with("unable to find interface"):
+        match = _NO_INTERFACE.search(line.message)
+        if match is None:
+            continue
+        address = match["address"]
+        note = f"the host's own name gives {address}, which no interface of it has"
+        if kind_of(address) == "number":
+            note = f"the host's own name is a number and is read as the address {address}"
+        culprits: Culprits = (("address", address),)
+        yield Evidence("hostname_unresolvable", line, Weight.LIKELY, culprits, note)
 
 
 def _nothing_worked(log: LogFile, *needles: str) -> bool:
@@ -108,6 +157,8 @@ def detect_loopback(log: LogFile) -> Iterator[Evidence]:
     """
     if not no_connection(log):
         return
+    told = list(_loopback_told(log))
+    yield from told
     for line in log.lines_with(
         ": using ", "as fallback", "defaulting to 127", "connect", "127.0.1.1"
     ):
@@ -115,7 +166,7 @@ def detect_loopback(log: LogFile) -> Iterator[Evidence]:
         culprits: Culprits = ()
         weight = Weight.PLAIN
         if used := _LOOPBACK_USED.search(message):
-            culprits = (("address", used["address"]),)
+            culprits = (("interface", f"{used['iface']} ({used['address']})"),)
         elif _FALLBACK.search(message):
             if line.host:
                 culprits = (("host", line.host),)
@@ -123,12 +174,22 @@ def detect_loopback(log: LogFile) -> Iterator[Evidence]:
             continue
         elif dialled := _LOOPBACK_DIALLED.search(message):
             address = dialled["address"] or dialled["other"]
-            culprits = (("address", address),)
+            # Which rank is known by that address says more than the address.
+            culprits = () if told else (("address", address),)
             # Debian and Ubuntu write 127.0.1.1 for the host's own name into /etc/hosts.
             weight = Weight.PLAIN if address == "127.0.1.1" else Weight.LIKELY
         else:
             continue
         yield Evidence("loopback_hostname_resolution", line, weight, culprits)
+
+
+def _loopback_told(log: LogFile) -> Iterator[Evidence]:
+    """Yield ranks that gloo knows by a loopback address."""
+    for line in log.lines_with("local=["):
+        match = _LOOPBACK_TOLD.search(line.message)
+        if match:
+            culprits: Culprits = (("rank", match["rank"]),)
+            yield Evidence("loopback_hostname_resolution", line, Weight.LIKELY, culprits)
 
 
 def detect_family_mismatch(log: LogFile) -> Iterator[Evidence]:
@@ -166,7 +227,14 @@ LOOPBACK = Cause(
     ),
     check="name.resolve",
     detect=detect_loopback,
-    needles=("address as fallback", "defaulting to 127", "connect", "timed out", "timeout"),
+    needles=(
+        "address as fallback",
+        "defaulting to 127",
+        "connect",
+        "local=[",
+        "timed out",
+        "timeout",
+    ),
 )
 UNRESOLVED = Cause(
     "hostname_unresolvable",
@@ -210,13 +278,18 @@ UNRESOLVED = Cause(
             "name {name}",
         ),
         Sign(
-            "connect to",
-            r"connect to (?:any network address of \()?\[?(?:::ffff:)?(?P<address>0\."
-            r"(?!0\.0\.0\b)\d+\.\d+\.\d+)\b",
-            "[W socket.cpp:697] [c10d] The client socket has failed to connect to "
-            "[::ffff:0.12.34.5]:29500 (errno: 110 - Connection timed out).",
-            culprit="address {address}",
-            note="a name of digits alone is read as a number, which is no address of a host",
+            "no such host",
+            r"lookup (?P<name>[\w.-]+?)\.?(?: on [\w.:\[\]]+)?: no such host",
+            "dial tcp: lookup job-master-0 on 10.96.0.10:53: no such host",
+            Weight.LIKELY,
+            "name {name}",
+        ),
+        Sign(
+            "unknownhostexception",
+            r"UnknownHostException: (?P<name>[\w.-]+)",
+            "java.net.UnknownHostException: n1.cluster: Name or service not known",
+            Weight.LIKELY,
+            "name {name}",
         ),
         Sign(
             "errno: 22",
@@ -241,7 +314,15 @@ UNRESOLVED = Cause(
     ),
     blames_host=True,
     detect=detect_unresolved,
-    needles=("cannot be retrieved",),
+    needles=(
+        "cannot be retrieved",
+        "can't resolve",
+        "can't find",
+        "bad address",
+        "unable to find interface",
+        "traceback (most",
+    ),
+    doubt="A host name gives no address that works on this node.",
 )
 FAMILY = Cause(
     "ipv6_ipv4_mismatch",
@@ -267,6 +348,16 @@ FAMILY = Cause(
             "n1:40:41 [0] os/linux.cc:302 NCCL WARN socketPollConnect: connect to "
             "fe80::1:2%eth0<40001> failed : Invalid argument",
             Weight.LIKELY,
+        ),
+        Sign(
+            "ss_family",
+            r"ss_family == \w+\.ss_family\. (?P<a>\d+) vs (?P<b>\d+)",
+            "RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:276] "
+            "ss1.ss_family == ss2.ss_family. 2 vs 10",
+            note=(
+                "gloo has an address of family {a} at one end and of {b} at the other; "
+                "2 is IPv4 and 10 is IPv6"
+            ),
         ),
         Sign(
             "address family",

@@ -25,6 +25,21 @@ LIBRARY = Cause(
             "undefined symbol: nccl",
             r"undefined symbol: (?P<symbol>nccl\w+)",
             "ImportError: libtorch_cuda.so: undefined symbol: ncclCommWindowRegister",
+            note="{symbol} is missing in the libnccl that was loaded",
+        ),
+        Sign(
+            "undefined symbol: ",
+            r"libnccl\.so[.\d]*: undefined symbol: (?P<symbol>\w+)",
+            "OSError: /usr/local/nccl/lib/libnccl.so.2: undefined symbol: __cudaRegisterFatBinary",
+            Weight.LIKELY,
+            note="that libnccl needs {symbol}, which no loaded library has",
+        ),
+        Sign(
+            "undefined symbol: ",
+            r"undefined symbol: (?P<symbol>_Z\w*[Nn]ccl\w*)",
+            "ImportError: libtorch_python.so: undefined symbol: _ZN5torch4cuda4nccl7versionEv",
+            Weight.LIKELY,
+            note="the libraries of torch are of different builds",
         ),
         Sign(
             "nccl library is too old",
@@ -85,6 +100,12 @@ NOT_BUILT = Cause(
             "not available",
             r"\bnccl\b.{0,40}is not available",
             "ValueError: Backend nccl is not available on this platform",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "not been built",
+            r"\bNCCL\b.{0,60} (?:has|have) not been built",
+            "ValueError: NCCL operations have not been built: reinstall with HOROVOD_GPU_OPERATIONS",
             Weight.LIKELY,
         ),
         Sign(

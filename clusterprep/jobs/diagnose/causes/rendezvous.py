@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from clusterprep.jobs.diagnose.dialled import NEEDLES, Dialled, dialled
 from clusterprep.jobs.diagnose.model import (
     Cause,
     Culprits,
@@ -33,19 +34,85 @@ _INVALID = re.compile(r"Invalid rank requested : (?P<rank>-?\d+)/(?P<world>\d+)"
 _COUNTED = re.compile(r"world_size=(?P<world>\d+), worker_count=(?P<count>\d+)", re.IGNORECASE)
 
 
-def detect_misconfigured(log: LogFile) -> Iterator[Evidence]:
+_ENDPOINT = re.compile(
+    r"\brdzv[_-]endpoint['\"]?\s*[:=, ]\s*['\"]?(?P<endpoint>[\w.\[\]-]+(?::\d+)?)", re.IGNORECASE
+)
+_ENDED = "the rendezvous had worked and was closed or lost; the node that left first knows why"
+_NAME_OF_DIGITS = re.compile(r"\((?P<name>\d+), ?\d+\)")
+# What addresses are that no host can have, by their kind.
+_IMPOSSIBLE = {
+    "netmask": "{address} is a netmask",
+    "broadcast": "{address} is the address of all hosts and of none",
+    "multicast": "{address} is an address of multicast, which no single host has",
+    "number": "a name of digits alone is read as a number: {address} is no address of a host",
+}
+
+
+def detect_misplaced(log: LogFile) -> Iterator[Evidence]:
+    """Yield a rendezvous that fails, and addresses that no host can have."""
+    yield from _impossible_addresses(log)
+    yield from _failed_rendezvous(log)
+
+
+def _impossible_addresses(log: LogFile) -> Iterator[Evidence]:
+    """Yield connections to addresses that cannot be those of a host, and to port 0."""
+    name = _name_of_digits(log)
+    for target in dialled(log):
+        template = _IMPOSSIBLE.get(target.kind)
+        if template:
+            note = template.format(address=target.address)
+            address = name if name and target.kind == "number" else target.address
+            culprits: Culprits = (("address", address),)
+            yield Evidence("rendezvous_misconfigured", target.line, Weight.PLAIN, culprits, note)
+        elif _is_port_zero(target):
+            culprits = (("address", f"{target.address}:0"),)
+            note = "0 is no port that a server can have"
+            yield Evidence("rendezvous_misconfigured", target.line, Weight.PLAIN, culprits, note)
+
+
+def _name_of_digits(log: LogFile) -> str:
+    """Return the name of digits alone that c10d was given as the master's, or an empty text."""
+    for line in log.lines_with("network address of (", "to connect to ("):
+        match = _NAME_OF_DIGITS.search(line.message)
+        if match:
+            return match["name"]
+    return ""
+
+
+def _is_port_zero(target: Dialled) -> bool:
+    """Return whether c10d was to connect to port 0. NCCL writes <0> where it does not matter."""
+    return target.port == "0" and "client socket" in target.line.message
+
+
+def _endpoint(log: LogFile) -> Culprits:
+    """Return the endpoint that torchrun was given, if all that the log tells are the same."""
+    endpoints: set[str] = set()
+    for line in log.lines_with("rdzv_endpoint", "rdzv-endpoint"):
+        match = _ENDPOINT.search(line.message)
+        if match:
+            endpoints.add(match["endpoint"])
+    return (("address", endpoints.pop()),) if len(endpoints) == 1 else ()
+
+
+def _failed_rendezvous(log: LogFile) -> Iterator[Evidence]:
     """Yield a rendezvous that fails, and settings that torchrun says it ignores.
 
-    After a worker failed, the rendezvous fails as a consequence.
+    After a worker failed, the rendezvous fails as a consequence. One that was closed, or whose
+    store was lost while it was in use, ended on another node, whose log tells why.
     """
     if log.lines_with("failed (exitcode", "childfailederror"):
         return
+    was_in_use = bool(log.lines_with("_call_store", "num_nodes_waiting"))
     for line in log.lines_with(
         "rendezvousconnectionerror", "c10d store has failed", "rendezvousclosederror"
     ):
-        is_graceful = "graceful" in line.message.lower()
-        if not is_graceful and "failed to shutdown" not in line.message:
-            yield Evidence("rendezvous_misconfigured", line, Weight.LIKELY)
+        message = line.message.lower()
+        if "graceful" in message or "failed to shutdown" in message:
+            continue
+        if was_in_use or "rendezvousclosederror" in message:
+            yield Evidence("rendezvous_misconfigured", line, Weight.SYMPTOM, note=_ENDED)
+        else:
+            yield Evidence("rendezvous_misconfigured", line, Weight.LIKELY, _endpoint(log))
     if not any(_FAILED.search(line.message) for line in log.lines_with("rendezvous")):
         return
     for line in log.lines_with("run_id", "master_addr"):
@@ -180,6 +247,35 @@ MISCONFIGURED = Cause(
             weight=Weight.LIKELY,
         ),
         Sign(
+            "bind ",
+            r"Call to bind failed ?: Cannot assign requested address",
+            "n1:213:213 [0] include/socket.h:333 NCCL WARN Call to bind failed : Cannot assign "
+            "requested address",
+            Weight.LIKELY,
+            "host {host}",
+            note="this host was to listen on an address of another host, as with NCCL_COMM_ID",
+        ),
+        Sign(
+            "eaddrnotavail",
+            r"failed to listen on any local network address.*EADDRNOTAVAIL",
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any "
+            "local network address. port: 29500, useIpv6: false, code: -99, name: EADDRNOTAVAIL, "
+            "message: address not available",
+            Weight.LIKELY,
+            "host {host}",
+            note="the address of the store is of another host than the one that was to open it",
+        ),
+        Sign(
+            "http proxy returned",
+            r"HTTP proxy returned response code (?P<code>\d+)",
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.9:3128: HTTP "
+            "proxy returned response code 403",
+            Weight.LIKELY,
+            note=(
+                "connections between the hosts went through a proxy; no_proxy should name the hosts"
+            ),
+        ),
+        Sign(
             "has already checked in",
             r"rank (?P<number>\d+) of \d+ ranks has already checked in",
             "n1:1:2 [0] bootstrap.cc:348 NCCL WARN Bootstrap Root : rank 3 of 8 ranks has already "
@@ -199,8 +295,13 @@ MISCONFIGURED = Cause(
             "ValueError: rdzv_endpoint must be HOST:PORT",
         ),
     ),
-    detect=detect_misconfigured,
+    detect=detect_misplaced,
     needles=(
+        *NEEDLES,
+        "network address of (",
+        "rdzv-endpoint",
+        "_call_store",
+        "num_nodes_waiting",
         "generated a random run_id",
         "master_addr is only used",
         "rendezvous",
@@ -255,6 +356,15 @@ INCOMPLETE = Cause(
             "Exception: Timed out waiting for tasks to start. Please check connectivity between "
             "servers.",
             Weight.LIKELY,
+        ),
+        Sign(
+            "gcs at ",
+            r"(?:Failed|Unable) to connect to GCS at (?:address )?(?P<peer>[\w.:\[\]-]+?)"
+            r"(?=[ ,]|\.? |\.?$)",
+            "Failed to connect to GCS at address 10.9.0.1:6379 within 5 seconds.",
+            Weight.LIKELY,
+            "address {peer}",
+            note="Ray's head node does not answer at that address",
         ),
         Sign(
             "on any of the following addresses",
@@ -374,6 +484,7 @@ WORLD = Cause(
             r"mismatch in (?:info|rank count) from procs",
             "n1:1:2 [0] bootstrap.cc:335 NCCL WARN Bootstrap Root : mismatch in info from procs, "
             "nranks 8 vs 16",
+            note="the ranks of one communicator were told different sizes",
         ),
         Sign(
             "is out of range",
