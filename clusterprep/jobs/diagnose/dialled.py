@@ -103,3 +103,21 @@ def _plain(text: str) -> str:
     if bare.lower().startswith(_MAPPED) and "." in bare:
         return bare[len(_MAPPED) :]
     return bare
+
+
+_PRIVATE = tuple(
+    ipaddress.ip_network(network)
+    for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
+)
+
+
+def private_network_of(text: str) -> str:
+    """Return the block of private addresses that an IPv4 address is of, or an empty text.
+
+    The blocks are those of RFC 1918 and RFC 6598.
+    """
+    address = _parsed(text)
+    for network in _PRIVATE:
+        if address in network:
+            return str(network)
+    return ""

@@ -219,11 +219,12 @@ SOCKET_IFNAME = Cause(
             Weight.SYMPTOM,
         ),
         Sign(
-            "_tcp_if_",
-            r"invalid value was given for (?P<name>(?:btl|oob)_tcp_if_(?:in|ex)clude)",
+            "_tcp_if_include",
+            r"invalid value was given for (?P<name>(?:btl|oob)_tcp_if_include)",
             "WARNING: An invalid value was given for btl_tcp_if_include.  This",
-            Weight.LIKELY,
-            note="the setting is Open MPI's {name}",
+            Weight.SYMPTOM,
+            note="the setting is Open MPI's {name}, which it ignores and goes on",
+            severity="degraded",
         ),
         Sign(
             "no ip interface found",

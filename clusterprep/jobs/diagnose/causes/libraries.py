@@ -103,12 +103,6 @@ NOT_BUILT = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "not been built",
-            r"\bNCCL\b.{0,60} (?:has|have) not been built",
-            "ValueError: NCCL operations have not been built: reinstall with HOROVOD_GPU_OPERATIONS",
-            Weight.LIKELY,
-        ),
-        Sign(
             "without libuv",
             r"use_libuv was requested but PyTorch was buil[dt] without libuv",
             "RuntimeError: use_libuv was requested but PyTorch was build without libuv support",

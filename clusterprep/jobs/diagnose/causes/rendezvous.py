@@ -358,13 +358,28 @@ INCOMPLETE = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "gcs at ",
-            r"(?:Failed|Unable) to connect to GCS at (?:address )?(?P<peer>[\w.:\[\]-]+?)"
-            r"(?=[ ,]|\.? |\.?$)",
+            "failed to connect to gcs",
+            r"Failed to connect to GCS at address (?P<peer>[\w.\[\]-]+:\d+)",
             "Failed to connect to GCS at address 10.9.0.1:6379 within 5 seconds.",
+            Weight.SYMPTOM,
+            "address {peer}",
+            note="Ray's head node did not answer at that address; Ray tries again for a while",
+        ),
+        Sign(
+            "connect to gcs at",
+            r"Unable to connect to GCS at (?P<peer>[\w.\[\]-]+:\d+)",
+            "Unable to connect to GCS at 10.9.0.1:6379. Check that (1) Ray GCS with matching "
+            "version started successfully at the specified address",
             Weight.LIKELY,
             "address {peer}",
             note="Ray's head node does not answer at that address",
+        ),
+        Sign(
+            "for gcs to become available",
+            r"Timed out while waiting for GCS to become available",
+            "Timed out while waiting for GCS to become available.",
+            Weight.LIKELY,
+            note="Ray's head node does not answer",
         ),
         Sign(
             "on any of the following addresses",

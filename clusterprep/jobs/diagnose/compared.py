@@ -1,0 +1,374 @@
+"""Compares what the hosts of one log say about themselves, and names those that differ.
+
+A host speaks of itself in NCCL's lines: which version it runs, which plug-in, network and cards it
+uses, which settings it has. A difference is no failure by itself, so it weighs only as much as the
+log shows that something went wrong which it may explain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from clusterprep.checks.env import must_match
+from clusterprep.jobs.diagnose.dialled import private_network_of
+from clusterprep.jobs.diagnose.model import Culprits, Evidence, LogFile, LogLine, Severity, Weight
+from clusterprep.jobs.diagnose.trouble import no_connection, waits
+from clusterprep.runtime.lazy_dataclass import dataclass
+
+MOST_NAMED = 3  # hosts of one value in a sentence; of more only the number is told
+_MOST_LINES = 4  # of one difference that are shown as evidence
+
+NEEDLES = (
+    "nccl version",
+    "cudadriverversion",
+    "net/plugin",
+    "plugin path :",
+    "using network",
+    "assigned net plugin",
+    "net/ib : using",
+    "gpu direct rdma",
+    "bootstrap : using",
+    "bootstrap: using",
+    "set by environment to",
+    "commid 0x",
+    "init complete",
+)
+_VERSION = re.compile(
+    r"^NCCL version (?P<version>\d+\.\d+\.\d+(?:\.\d+)?)|, NCCL version (?P<short>\d+\.\d+\.\d+)",
+    re.IGNORECASE,
+)
+_DRIVER = re.compile(r"cudaDriverVersion (?P<value>\d+)", re.IGNORECASE)
+_NO_PLUGIN = re.compile(
+    r"Could not find: libnccl-net|No plugin found|Plugin load \(libnccl-net\S*\) returned \d",
+    re.IGNORECASE,
+)
+_PLUGIN = re.compile(
+    r"Plugin Path : \S+|NET/Plugin ?: (?:Loaded|Successfully loaded|Initialized)", re.IGNORECASE
+)
+_NETWORK = re.compile(
+    r"^Using network (?P<value>\w+)|Assigned NET plugin (?P<other>\w+) to comm", re.IGNORECASE
+)
+_VERSION_OF_PLUGIN = re.compile(r"_v\d+$")
+_CARDS = re.compile(r"NET/IB ?: Using (?P<list>\[\d+\].*)", re.IGNORECASE)
+_CARD = re.compile(r"\[\d+\](?P<name>[\w.-]+):\d+/(?P<layer>IB|RoCE)", re.IGNORECASE)
+_GPUDIRECT = re.compile(r"GPU Direct RDMA (?P<value>Enabled|Disabled) for HCA", re.IGNORECASE)
+_BOOTSTRAP = re.compile(
+    r"Bootstrap ?: Using (?:interface )?(?:\[0\])?[\w.@-]+:(?P<address>\d+\.\d+\.\d+\.\d+)<",
+    re.IGNORECASE,
+)
+_SETTING = re.compile(
+    r"(?P<name>NCCL_\w+) set by environment to (?P<value>[^\s.][^\s]*?)\.?$", re.IGNORECASE
+)
+_COMMUNICATOR = re.compile(
+    r"\brank \d+ nranks (?P<size>\d+) .*commId (?P<id>0x[0-9a-f]+)", re.IGNORECASE
+)
+_FAILS = re.compile(
+    r"message truncated|wrong type \d|mismatch|NCCL error|internal error|unhandled system error"
+    r"|remote process exited|incompatible",
+    re.IGNORECASE,
+)
+
+_Lines = dict[str, LogLine]  # by value, the first line that says it
+_Hosts = dict[str, _Lines]
+
+
+@dataclass(frozen=True)
+class Trait:
+    """Something that hosts say about themselves.
+
+    `read` returns the value that a line tells, an empty text if it tells none.
+    `is_grave`: hosts that differ in it cannot work together at all.
+    `lacking`: of two values, the one whose host is to blame. Without it both are named.
+    """
+
+    name: str
+    needles: tuple[str, ...]
+    read: Callable[[LogLine], str]
+    is_grave: bool = True
+    lacking: str = ""
+
+
+@dataclass(frozen=True)
+class _Signs:
+    """What the log shows beside the differences."""
+
+    fails: bool
+    has_worked: bool  # hosts built a communicator together
+
+
+# ---------------------------------------------------------------- what a line says
+
+
+def _read_version(line: LogLine) -> str:
+    match = _VERSION.search(line.message)
+    return (match["version"] or match["short"]) if match else ""
+
+
+def _read_driver(line: LogLine) -> str:
+    """Return the CUDA version that the driver knows: 12.4 of 12040."""
+    match = _DRIVER.search(line.message)
+    if match is None:
+        return ""
+    number = int(match["value"])
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _read_plugin(line: LogLine) -> str:
+    if _NO_PLUGIN.search(line.message):
+        return "none"
+    return "loaded" if _PLUGIN.search(line.message) else ""
+
+
+def _read_network(line: LogLine) -> str:
+    match = _NETWORK.search(line.message)
+    if match is None:
+        return ""
+    name = match["value"] or match["other"]
+    return _VERSION_OF_PLUGIN.sub("", name)
+
+
+def _read_layers(line: LogLine) -> str:
+    """Return the link layers of the cards in use: «IB», «RoCE» or «IB and RoCE»."""
+    match = _CARDS.search(line.message)
+    if match is None:
+        return ""
+    layers = {card["layer"] for card in _CARD.finditer(match["list"])}
+    return " and ".join(sorted(layers))
+
+
+def _read_gpudirect(line: LogLine) -> str:
+    match = _GPUDIRECT.search(line.message)
+    return match["value"] if match else ""
+
+
+TRAITS = (
+    Trait("the version of NCCL", ("nccl version",), _read_version),
+    Trait(
+        "the network plug-in of NCCL",
+        ("net/plugin", "plugin path :"),
+        _read_plugin,
+    ),
+    Trait(
+        "the network",
+        ("using network", "assigned net plugin"),
+        _read_network,
+        lacking="Socket",
+    ),
+    Trait("the link layer of the cards", ("net/ib : using",), _read_layers),
+    Trait(
+        "the CUDA version of the driver",
+        ("cudadriverversion",),
+        _read_driver,
+        is_grave=False,
+    ),
+)
+
+
+# ---------------------------------------------------------------- differences
+
+
+def differences(log: LogFile) -> Iterator[Evidence]:
+    """Yield what differs between the hosts of a log, for the causes that it speaks for."""
+    signs = _Signs(_has_failed(log), _has_worked(log))
+    for trait in TRAITS:
+        hosts = _hosts_by_trait(log, trait)
+        weight, severity = _weight(trait, signs)
+        if weight is not None:
+            yield from _different(hosts, trait.name, weight, severity, trait.lacking)
+    if signs.fails:
+        yield from _different_cards(log)
+        yield from _different_settings(log)
+    yield from _different_networks(log)
+    yield from _different_sizes(log)
+    yield from _different_gpudirect(log)
+
+
+def _has_failed(log: LogFile) -> bool:
+    if no_connection(log) or waits(log):
+        return True
+    return any(_FAILS.search(lines[0].message) for lines in log.forms.values())
+
+
+def _has_worked(log: LogFile) -> bool:
+    """Whether several hosts built communicators."""
+    hosts = {line.host for line in log.lines_with("init complete") if line.host}
+    return len(hosts) > 1
+
+
+def _weight(trait: Trait, signs: _Signs) -> tuple[Weight | None, Severity | None]:
+    """Return how much a difference says, and its severity if it is not that of its cause."""
+    if signs.fails:
+        is_likely = trait.is_grave and not signs.has_worked
+        return (Weight.LIKELY if is_likely else Weight.SYMPTOM), None
+    if trait.is_grave and not signs.has_worked:
+        return Weight.SYMPTOM, "degraded"
+    return None, None
+
+
+def _hosts_by_trait(log: LogFile, trait: Trait) -> _Hosts:
+    """Return what each host says. Lines without a host count for their rank."""
+    hosts: _Hosts = {}
+    for line in log.lines_with(*trait.needles):
+        place = _place(line)
+        value = trait.read(line) if place else ""
+        if value:
+            hosts.setdefault(place, {}).setdefault(value, line)
+    return hosts
+
+
+def _place(line: LogLine) -> str:
+    if line.host:
+        return line.host
+    return f"rank {line.rank}" if line.rank is not None else ""
+
+
+def _different(
+    hosts: _Hosts,
+    name: str,
+    weight: Weight,
+    severity: Severity | None = None,
+    lacking: str = "",
+    cause: str = "env_or_version_mismatch",
+) -> Iterator[Evidence]:
+    """Yield a line of each value if hosts differ. A host with two values is not compared."""
+    values: dict[str, _Lines] = {}  # by value, the lines by host
+    for host, lines in hosts.items():
+        if len(lines) == 1:
+            ((value, line),) = lines.items()
+            values.setdefault(value, {})[host] = line
+    if len(values) < 2:
+        return
+    parts = [f"{value} on {_named(list(lines))}" for value, lines in values.items()]
+    note = f"the hosts differ in {name}: {', '.join(parts)}"
+    culprits = _culprits(values, lacking)
+    for lines in values.values():
+        for host, line in list(lines.items())[:_MOST_LINES]:
+            blamed = tuple(culprit for culprit in culprits if culprit[1] == host)
+            yield Evidence(
+                cause,
+                line,
+                weight,
+                blamed,
+                note,
+                severity,
+            )
+
+
+def _culprits(values: dict[str, _Lines], lacking: str) -> Culprits:
+    """Return the hosts that differ from most, or both of two that differ."""
+    counts = Counter({value: len(lines) for value, lines in values.items()})
+    usual, votes = counts.most_common(1)[0]
+    everyone = [host for lines in values.values() for host in lines]
+    if votes * 2 > len(everyone):
+        odd = [host for value, lines in values.items() if value != usual for host in lines]
+        return tuple(("host", host) for host in odd)
+    if lacking in values:
+        return tuple(("host", host) for host in values[lacking])
+    if len(everyone) == 2 and not any(host.startswith("rank ") for host in everyone):
+        return tuple(("hosts", host) for host in everyone)
+    return ()
+
+
+def _named(hosts: list[str]) -> str:
+    if len(hosts) > MOST_NAMED:
+        return f"{len(hosts)} hosts"
+    return " and ".join(hosts)
+
+
+def _different_cards(log: LogFile) -> Iterator[Evidence]:
+    """Yield hosts that use other cards than the rest, all ranks of a host taken together."""
+    cards: dict[str, set[str]] = {}
+    lines: _Lines = {}
+    for line in log.lines_with("net/ib : using"):
+        match = _CARDS.search(line.message)
+        if match is None or not line.host:
+            continue
+        names = [card["name"] for card in _CARD.finditer(match["list"])]
+        cards.setdefault(line.host, set()).update(names)
+        lines.setdefault(line.host, line)
+    hosts: _Hosts = {}
+    for host, names_of_host in cards.items():
+        hosts[host] = {_listed(names_of_host): lines[host]}
+    yield from _different(hosts, "the number of cards that they use", Weight.SYMPTOM)
+
+
+def _listed(names: set[str]) -> str:
+    """Return «8 (mlx5_0 to mlx5_7)»."""
+    ordered = sorted(names, key=lambda name: (len(name), name))
+    if len(ordered) == 1:
+        return f"1 ({ordered[0]})"
+    return f"{len(ordered)} ({ordered[0]} to {ordered[-1]})"
+
+
+def _different_settings(log: LogFile) -> Iterator[Evidence]:
+    """Yield settings that must be equal in a job and are not.
+
+    Where a host lists other settings, one that it does not list is not set there.
+    """
+    settings: dict[str, _Hosts] = {}  # by variable
+    speaking: _Lines = {}
+    for line in log.lines_with("set by environment to"):
+        match = _SETTING.search(line.message)
+        if match is None or not line.host:
+            continue
+        speaking.setdefault(line.host, line)
+        if must_match(match["name"].upper()):
+            hosts = settings.setdefault(match["name"].upper(), {})
+            hosts.setdefault(line.host, {}).setdefault(match["value"], line)
+    for name, hosts in settings.items():
+        for host, line in speaking.items():
+            hosts.setdefault(host, {"unset": line})
+        yield from _different(hosts, name, Weight.LIKELY)
+
+
+def _different_networks(log: LogFile) -> Iterator[Evidence]:
+    """Yield hosts in private networks of different kinds, if no connection came about.
+
+    10.0.0.0/8 is not routed to 192.168.0.0/16 as a rule.
+    """
+    if not no_connection(log):
+        return
+    hosts: _Hosts = {}
+    for line in log.lines_with("bootstrap : using", "bootstrap: using"):
+        match = _BOOTSTRAP.search(line.message)
+        network = private_network_of(match["address"]) if match else ""
+        if network and line.host:
+            hosts.setdefault(line.host, {}).setdefault(network, line)
+    yield from _different(
+        hosts,
+        "the network of their interface",
+        Weight.LIKELY,
+        cause="virtual_interface_selected",
+    )
+
+
+def _different_sizes(log: LogFile) -> Iterator[Evidence]:
+    """Yield ranks that were told different sizes of one communicator."""
+    sizes: dict[str, _Lines] = {}  # by communicator
+    for line in log.lines_with("commid 0x"):
+        match = _COMMUNICATOR.search(line.message)
+        if match:
+            sizes.setdefault(match["id"], {}).setdefault(match["size"], line)
+    for lines in sizes.values():
+        if len(lines) < 2:
+            continue
+        parts = [f"{size} on {_place(line) or line.file}" for size, line in lines.items()]
+        note = f"one communicator has different numbers of ranks: {', '.join(parts)}"
+        for line in lines.values():
+            yield Evidence("world_size_mismatch", line, Weight.PLAIN, note=note)
+
+
+def _different_gpudirect(log: LogFile) -> Iterator[Evidence]:
+    """Yield hosts without GPUDirect RDMA where others have it, which is slow and no failure."""
+    trait = Trait("GPUDirect RDMA", ("gpu direct rdma",), _read_gpudirect)
+    hosts = _hosts_by_trait(log, trait)
+    yield from _different(
+        hosts,
+        trait.name,
+        Weight.PLAIN,
+        "degraded",
+        lacking="Disabled",
+        cause="gpudirect_rdma_missing",
+    )
