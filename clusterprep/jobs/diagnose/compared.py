@@ -22,6 +22,7 @@ _MOST_LINES = 4  # of one difference that are shown as evidence
 
 NEEDLES = (
     "nccl version",
+    "is using nccl==",
     "cudadriverversion",
     "net/plugin",
     "plugin path :",
@@ -36,7 +37,8 @@ NEEDLES = (
     "init complete",
 )
 _VERSION = re.compile(
-    r"^NCCL version (?P<version>\d+\.\d+\.\d+(?:\.\d+)?)|, NCCL version (?P<short>\d+\.\d+\.\d+)",
+    r"^NCCL version (?P<version>\d+\.\d+\.\d+(?:\.\d+)?)|, NCCL version (?P<short>\d+\.\d+\.\d+)"
+    r"|is using nccl==(?P<vllm>\d+\.\d+\.\d+)",
     re.IGNORECASE,
 )
 _DRIVER = re.compile(r"cudaDriverVersion (?P<value>\d+)", re.IGNORECASE)
@@ -103,7 +105,7 @@ class _Signs:
 
 def _read_version(line: LogLine) -> str:
     match = _VERSION.search(line.message)
-    return (match["version"] or match["short"]) if match else ""
+    return (match["version"] or match["short"] or match["vllm"]) if match else ""
 
 
 def _read_driver(line: LogLine) -> str:
@@ -144,7 +146,7 @@ def _read_gpudirect(line: LogLine) -> str:
 
 
 TRAITS = (
-    Trait("the version of NCCL", ("nccl version",), _read_version),
+    Trait("the version of NCCL", ("nccl version", "is using nccl=="), _read_version),
     Trait(
         "the network plug-in of NCCL",
         ("net/plugin", "plugin path :"),

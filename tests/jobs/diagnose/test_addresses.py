@@ -282,7 +282,7 @@ def test_a_taken_port_is_named_with_its_host(line: str, culprit: str) -> None:
         ),
         pytest.param(
             [
-                "Failed to connect to GCS at address 10.9.0.1:6379 within 5 seconds.",
+                "ConnectionError: Unable to connect to GCS at 10.9.0.1:6379. Check that (1) Ray GCS with matching version started successfully",
             ],
             "rendezvous_incomplete",
             id="ray-head",
@@ -348,3 +348,62 @@ def test_the_endpoint_that_torchrun_was_given_is_named() -> None:
         '    "message": "RendezvousConnectionError: The connection to the C10d store has failed. See inner exception for details.",',
     )
     assert found == ("rendezvous_misconfigured", "address 10.28.1.16:29400", 0.75)
+
+
+@pytest.mark.parametrize(
+    ("line", "culprit"),
+    [
+        (
+            "RuntimeError: Using hostfile at hostfile but host=192.168.3.100 was not reachable via ssh.",
+            "host 192.168.3.100",
+        ),
+        ("ssh: connect to host gpu-7 port 22: Connection refused", "host gpu-7"),
+        ("root@gpu-7: Permission denied (publickey,password).", "host gpu-7"),
+        ("Host key verification failed.", None),
+        ("ORTE was unable to reliably start one or more daemons.", None),
+    ],
+)
+def test_a_host_that_the_launcher_could_not_log_in_to_did_not_come(
+    line: str, culprit: str | None
+) -> None:
+    assert first(line) == ("rendezvous_incomplete", culprit, 0.75)
+
+
+def test_ssh_that_gets_no_answer_is_filtered() -> None:
+    found = first("ssh: connect to host gpu-7 port 22: No route to host")
+    assert found == ("firewall_blocked_port", "peer gpu-7", 0.75)
+
+
+def test_a_store_that_answers_wrongly_is_another_server() -> None:
+    found = first(
+        "[W1229 12:47:08.489869130 TCPStore.cpp:340] [c10d] TCP client failed to connect/validate to host 127.0.0.1:30325 - retrying (try=0, timeout=600000ms, delay=385ms): Ping failed, invalid value returned from server. Expected: 297731, Got: 68681728"
+    )
+    assert found == ("port_in_use", "port 30325", 0.75)
+
+
+def test_rays_first_attempts_are_no_failure() -> None:
+    attempt = "[2026-03-01 22:48:01,851 W 6578 6578] rpc_client.h:153: Failed to connect to GCS at address 10.9.0.1:6379 within 5 seconds."
+    assert not told(attempt, "step 100 loss 2.1").causes
+    assert first(attempt, attempt, attempt)[:2] == (
+        "rendezvous_incomplete",
+        "address 10.9.0.1:6379",
+    )
+    gave_up = "Timed out while waiting for GCS to become available."
+    assert first(attempt, gave_up)[::2] == ("rendezvous_incomplete", 0.75)
+
+
+def test_a_coordinator_that_refuses_may_have_ended() -> None:
+    line = "[rank0] :UNAVAILABLE:failed to connect to all addresses; last error: UNKNOWN: ipv4:10.186.213.145:13305: Failed to connect to remote host: Connection refused"
+    assert first(line) == ("rendezvous_incomplete", "address 10.186.213.145:13305", 0.45)
+    silent = line.replace("Connection refused", "Connection timed out")
+    assert first(silent)[:2] == ("firewall_blocked_port", "peer 10.186.213.145")
+
+
+def test_a_host_without_a_name() -> None:
+    line = "RuntimeError: GlooDeviceFactory::makeUVDevice(): interface or hostname can't be empty"
+    assert first(line)[::2] == ("hostname_unresolvable", 0.75)
+
+
+def test_etcd_that_is_not_there() -> None:
+    line = "etcd.EtcdException: No more machines in the cluster"
+    assert first(line)[::2] == ("rendezvous_misconfigured", 0.75)

@@ -37,7 +37,9 @@ _LOOPBACK_DIALLED = re.compile(
 )
 # Loopback was what the user asked for.
 _LOOPBACK_ASKED_FOR = re.compile(
-    r"trying to connect to \((?:127\.0\.0\.1|localhost),|connect worker 127\.", re.IGNORECASE
+    r"trying to connect to \((?:127\.0\.0\.1|localhost),|connect worker 127\."
+    r"|connect/validate to host 127\.",
+    re.IGNORECASE,
 )
 # The peer was reachable before.
 _CONNECTION_LOST = re.compile(r"(?:closed|reset) by (?:remote )?peer|broken pipe", re.IGNORECASE)
@@ -276,6 +278,13 @@ UNRESOLVED = Cause(
             "valid in its context.).",
             Weight.LIKELY,
             "name {name}",
+        ),
+        Sign(
+            "hostname can't be empty",
+            r"interface or hostname can't be empty",
+            "RuntimeError: GlooDeviceFactory::makeUVDevice(): interface or hostname can't be empty",
+            Weight.LIKELY,
+            note="the host has no name, and gloo wants one or GLOO_SOCKET_IFNAME",
         ),
         Sign(
             "no such host",

@@ -197,6 +197,23 @@ FIREWALL = Cause(
             "peer {peer}",
         ),
         Sign(
+            "ssh: connect to host",
+            r"ssh: connect to host (?P<peer>[\w.-]+) port \d+: (?:Connection timed out"
+            r"|No route to host)",
+            "ssh: connect to host n1 port 22: Connection timed out",
+            Weight.LIKELY,
+            "peer {peer}",
+        ),
+        Sign(
+            "connect to all addresses",
+            r"failed to connect to all addresses.*ipv[46]:(?P<peer>[\w.:\[\]%-]+?):\d+: .*"
+            r"(?:Connection timed out|No route to host)",
+            "UNAVAILABLE: failed to connect to all addresses; last error: UNKNOWN: "
+            "ipv4:10.9.0.1:13305: Failed to connect to remote host: No route to host",
+            Weight.LIKELY,
+            "peer {peer}",
+        ),
+        Sign(
             "connectfullmesh failed",
             r"connectFullMesh failed with (?!.*connection (?:closed|reset))",
             "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] "
@@ -325,6 +342,16 @@ PORT = Cause(
             r"EADDRINUSE(?:.{0,80}:(?P<port>\d{4,5})\b)?",
             "RuntimeError: listen failed: EADDRINUSE 0.0.0.0:29555",
             culprit="port {port} on {host}|port {port}",
+        ),
+        Sign(
+            "ping failed",
+            r"to host \S+:(?P<port>\d{2,5}) .*Ping failed, invalid value returned from server",
+            "[c10d] TCP client failed to connect/validate to host n1:29555 - retrying (try=0, "
+            "timeout=600000ms, delay=385ms): Ping failed, invalid value returned from server. "
+            "Expected: 1, Got: 2",
+            Weight.LIKELY,
+            "port {port} on {host}|port {port}",
+            note="what listens there is no store of this job",
         ),
         Sign(
             "already ",

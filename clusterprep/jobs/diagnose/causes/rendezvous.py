@@ -37,6 +37,8 @@ _COUNTED = re.compile(r"world_size=(?P<world>\d+), worker_count=(?P<count>\d+)",
 _ENDPOINT = re.compile(
     r"\brdzv[_-]endpoint['\"]?\s*[:=, ]\s*['\"]?(?P<endpoint>[\w.\[\]-]+(?::\d+)?)", re.IGNORECASE
 )
+_GCS = re.compile(r"Failed to connect to GCS at address (?P<peer>[\w.\[\]-]+:\d+)", re.IGNORECASE)
+_MANY_ATTEMPTS = 3  # of Ray, each of which takes five seconds
 _ENDED = "the rendezvous had worked and was closed or lost; the node that left first knows why"
 _NAME_OF_DIGITS = re.compile(r"\((?P<name>\d+), ?\d+\)")
 # What addresses are that no host can have, by their kind.
@@ -182,6 +184,23 @@ def _started_by_host(log: LogFile) -> dict[str, tuple[int, LogLine]]:
     return started
 
 
+def detect_rays_head(log: LogFile) -> Iterator[Evidence]:
+    """Yield attempts to reach Ray's head, which goes on after some, if it gave up or made many."""
+    attempts: list[tuple[LogLine, str]] = []
+    for line in log.lines_with("failed to connect to gcs"):
+        match = _GCS.search(line.message)
+        if match:
+            attempts.append((line, match["peer"]))
+    gave_up = log.lines_with("for gcs to become available", "unable to connect to gcs")
+    if not gave_up and len(attempts) < _MANY_ATTEMPTS:
+        return
+    weight = Weight.LIKELY if gave_up else Weight.SYMPTOM
+    for line, peer in attempts:
+        culprits: Culprits = (("address", peer),)
+        note = "Ray's head node did not answer at that address"
+        yield Evidence("rendezvous_incomplete", line, weight, culprits, note)
+
+
 def _number_started(message: str) -> int | None:
     """Return how many processes a message says were started on its host."""
     if match := _STARTED.search(message):
@@ -264,6 +283,13 @@ MISCONFIGURED = Cause(
             Weight.LIKELY,
             "host {host}",
             note="the address of the store is of another host than the one that was to open it",
+        ),
+        Sign(
+            "etcd",
+            r"EtcdConnectionFailed|EtcdException: No more machines in the cluster",
+            "etcd.EtcdException: No more machines in the cluster",
+            Weight.LIKELY,
+            note="etcd does not answer at the endpoint of the rendezvous",
         ),
         Sign(
             "http proxy returned",
@@ -358,12 +384,53 @@ INCOMPLETE = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "failed to connect to gcs",
-            r"Failed to connect to GCS at address (?P<peer>[\w.\[\]-]+:\d+)",
-            "Failed to connect to GCS at address 10.9.0.1:6379 within 5 seconds.",
+            "reachable via ssh",
+            r"host=(?P<node>[\w.-]+) was not reachable via ssh",
+            "RuntimeError: Using hostfile at hostfile but host=n1 was not reachable via ssh.",
+            Weight.LIKELY,
+            "host {node}",
+            note="DeepSpeed could not log in to {node}, so nothing was started there",
+        ),
+        Sign(
+            "ssh: connect to host",
+            r"ssh: connect to host (?P<node>[\w.-]+) port \d+: Connection refused",
+            "ssh: connect to host n1 port 22: Connection refused",
+            Weight.LIKELY,
+            "host {node}",
+            note="no SSH server answers on {node}, so nothing was started there",
+        ),
+        Sign(
+            "permission denied (",
+            r"^(?:[\w.-]+@)?(?P<node>[\w.-]+): Permission denied \((?:publickey|password|gssapi"
+            r"|keyboard)",
+            "root@n1: Permission denied (publickey,password).",
+            Weight.LIKELY,
+            "host {node}",
+            note="the launcher could not log in to {node}, so nothing was started there",
+        ),
+        Sign(
+            "host key verification failed",
+            r"^Host key verification failed",
+            "Host key verification failed.",
+            Weight.LIKELY,
+            note="the launcher could not log in to a host, so nothing was started there",
+        ),
+        Sign(
+            "unable to reliably start one or more daemons",
+            r"(?:ORTE|PRTE) was unable to reliably start one or more daemons",
+            "ORTE was unable to reliably start one or more daemons.",
+            Weight.LIKELY,
+            note="mpirun could not start its daemons on all hosts",
+        ),
+        Sign(
+            "connect to all addresses",
+            r"failed to connect to all addresses.*ipv[46]:(?P<peer>[\w.:\[\]%-]+?:\d+): .*"
+            r"Connection refused",
+            "UNAVAILABLE: failed to connect to all addresses; last error: UNKNOWN: "
+            "ipv4:10.9.0.1:13305: Failed to connect to remote host: Connection refused",
             Weight.SYMPTOM,
             "address {peer}",
-            note="Ray's head node did not answer at that address; Ray tries again for a while",
+            note="the coordinator has not started there, or it ended before",
         ),
         Sign(
             "connect to gcs at",
@@ -466,6 +533,9 @@ INCOMPLETE = Cause(
             Weight.SYMPTOM,
         ),
     ),
+    doubt="Processes that the job needs did not come, or came too late.",
+    detect=detect_rays_head,
+    needles=("failed to connect to gcs",),
     yields_to=frozenset(
         {
             "rendezvous_misconfigured",

@@ -144,6 +144,26 @@ DRIVER = Cause(
             "host {host}",
         ),
         Sign(
+            "system_driver_mismatch",
+            r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+            "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "systemdrivermismatch",
+            r"cudaErrorSystemDriverMismatch",
+            "cudaErrorSystemDriverMismatch: system has unsupported versions",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "insufficientdriver",
+            r"cudaErrorInsufficientDriver",
+            "cudaErrorInsufficientDriver",
+            culprit="host {host}",
+        ),
+        Sign(
             "pfn functions not found",
             r"some PFN functions not found",
             "n1:1:2 [0] misc/cudawrap.cc:292 NCCL WARN CUDA some PFN functions not found in the "
