@@ -112,3 +112,24 @@ def test_vllm_tells_its_nccl() -> None:
         "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1, internal error",
     )
     assert found[:2] == ("env_or_version_mismatch", "hosts 10.9.0.1 and 10.9.0.2")
+
+
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        (
+            "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+            "the driver is for CUDA 11040",
+        ),
+        (
+            "n1:1:2 [0] misc/cudawrap.cc:240 NCCL WARN CUDA Driver version found is 11000. Minimum requirement is 11030",
+            "for CUDA 11000 and NCCL needs 11030",
+        ),
+        (
+            "[    9.000000] NVRM: API mismatch: the client has the version 550.90.07, but this kernel module has 535.54.03",
+            "of driver 550.90.07 and the kernel module is 535.54.03",
+        ),
+    ],
+)
+def test_both_versions_are_told(line: str, note: str) -> None:
+    assert note in told(line).causes[0].message

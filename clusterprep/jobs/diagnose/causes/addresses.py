@@ -228,6 +228,10 @@ LOOPBACK = Cause(
         "and set GLOO_SOCKET_IFNAME"
     ),
     check="name.resolve",
+    doubt=(
+        "Connections went to a loopback address: a host may take its own name, or that of the "
+        "master, for 127.0.0.1."
+    ),
     detect=detect_loopback,
     needles=(
         "address as fallback",

@@ -88,6 +88,7 @@ LIBRARY = Cause(
             "ImportError: libnccl.so.2: cannot open shared object file: No such file or directory",
         ),
     ),
+    doubt="The loader may have found another libnccl than the one that torch was built with.",
     detect=detect_host,
     needles=("undefined symbol: nccl", *NEEDLES),
     blames_host=True,

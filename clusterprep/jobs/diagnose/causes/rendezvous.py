@@ -321,6 +321,10 @@ MISCONFIGURED = Cause(
             "ValueError: rdzv_endpoint must be HOST:PORT",
         ),
     ),
+    doubt=(
+        "The rendezvous failed. Its endpoint, master address, id or node rank may be wrong, or the "
+        "process that should open it was not there."
+    ),
     detect=detect_misplaced,
     needles=(
         *NEEDLES,
@@ -623,6 +627,10 @@ WORLD = Cause(
             "ValueError: You set `devices=8` in Lightning, but the number of tasks of SLURM does "
             "not match",
         ),
+    ),
+    doubt=(
+        "The number of processes that were started, or the ranks that they hold, may differ from "
+        "what was declared."
     ),
     detect=detect_wrong_numbers,
     needles=(

@@ -96,9 +96,10 @@ DRIVER = Cause(
         ),
         Sign(
             "driver on your system is too old",
-            r"NVIDIA driver on your system is too old",
+            r"NVIDIA driver on your system is too old(?: \(found version (?P<found>\d+)\))?",
             "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
             culprit="host {host}",
+            note="the driver is for CUDA {found}, where 12040 stands for 12.4",
         ),
         Sign(
             "installed cuda driver < r",
@@ -110,10 +111,11 @@ DRIVER = Cause(
         ),
         Sign(
             "minimum requirement",
-            r"CUDA Driver version found is \d+\. Minimum requirement",
+            r"CUDA Driver version found is (?P<found>\d+)\. Minimum requirement is (?P<wanted>\d+)",
             "n1:1:2 [0] misc/cudawrap.cc:240 NCCL WARN CUDA Driver version found is 11000. "
             "Minimum requirement is 11030",
             culprit="host {host}",
+            note="the driver is for CUDA {found} and NCCL needs {wanted}, where 12040 is 12.4",
         ),
         Sign(
             "unsupported toolchain",
@@ -180,11 +182,13 @@ DRIVER = Cause(
         ),
         Sign(
             "nvrm: api mismatch",
-            r"NVRM: API mismatch",
+            r"NVRM: API mismatch(?:: the client has the version (?P<client>[\d.]+\d), but.* "
+            r"(?P<module>\d+\.[\d.]+\d))?",
             "[    9.000000] NVRM: API mismatch: the client has the version 550.90.07, but this "
             "kernel module has 535.54.03",
             Weight.LIKELY,
             "host {host}",
+            note="the libraries are of driver {client} and the kernel module is {module}",
         ),
         Sign(
             "forward compatibility was attempted",
@@ -354,6 +358,9 @@ MISMATCH = Cause(
             Weight.LIKELY,
         ),
     ),
+    doubt=(
+        "Ranks or nodes may differ in NCCL, torch, CUDA or NCCL's settings, or in what they send."
+    ),
     detect=detect_differences,
     needles=(*compared.NEEDLES, "the cluster was started with", "this process on node"),
     yields_to=frozenset({"world_size_mismatch"}),
@@ -474,6 +481,9 @@ BUG = Cause(
             "n1:1:2 [0] proxy.cc:1816 NCCL WARN [Proxy service] Too many connections (128 max)",
             Weight.LIKELY,
         ),
+    ),
+    doubt=(
+        "The NCCL, driver or kernel in use may have a defect here, or may not know this hardware."
     ),
     detect=detect_old_kernel,
     needles=("detected kernel version", "collective operation timeout"),
