@@ -30,6 +30,8 @@ NEEDLES = (
     "assigned net plugin",
     "net/ib : using",
     "gpu direct rdma",
+    "torch version",
+    "torch==",
     "bootstrap : using",
     "bootstrap: using",
     "set by environment to",
@@ -67,10 +69,16 @@ _COMMUNICATOR = re.compile(
     r"\brank \d+ nranks (?P<size>\d+) .*commId (?P<id>0x[0-9a-f]+)", re.IGNORECASE
 )
 _FAILS = re.compile(
-    r"message truncated|wrong type \d|mismatch|NCCL error|internal error|unhandled system error"
-    r"|remote process exited|incompatible",
+    r"NCCL error|internal error|unhandled system error|remote process exited", re.IGNORECASE
+)
+# What says that two ends do not agree, so that any difference between them may be the reason.
+_DISAGREES = re.compile(
+    r"message truncated|wrong type \d|mismatch|incompatible devices|is incompatible with the local",
     re.IGNORECASE,
 )
+
+_RANK = re.compile(r"rank (\d+)")
+_TORCH = re.compile(r"torch(?: version|==)[ :]*(?P<value>\d+\.\d+\.\d+(?:\+\w+)?)", re.IGNORECASE)
 
 _Lines = dict[str, LogLine]  # by value, the first line that says it
 _Hosts = dict[str, _Lines]
@@ -97,6 +105,7 @@ class _Signs:
     """What the log shows beside the differences."""
 
     fails: bool
+    disagrees: bool  # two ends of a connection say so
     has_worked: bool  # hosts built a communicator together
 
 
@@ -106,6 +115,11 @@ class _Signs:
 def _read_version(line: LogLine) -> str:
     match = _VERSION.search(line.message)
     return (match["version"] or match["short"] or match["vllm"]) if match else ""
+
+
+def _read_torch(line: LogLine) -> str:
+    match = _TORCH.search(line.message)
+    return match["value"] if match else ""
 
 
 def _read_driver(line: LogLine) -> str:
@@ -165,6 +179,7 @@ TRAITS = (
         _read_driver,
         is_grave=False,
     ),
+    Trait("the version of torch", ("torch version", "torch=="), _read_torch, is_grave=False),
 )
 
 
@@ -173,24 +188,25 @@ TRAITS = (
 
 def differences(log: LogFile) -> Iterator[Evidence]:
     """Yield what differs between the hosts of a log, for the causes that it speaks for."""
-    signs = _Signs(_has_failed(log), _has_worked(log))
+    disagrees = _says(log, _DISAGREES)
+    fails = disagrees or no_connection(log) or waits(log) or _says(log, _FAILS)
+    signs = _Signs(fails, disagrees, _has_worked(log))
     for trait in TRAITS:
         hosts = _hosts_by_trait(log, trait)
         weight, severity = _weight(trait, signs)
         if weight is not None:
             yield from _different(hosts, trait.name, weight, severity, trait.lacking)
     if signs.fails:
-        yield from _different_cards(log)
+        weight_of_cards = Weight.LIKELY if disagrees else Weight.SYMPTOM
+        yield from _different_cards(log, weight_of_cards)
         yield from _different_settings(log)
     yield from _different_networks(log)
     yield from _different_sizes(log)
     yield from _different_gpudirect(log)
 
 
-def _has_failed(log: LogFile) -> bool:
-    if no_connection(log) or waits(log):
-        return True
-    return any(_FAILS.search(lines[0].message) for lines in log.forms.values())
+def _says(log: LogFile, pattern: re.Pattern[str]) -> bool:
+    return any(pattern.search(lines[0].message) for lines in log.forms.values())
 
 
 def _has_worked(log: LogFile) -> bool:
@@ -201,6 +217,8 @@ def _has_worked(log: LogFile) -> bool:
 
 def _weight(trait: Trait, signs: _Signs) -> tuple[Weight | None, Severity | None]:
     """Return how much a difference says, and its severity if it is not that of its cause."""
+    if signs.disagrees:
+        return Weight.LIKELY, None
     if signs.fails:
         is_likely = trait.is_grave and not signs.has_worked
         return (Weight.LIKELY if is_likely else Weight.SYMPTOM), None
@@ -247,7 +265,7 @@ def _different(
     culprits = _culprits(values, lacking)
     for lines in values.values():
         for host, line in list(lines.items())[:_MOST_LINES]:
-            blamed = tuple(culprit for culprit in culprits if culprit[1] == host)
+            blamed = tuple(culprit for culprit in culprits if culprit[1] == _culprit(host)[1])
             yield Evidence(
                 cause,
                 line,
@@ -265,12 +283,19 @@ def _culprits(values: dict[str, _Lines], lacking: str) -> Culprits:
     everyone = [host for lines in values.values() for host in lines]
     if votes * 2 > len(everyone):
         odd = [host for value, lines in values.items() if value != usual for host in lines]
-        return tuple(("host", host) for host in odd)
+        return tuple(_culprit(host) for host in odd)
     if lacking in values:
-        return tuple(("host", host) for host in values[lacking])
-    if len(everyone) == 2 and not any(host.startswith("rank ") for host in everyone):
-        return tuple(("hosts", host) for host in everyone)
+        return tuple(_culprit(host) for host in values[lacking])
+    if len(everyone) == 2:
+        pair = [_culprit(host) for host in everyone]
+        return tuple((f"{kind}s", name) for kind, name in pair)
     return ()
+
+
+def _culprit(place: str) -> tuple[str, str]:
+    """Return («rank», «4») of «rank 4», («host», «n1») of «n1»."""
+    match = _RANK.fullmatch(place)
+    return ("rank", match[1]) if match else ("host", place)
 
 
 def _named(hosts: list[str]) -> str:
@@ -279,7 +304,7 @@ def _named(hosts: list[str]) -> str:
     return " and ".join(hosts)
 
 
-def _different_cards(log: LogFile) -> Iterator[Evidence]:
+def _different_cards(log: LogFile, weight: Weight) -> Iterator[Evidence]:
     """Yield hosts that use other cards than the rest, all ranks of a host taken together."""
     cards: dict[str, set[str]] = {}
     lines: _Lines = {}
@@ -293,7 +318,7 @@ def _different_cards(log: LogFile) -> Iterator[Evidence]:
     hosts: _Hosts = {}
     for host, names_of_host in cards.items():
         hosts[host] = {_listed(names_of_host): lines[host]}
-    yield from _different(hosts, "the number of cards that they use", Weight.SYMPTOM)
+    yield from _different(hosts, "the number of cards that they use", weight)
 
 
 def _listed(names: set[str]) -> str:

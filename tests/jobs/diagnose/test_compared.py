@@ -184,3 +184,32 @@ def test_gpudirect_that_one_host_lacks_names_the_host() -> None:
 def test_what_is_equal_or_may_differ_is_no_cause(lines: tuple[str, ...]) -> None:
     names = {found.cause.name for found in told(*lines).causes}
     assert names.isdisjoint({"env_or_version_mismatch", "virtual_interface_selected"})
+
+
+def test_what_two_ends_disagree_about_makes_every_difference_likely() -> None:
+    found = told(
+        said("a1", "NCCL INFO cudaDriverVersion 12040"),
+        said("b2", "NCCL INFO cudaDriverVersion 12020"),
+        TRUNCATED,
+    ).causes[0]
+    assert found.cause.name == "env_or_version_mismatch"
+    assert "the CUDA version of the driver: 12.4 on a1, 12.2 on b2" in found.message
+
+
+def test_torch_of_different_versions() -> None:
+    found = first(
+        "[a1:77:0:77] PyTorch version: 2.6.0+cu124",
+        "[b2:77:0:77] PyTorch version: 2.5.1+cu124",
+        TRUNCATED,
+    )
+    assert found[:3] == ("env_or_version_mismatch", "fatal", "hosts a1 and b2")
+
+
+def test_ranks_are_named_where_no_host_is_known() -> None:
+    found = first(
+        "[rank0]: NCCL version 2.18.1+cuda12.1",
+        "[rank4]: NCCL version 2.21.5+cuda12.4",
+        "[rank5]: NCCL version 2.21.5+cuda12.4",
+        SILENT,
+    )
+    assert found[:3] == ("env_or_version_mismatch", "fatal", "rank 0")
