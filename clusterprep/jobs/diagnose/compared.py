@@ -18,6 +18,8 @@ from clusterprep.jobs.diagnose.trouble import no_connection, waits
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 MOST_NAMED = 3  # hosts of one value in a sentence; of more only the number is told
+# Values of one trait: where hosts say more different things than that, they are meant to differ.
+_MOST_VALUES = 4
 _MOST_LINES = 4  # of one difference that are shown as evidence
 
 NEEDLES = (
@@ -73,7 +75,8 @@ _FAILS = re.compile(
 )
 # What says that two ends do not agree, so that any difference between them may be the reason.
 _DISAGREES = re.compile(
-    r"message truncated|wrong type \d|mismatch|incompatible devices|is incompatible with the local",
+    r"message truncated|wrong type \d|Mismatched (?:NCCL|collective)|collective mismatch"
+    r"|incompatible devices|is incompatible with the local",
     re.IGNORECASE,
 )
 
@@ -113,8 +116,12 @@ class _Signs:
 
 
 def _read_version(line: LogLine) -> str:
+    """Return the version of NCCL. torch 1.10 writes 21.0.3 for 2.10.3, which is left out."""
     match = _VERSION.search(line.message)
-    return (match["version"] or match["short"] or match["vllm"]) if match else ""
+    if match is None:
+        return ""
+    version = match["version"] or match["short"] or match["vllm"]
+    return version if version.startswith("2.") else ""
 
 
 def _read_torch(line: LogLine) -> str:
@@ -258,7 +265,7 @@ def _different(
         if len(lines) == 1:
             ((value, line),) = lines.items()
             values.setdefault(value, {})[host] = line
-    if len(values) < 2:
+    if not 2 <= len(values) <= _MOST_VALUES:
         return
     parts = [f"{value} on {_named(list(lines))}" for value, lines in values.items()]
     note = f"the hosts differ in {name}: {', '.join(parts)}"
@@ -313,6 +320,8 @@ def _different_cards(log: LogFile, weight: Weight) -> Iterator[Evidence]:
         if match is None or not line.host:
             continue
         names = [card["name"] for card in _CARD.finditer(match["list"])]
+        if not names:
+            continue
         cards.setdefault(line.host, set()).update(names)
         lines.setdefault(line.host, line)
     hosts: _Hosts = {}
@@ -372,19 +381,23 @@ def _different_networks(log: LogFile) -> Iterator[Evidence]:
 
 
 def _different_sizes(log: LogFile) -> Iterator[Evidence]:
-    """Yield ranks that were told different sizes of one communicator."""
+    """Yield ranks that were told different sizes of a communicator that did not come about."""
     sizes: dict[str, _Lines] = {}  # by communicator
+    complete: set[str] = set()
     for line in log.lines_with("commid 0x"):
         match = _COMMUNICATOR.search(line.message)
-        if match:
-            sizes.setdefault(match["id"], {}).setdefault(match["size"], line)
-    for lines in sizes.values():
-        if len(lines) < 2:
+        if match is None:
+            continue
+        sizes.setdefault(match["id"], {}).setdefault(match["size"], line)
+        if "init complete" in line.message.lower():
+            complete.add(match["id"])
+    for communicator, lines in sizes.items():
+        if len(lines) < 2 or communicator in complete:
             continue
         parts = [f"{size} on {_place(line) or line.file}" for size, line in lines.items()]
         note = f"one communicator has different numbers of ranks: {', '.join(parts)}"
         for line in lines.values():
-            yield Evidence("world_size_mismatch", line, Weight.PLAIN, note=note)
+            yield Evidence("world_size_mismatch", line, Weight.LIKELY, note=note)
 
 
 def _different_gpudirect(log: LogFile) -> Iterator[Evidence]:

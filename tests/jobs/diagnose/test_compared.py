@@ -125,7 +125,7 @@ def test_ranks_of_one_communicator_that_were_told_different_sizes() -> None:
         ready("b2", 1, nranks=4).replace("COMPLETE", "START"),
     )
     assert found[0] == "world_size_mismatch"
-    assert found[3] == 0.95
+    assert found[3] == 0.75
 
 
 def test_gpudirect_that_one_host_lacks_names_the_host() -> None:
@@ -213,3 +213,31 @@ def test_ranks_are_named_where_no_host_is_known() -> None:
         SILENT,
     )
     assert found[:3] == ("env_or_version_mismatch", "fatal", "rank 0")
+
+
+def test_odd_lists_are_read_without_a_fault() -> None:
+    none = [said("a1", "NCCL INFO NET/IB : Using [0]odd_0 [RO]"), said("b2", PLUGIN), TRUNCATED]
+    assert told(*none).causes
+    many = [
+        said(f"n{number}", f"NCCL INFO NCCL_ALGO set by environment to a{number}")
+        for number in range(9)
+    ]
+    assert first(*many, SILENT)[0] != "env_or_version_mismatch"
+
+
+def test_tensors_that_do_not_fit_are_no_matter_of_drivers() -> None:
+    found = told(
+        said("a1", "NCCL INFO cudaDriverVersion 12040"),
+        said("b2", "NCCL INFO cudaDriverVersion 12020"),
+        "RuntimeError: Error(s) in loading state_dict for Net: size mismatch for fc.weight",
+    )
+    assert "env_or_version_mismatch" not in {each.cause.name for each in found.causes}
+
+
+def test_the_version_that_old_torch_garbles_is_no_difference() -> None:
+    found = first(
+        "[rank0]: RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:47, unhandled system error, NCCL version 21.0.3",
+        said("b2", "NCCL INFO NCCL version 2.10.3+cuda11.3"),
+        SILENT,
+    )
+    assert found[0] != "env_or_version_mismatch"
