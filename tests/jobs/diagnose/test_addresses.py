@@ -407,3 +407,13 @@ def test_a_host_without_a_name() -> None:
 def test_etcd_that_is_not_there() -> None:
     line = "etcd.EtcdException: No more machines in the cluster"
     assert first(line)[::2] == ("rendezvous_misconfigured", 0.75)
+
+
+def test_the_rank_that_does_not_wait_at_the_barrier_is_missing() -> None:
+    waiting = "INFO:root:Waiting in store based barrier to initialize process group for rank: {rank}, key: store_based_barrier_key:1 (world_size=4, worker_count=3, timeout=0:30:00)"
+    ended = "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: store_based_barrier_key:1 (world_size=4, worker_count=3, timeout=0:30:00)"
+    lines = [waiting.format(rank=rank) for rank in (0, 3, 1)]
+    assert first(*lines, ended) == ("rendezvous_incomplete", "rank 2", 0.75)
+    assert first(*lines) == ("rendezvous_incomplete", "rank 2", 0.45)
+    not_all_are_known = first(lines[0], ended)
+    assert not_all_are_known == ("rendezvous_incomplete", None, 0.75)

@@ -37,7 +37,13 @@ _COUNTED = re.compile(r"world_size=(?P<world>\d+), worker_count=(?P<count>\d+)",
 _ENDPOINT = re.compile(
     r"\brdzv[_-]endpoint['\"]?\s*[:=, ]\s*['\"]?(?P<endpoint>[\w.\[\]-]+(?::\d+)?)", re.IGNORECASE
 )
+_AT_BARRIER = re.compile(
+    r"store based barrier .*?rank: (?P<rank>\d+),.*?key: (?P<key>\S+) \(world_size=(?P<world>\d+), "
+    r"worker_count=(?P<count>\d+)",
+    re.IGNORECASE,
+)
 _GCS = re.compile(r"Failed to connect to GCS at address (?P<peer>[\w.\[\]-]+:\d+)", re.IGNORECASE)
+_MOST_MISSING = 64  # ranks; of more it matters little which they are
 _MANY_ATTEMPTS = 3  # of Ray, each of which takes five seconds
 _ENDED = "the rendezvous had worked and was closed or lost; the node that left first knows why"
 _NAME_OF_DIGITS = re.compile(r"\((?P<name>\d+), ?\d+\)")
@@ -184,8 +190,35 @@ def _started_by_host(log: LogFile) -> dict[str, tuple[int, LogLine]]:
     return started
 
 
-def detect_rays_head(log: LogFile) -> Iterator[Evidence]:
-    """Yield attempts to reach Ray's head, which goes on after some, if it gave up or made many."""
+def detect_absent(log: LogFile) -> Iterator[Evidence]:
+    """Yield ranks that did not come to a barrier, and a head of Ray that does not answer."""
+    yield from _missing_at_barrier(log)
+    yield from _silent_head(log)
+
+
+def _missing_at_barrier(log: LogFile) -> Iterator[Evidence]:
+    """Yield the ranks that a store based barrier waits for, if all that came say so."""
+    lines: dict[str, list[tuple[LogLine, re.Match[str]]]] = {}  # by key of the barrier
+    for line in log.lines_with("store based barrier"):
+        match = _AT_BARRIER.search(line.message)
+        if match:
+            lines.setdefault(match["key"], []).append((line, match))
+    for waits in lines.values():
+        came = {int(match["rank"]) for _, match in waits}
+        world = int(waits[-1][1]["world"])
+        count = max(int(match["count"]) for _, match in waits)
+        if not 0 < world - count <= _MOST_MISSING or len(came) != count:
+            continue
+        missing = sorted(set(range(world)) - came)
+        culprits: Culprits = tuple(("rank", str(rank)) for rank in missing)
+        for line, _ in waits:
+            timed_out = "timed out" in line.message.lower()
+            weight = Weight.LIKELY if timed_out else Weight.SYMPTOM
+            yield Evidence("rendezvous_incomplete", line, weight, culprits)
+
+
+def _silent_head(log: LogFile) -> Iterator[Evidence]:
+    """Yield attempts of Ray to reach its head, if it gave up or made many."""
     attempts: list[tuple[LogLine, str]] = []
     for line in log.lines_with("failed to connect to gcs"):
         match = _GCS.search(line.message)
@@ -538,8 +571,8 @@ INCOMPLETE = Cause(
         ),
     ),
     doubt="Processes that the job needs did not come, or came too late.",
-    detect=detect_rays_head,
-    needles=("failed to connect to gcs",),
+    detect=detect_absent,
+    needles=("failed to connect to gcs", "store based barrier"),
     yields_to=frozenset(
         {
             "rendezvous_misconfigured",
