@@ -417,3 +417,27 @@ def test_the_rank_that_does_not_wait_at_the_barrier_is_missing() -> None:
     assert first(*lines) == ("rendezvous_incomplete", "rank 2", 0.45)
     not_all_are_known = first(lines[0], ended)
     assert not_all_are_known == ("rendezvous_incomplete", None, 0.75)
+
+
+def test_a_master_that_refuses_has_not_started() -> None:
+    line = "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of (n1, 29500). The client socket has failed to connect to n1:29500 (errno: 111 - Connection refused)."
+    assert first(line) == ("rendezvous_incomplete", "address n1:29500", 0.75)
+    silent = line.replace("111 - Connection refused", "110 - Connection timed out")
+    assert first(silent)[:2] == ("firewall_blocked_port", "peer n1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:80 (errno: 13 - Permission denied).",
+        "OverflowError: bind(): port must be 0-65535.",
+        "OverflowError: getsockaddrarg: port must be 0-65535.",
+    ],
+)
+def test_ports_that_cannot_be_opened(line: str) -> None:
+    assert first(line)[0] == "rendezvous_misconfigured"
+
+
+def test_what_refused_means_is_told() -> None:
+    line = "n4:51:52 [1] include/socket.h:395 NCCL WARN Net : Connect to 10.9.0.7<41001> failed : Connection refused"
+    assert "has ended or listens elsewhere" in told(line).causes[0].message

@@ -51,6 +51,7 @@ _GIVEN_UP = re.compile(
 )
 # c10d asks a store that refuses again and again until its own limit.
 _STORE_REFUSED = re.compile(r"client socket has failed to connect to .*errno: 111 ", re.IGNORECASE)
+_REFUSED = "«refused» comes from a host whose process has ended or listens elsewhere"
 _THIS_HOST = re.compile(r"localhost|127\.0\.0\.1|::1", re.IGNORECASE)
 
 
@@ -265,6 +266,7 @@ FIREWALL = Cause(
             "returned Connection refused, exceeded error retry count after 35 attempts",
             Weight.SYMPTOM,
             "peer {peer}",
+            note=_REFUSED,
         ),
         Sign(
             "refused",
@@ -273,6 +275,7 @@ FIREWALL = Cause(
             ": Connection refused",
             Weight.SYMPTOM,
             "peer {peer}",
+            note=_REFUSED,
         ),
         Sign(
             "failed : ",

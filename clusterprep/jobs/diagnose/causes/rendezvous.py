@@ -308,6 +308,21 @@ MISCONFIGURED = Cause(
             note="this host was to listen on an address of another host, as with NCCL_COMM_ID",
         ),
         Sign(
+            "errno: 13",
+            r"server socket has failed to bind to \S*?:(?P<port>\d+) \(errno: 13 ",
+            "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:80 (errno: 13 "
+            "- Permission denied).",
+            Weight.LIKELY,
+            "port {port}",
+            note="ports below 1024 are for root alone",
+        ),
+        Sign(
+            "port must be 0-65535",
+            r"OverflowError: .*port must be 0-65535",
+            "OverflowError: bind(): port must be 0-65535.",
+            note="the port that was given is larger than any",
+        ),
+        Sign(
             "eaddrnotavail",
             r"failed to listen on any local network address.*EADDRNOTAVAIL",
             "torch.distributed.DistNetworkError: The server socket has failed to listen on any "
@@ -419,6 +434,20 @@ INCOMPLETE = Cause(
             "Exception: Timed out waiting for tasks to start. Please check connectivity between "
             "servers.",
             Weight.LIKELY,
+        ),
+        Sign(
+            "any network address of",
+            r"failed to connect to any network address of \((?P<peer>[^,]+), ?(?P<port>\d+)\).*"
+            r"errno: 111 ",
+            "torch.distributed.DistNetworkError: The client socket has failed to connect to any "
+            "network address of (n1, 29500). The client socket has failed to connect to n1:29500 "
+            "(errno: 111 - Connection refused).",
+            Weight.LIKELY,
+            "address {peer}:{port}",
+            note=(
+                "{peer} refused: it is there, and no process listens on port {port}, so the master "
+                "has not started, has ended, or has another address or port"
+            ),
         ),
         Sign(
             "reachable via ssh",
