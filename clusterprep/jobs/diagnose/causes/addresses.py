@@ -50,7 +50,7 @@ _UNKNOWN_NAME = re.compile(
     r"|No answer|Name or service)|bad address '(?P<bad>[\w-][\w.-]*)'",
     re.IGNORECASE,
 )
-_FAILURE = re.compile(r"Traceback \(most recent call last\)|\w+Error\b", re.IGNORECASE)
+_FAILURE = re.compile(r"Traceback \(most recent call last\)|Error\b", re.IGNORECASE)
 _NO_INTERFACE = re.compile(
     r"unable to find interface for: *\[(?P<address>[\w.:%-]+)\]", re.IGNORECASE
 )
