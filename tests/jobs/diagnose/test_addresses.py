@@ -441,3 +441,36 @@ def test_ports_that_cannot_be_opened(line: str) -> None:
 def test_what_refused_means_is_told() -> None:
     line = "n4:51:52 [1] include/socket.h:395 NCCL WARN Net : Connect to 10.9.0.7<41001> failed : Connection refused"
     assert "has ended or listens elsewhere" in told(line).causes[0].message
+
+
+INVALID = "[W socket.cpp:601] [c10d] The client socket has failed to connect to [n1.internal]:22456 (errno: 22 - Invalid argument)."
+
+
+def test_an_ipv6_address_that_the_kernel_refuses_is_no_failure_if_the_job_goes_on() -> None:
+    went_on = told(INVALID, INVALID, "Initted", "step 1 loss 2.0")
+    assert [found.cause.name for found in went_on.causes] == ["benign_ipv6_fallback"]
+    unknown = first(INVALID, INVALID)
+    assert unknown == ("hostname_unresolvable", "name n1.internal", 0.45)
+    failed = first(
+        INVALID,
+        "torch.distributed.DistNetworkError: The client socket has timed out after 60s while trying to connect to (n1.internal, 22456).",
+    )
+    assert failed == ("hostname_unresolvable", "name n1.internal", 0.75)
+
+
+def test_nodes_that_vllm_and_ray_know_by_different_addresses() -> None:
+    unique = "RuntimeError: Every node should have a unique IP address. Got 2 nodes with node ids ['a', 'b'] and 3 unique IP addresses {'10.9.0.1', '10.9.0.2', '192.168.4.1'}."
+    assert first(unique)[::2] == ("rendezvous_misconfigured", 0.95)
+    unknown = "(autoscaler +7s) Error: No available node types can fulfill resource request {'GPU': 1.0, 'node:192.168.50.192': 0.001}. Add suitable node types to this cluster to resolve this issue."
+    assert first(unknown) == ("rendezvous_misconfigured", "address 192.168.50.192", 0.45)
+
+
+def test_open_mpis_daemons_that_cannot_connect() -> None:
+    found = first(
+        "A process or daemon was unable to complete a TCP connection",
+        "to another process:",
+        "  Local host:    hpc-mn101",
+        "  Remote host:   192.168.0.4",
+        "This is usually caused by a firewall on the remote host. Please",
+    )
+    assert found == ("firewall_blocked_port", "peer 192.168.0.4", 0.75)

@@ -51,6 +51,9 @@ _UNKNOWN_NAME = re.compile(
     re.IGNORECASE,
 )
 _FAILURE = re.compile(r"Traceback \(most recent call last\)|Error\b", re.IGNORECASE)
+_INVALID = re.compile(
+    r"failed to connect to \[?(?P<name>[\w.-]+)\]?:\d+ \(errno: 22 ", re.IGNORECASE
+)
 _NO_INTERFACE = re.compile(
     r"unable to find interface for: *\[(?P<address>[\w.:%-]+)\]", re.IGNORECASE
 )
@@ -82,6 +85,7 @@ def detect_unresolved(log: LogFile) -> Iterator[Evidence]:
     yield from _looked_up_in_vain(log)
     yield from _without_interface(log)
     has_failed = waits(log) or _nothing_worked(log, "network address") or _ends_asking(log, asked)
+    yield from _refused_by_kernel(log, has_failed=has_failed)
     for line, match in asked:
         if match["code"] == _NO_ADDRESS_OF_FAMILY and "ipv4" not in families:
             cause = "ipv6_ipv4_mismatch" if has_failed else "benign_ipv6_fallback"
@@ -96,6 +100,25 @@ def detect_unresolved(log: LogFile) -> Iterator[Evidence]:
         elif has_failed:
             culprits = (("name", match["name"]),)
             yield Evidence("hostname_unresolvable", line, Weight.LIKELY, culprits)
+        else:
+            yield Evidence("benign_ipv6_fallback", line, Weight.PLAIN)
+
+
+def _refused_by_kernel(log: LogFile, *, has_failed: bool) -> Iterator[Evidence]:
+    """Yield names whose address the kernel refuses, as it does with link-local IPv6 addresses.
+
+    torch goes on with IPv4, so this is harmless unless the log ends or fails with it.
+    """
+    for line in log.lines_with("errno: 22 "):
+        match = _INVALID.search(line.message)
+        if match is None:
+            continue
+        culprits: Culprits = (("name", match["name"]),)
+        note = f"the kernel refuses the address that {match['name']} gives"
+        is_last = line.number == log.files.get(line.file)
+        if has_failed or is_last:
+            weight = Weight.LIKELY if has_failed else Weight.SYMPTOM
+            yield Evidence("hostname_unresolvable", line, weight, culprits, note)
         else:
             yield Evidence("benign_ipv6_fallback", line, Weight.PLAIN)
 
@@ -305,15 +328,6 @@ UNRESOLVED = Cause(
             "name {name}",
         ),
         Sign(
-            "errno: 22",
-            r"failed to connect to \[?(?P<name>[\w.-]+)\]?:\d+ \(errno: 22 ",
-            "[W socket.cpp:767] [c10d] The client socket has failed to connect to "
-            "[n1.internal]:29500 (errno: 22 - Invalid argument).",
-            Weight.LIKELY,
-            "name {name}",
-            note="the kernel refuses the address that the name gives",
-        ),
-        Sign(
             "failure in name resolution",
             r"temporary failure in name resolution",
             "RuntimeError: Temporary failure in name resolution",
@@ -333,6 +347,7 @@ UNRESOLVED = Cause(
         "can't find",
         "bad address",
         "unable to find interface",
+        "errno: 22 ",
         "traceback (most",
     ),
     doubt="A host name gives no address that works on this node.",

@@ -51,6 +51,8 @@ _GIVEN_UP = re.compile(
 )
 # c10d asks a store that refuses again and again until its own limit.
 _STORE_REFUSED = re.compile(r"client socket has failed to connect to .*errno: 111 ", re.IGNORECASE)
+_REMOTE_HOST = re.compile(r"^\s*Remote host: +(?P<peer>[\w.:-]+)", re.IGNORECASE)
+_LINES_TO_HOST = 4  # from Open MPI's complaint to the host it is about
 _REFUSED = "«refused» comes from a host whose process has ended or listens elsewhere"
 _THIS_HOST = re.compile(r"localhost|127\.0\.0\.1|::1", re.IGNORECASE)
 
@@ -59,6 +61,7 @@ def detect_unreached(log: LogFile) -> Iterator[Evidence]:
     """Yield connections that were tried again and not made, and a store that never answered."""
     yield from _retries(log)
     yield from _given_up(log)
+    yield from _unreached_daemons(log)
     # A store that other ranks had reached and lost has ended, which no packet filter does.
     if not log.lines_with("got 0 bytes"):
         yield from _unreached_stores(log)
@@ -79,6 +82,20 @@ def _retries(log: LogFile) -> Iterator[Evidence]:
         if not culprits and line.host and not is_refused:
             culprits = (("host", line.host),)
         yield Evidence("firewall_blocked_port", line, weight, culprits)
+
+
+def _unreached_daemons(log: LogFile) -> Iterator[Evidence]:
+    """Yield hosts that a daemon of Open MPI could not connect to, told some lines below that."""
+    complaints = log.lines_with("unable to complete a tcp connection")
+    for line in log.lines_with("remote host:"):
+        match = _REMOTE_HOST.search(line.message)
+        if match is None:
+            continue
+        for complaint in complaints:
+            distance = line.number - complaint.number
+            if line.file == complaint.file and 0 < distance <= _LINES_TO_HOST:
+                culprits = _peer(match["peer"])
+                yield Evidence("firewall_blocked_port", complaint, Weight.LIKELY, culprits)
 
 
 def _given_up(log: LogFile) -> Iterator[Evidence]:
@@ -254,7 +271,7 @@ FIREWALL = Cause(
         ),
         Sign(
             "connection timed out",
-            r"^(?!.*ibv_).*(?:\w+Error\b|errno \d|NCCL|gloo).*connection timed out",
+            r"^(?!.*ibv_).*(?:\wError\b|errno \d|NCCL|gloo).*connection timed out",
             "TimeoutError: [Errno 110] Connection timed out",
             Weight.SYMPTOM,
         ),
@@ -294,6 +311,8 @@ FIREWALL = Cause(
     ),
     needles=(
         *NEEDLES,
+        "unable to complete a tcp connection",
+        "remote host:",
         "call to connect",
         "retrying",
         "init complete",

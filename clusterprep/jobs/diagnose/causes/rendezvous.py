@@ -333,6 +333,25 @@ MISCONFIGURED = Cause(
             note="the address of the store is of another host than the one that was to open it",
         ),
         Sign(
+            "should have a unique ip address",
+            r"Every node should have a unique IP address",
+            "RuntimeError: Every node should have a unique IP address. Got 2 nodes with node ids "
+            "['a', 'b'] and 3 unique IP addresses",
+            note=(
+                "vLLM and Ray know the nodes by different addresses; VLLM_HOST_IP on each node, "
+                "and the same one for `ray start --node-ip-address`"
+            ),
+        ),
+        Sign(
+            "fulfill resource request",
+            r"No available node types can fulfill resource request .*'node:(?P<node>[\d.]+)'",
+            "Error: No available node types can fulfill resource request {'GPU': 1.0, "
+            "'node:10.9.0.1': 0.001}.",
+            Weight.SYMPTOM,
+            "address {node}",
+            note="Ray may know that node by another address, or has no GPU left on it",
+        ),
+        Sign(
             "etcd",
             r"EtcdConnectionFailed|EtcdException: No more machines in the cluster",
             "etcd.EtcdException: No more machines in the cluster",
