@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from clusterprep.jobs.diagnose import launch_lines
 from clusterprep.jobs.diagnose.dialled import NEEDLES, Dialled, dialled
 from clusterprep.jobs.diagnose.model import (
     Cause,
@@ -16,6 +17,7 @@ from clusterprep.jobs.diagnose.model import (
     Sign,
     Weight,
 )
+from clusterprep.jobs.diagnose.trouble import no_connection
 from clusterprep.remedies import sentence, shell_line
 
 _IGNORED_SETTING = re.compile(
@@ -57,8 +59,10 @@ _IMPOSSIBLE = {
 
 
 def detect_misplaced(log: LogFile) -> Iterator[Evidence]:
-    """Yield a rendezvous that fails, and addresses that no host can have."""
+    """Yield a rendezvous that fails, impossible addresses, and nodes that contradict each other."""
     yield from _impossible_addresses(log)
+    if no_connection(log):
+        yield from launch_lines.contradictions(log)
     yield from _failed_rendezvous(log)
 
 
@@ -395,6 +399,7 @@ MISCONFIGURED = Cause(
     detect=detect_misplaced,
     needles=(
         *NEEDLES,
+        *launch_lines.NEEDLES,
         "network address of (",
         "rdzv-endpoint",
         "_call_store",
