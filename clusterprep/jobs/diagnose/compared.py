@@ -80,11 +80,12 @@ _DISAGREES = re.compile(
     re.IGNORECASE,
 )
 
-_RANK = re.compile(r"rank (\d+)")
 _TORCH = re.compile(r"torch(?: version|==)[ :]*(?P<value>\d+\.\d+\.\d+(?:\+\w+)?)", re.IGNORECASE)
 
+_Place = tuple[str, str]  # («host», its name), («rank», its number) or («file», its name)
 _Lines = dict[str, LogLine]  # by value, the first line that says it
-_Hosts = dict[str, _Lines]
+_Hosts = dict[_Place, _Lines]
+_Values = dict[str, dict[_Place, LogLine]]
 
 
 @dataclass(frozen=True)
@@ -235,20 +236,39 @@ def _weight(trait: Trait, signs: _Signs) -> tuple[Weight | None, Severity | None
 
 
 def _hosts_by_trait(log: LogFile, trait: Trait) -> _Hosts:
-    """Return what each host says. Lines without a host count for their rank."""
+    """Return what each host says, or each rank or file where lines name no host."""
+    host_of_file = _hosts_of_files(log)
     hosts: _Hosts = {}
     for line in log.lines_with(*trait.needles):
-        place = _place(line)
+        place = _place(line, host_of_file)
         value = trait.read(line) if place else ""
-        if value:
+        if place and value:
             hosts.setdefault(place, {}).setdefault(value, line)
     return hosts
 
 
-def _place(line: LogLine) -> str:
+def _hosts_of_files(log: LogFile) -> dict[str, _Place]:
+    """Return whose each file is: that of the one host in it, or of itself if there are several."""
+    hosts: dict[str, set[str]] = {}  # by file
+    for line in log.lines:
+        names = hosts.setdefault(line.file, set())
+        if line.host:
+            names.add(line.host)
+    places: dict[str, _Place] = {}
+    for file, names in hosts.items():
+        if len(names) == 1:
+            places[file] = ("host", next(iter(names)))
+        elif not names and len(hosts) > 1:
+            places[file] = ("file", file)
+    return places
+
+
+def _place(line: LogLine, host_of_file: dict[str, _Place]) -> _Place | None:
     if line.host:
-        return line.host
-    return f"rank {line.rank}" if line.rank is not None else ""
+        return "host", line.host
+    if line.rank is not None:
+        return "rank", str(line.rank)
+    return host_of_file.get(line.file)
 
 
 def _different(
@@ -260,19 +280,19 @@ def _different(
     cause: str = "env_or_version_mismatch",
 ) -> Iterator[Evidence]:
     """Yield a line of each value if hosts differ. A host with two values is not compared."""
-    values: dict[str, _Lines] = {}  # by value, the lines by host
-    for host, lines in hosts.items():
+    values: _Values = {}
+    for place, lines in hosts.items():
         if len(lines) == 1:
             ((value, line),) = lines.items()
-            values.setdefault(value, {})[host] = line
+            values.setdefault(value, {})[place] = line
     if not 2 <= len(values) <= _MOST_VALUES:
         return
     parts = [f"{value} on {_named(list(lines))}" for value, lines in values.items()]
     note = f"the hosts differ in {name}: {', '.join(parts)}"
     culprits = _culprits(values, lacking)
-    for lines in values.values():
-        for host, line in list(lines.items())[:_MOST_LINES]:
-            blamed = tuple(culprit for culprit in culprits if culprit[1] == _culprit(host)[1])
+    for lines_of_value in values.values():
+        for place, line in list(lines_of_value.items())[:_MOST_LINES]:
+            blamed = tuple(culprit for culprit in culprits if culprit[1] == place[1])
             yield Evidence(
                 cause,
                 line,
@@ -283,38 +303,31 @@ def _different(
             )
 
 
-def _culprits(values: dict[str, _Lines], lacking: str) -> Culprits:
+def _culprits(values: _Values, lacking: str) -> Culprits:
     """Return the hosts that differ from most, or both of two that differ."""
     counts = Counter({value: len(lines) for value, lines in values.items()})
     usual, votes = counts.most_common(1)[0]
-    everyone = [host for lines in values.values() for host in lines]
+    everyone = [place for lines in values.values() for place in lines]
     if votes * 2 > len(everyone):
-        odd = [host for value, lines in values.items() if value != usual for host in lines]
-        return tuple(_culprit(host) for host in odd)
+        return tuple(place for place in everyone if place not in values[usual])
     if lacking in values:
-        return tuple(_culprit(host) for host in values[lacking])
+        return tuple(values[lacking])
     if len(everyone) == 2:
-        pair = [_culprit(host) for host in everyone]
-        return tuple((f"{kind}s", name) for kind, name in pair)
+        return tuple((f"{kind}s", name) for kind, name in everyone)
     return ()
 
 
-def _culprit(place: str) -> tuple[str, str]:
-    """Return («rank», «4») of «rank 4», («host», «n1») of «n1»."""
-    match = _RANK.fullmatch(place)
-    return ("rank", match[1]) if match else ("host", place)
-
-
-def _named(hosts: list[str]) -> str:
-    if len(hosts) > MOST_NAMED:
-        return f"{len(hosts)} hosts"
-    return " and ".join(hosts)
+def _named(places: list[_Place]) -> str:
+    if len(places) > MOST_NAMED:
+        return f"{len(places)} hosts"
+    names = [f"rank {name}" if kind == "rank" else name for kind, name in places]
+    return " and ".join(names)
 
 
 def _different_cards(log: LogFile, weight: Weight) -> Iterator[Evidence]:
     """Yield hosts that use other cards than the rest, all ranks of a host taken together."""
     cards: dict[str, set[str]] = {}
-    lines: _Lines = {}
+    lines: dict[str, LogLine] = {}  # by host
     for line in log.lines_with("net/ib : using"):
         match = _CARDS.search(line.message)
         if match is None or not line.host:
@@ -326,7 +339,7 @@ def _different_cards(log: LogFile, weight: Weight) -> Iterator[Evidence]:
         lines.setdefault(line.host, line)
     hosts: _Hosts = {}
     for host, names_of_host in cards.items():
-        hosts[host] = {_listed(names_of_host): lines[host]}
+        hosts["host", host] = {_listed(names_of_host): lines[host]}
     yield from _different(hosts, "the number of cards that they use", weight)
 
 
@@ -344,7 +357,7 @@ def _different_settings(log: LogFile) -> Iterator[Evidence]:
     Where a host lists other settings, one that it does not list is not set there.
     """
     settings: dict[str, _Hosts] = {}  # by variable
-    speaking: _Lines = {}
+    speaking: dict[str, LogLine] = {}  # by host
     for line in log.lines_with("set by environment to"):
         match = _SETTING.search(line.message)
         if match is None or not line.host:
@@ -352,10 +365,10 @@ def _different_settings(log: LogFile) -> Iterator[Evidence]:
         speaking.setdefault(line.host, line)
         if must_match(match["name"].upper()):
             hosts = settings.setdefault(match["name"].upper(), {})
-            hosts.setdefault(line.host, {}).setdefault(match["value"], line)
+            hosts.setdefault(("host", line.host), {}).setdefault(match["value"], line)
     for name, hosts in settings.items():
         for host, line in speaking.items():
-            hosts.setdefault(host, {"unset": line})
+            hosts.setdefault(("host", host), {"unset": line})
         yield from _different(hosts, name, Weight.LIKELY)
 
 
@@ -371,7 +384,7 @@ def _different_networks(log: LogFile) -> Iterator[Evidence]:
         match = _BOOTSTRAP.search(line.message)
         network = private_network_of(match["address"]) if match else ""
         if network and line.host:
-            hosts.setdefault(line.host, {}).setdefault(network, line)
+            hosts.setdefault(("host", line.host), {}).setdefault(network, line)
     yield from _different(
         hosts,
         "the network of their interface",
@@ -394,7 +407,7 @@ def _different_sizes(log: LogFile) -> Iterator[Evidence]:
     for communicator, lines in sizes.items():
         if len(lines) < 2 or communicator in complete:
             continue
-        parts = [f"{size} on {_place(line) or line.file}" for size, line in lines.items()]
+        parts = [f"{size} on {line.host or line.file}" for size, line in lines.items()]
         note = f"one communicator has different numbers of ranks: {', '.join(parts)}"
         for line in lines.values():
             yield Evidence("world_size_mismatch", line, Weight.LIKELY, note=note)

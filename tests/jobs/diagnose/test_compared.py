@@ -241,3 +241,28 @@ def test_the_version_that_old_torch_garbles_is_no_difference() -> None:
         SILENT,
     )
     assert found[0] != "env_or_version_mismatch"
+
+
+def told_by_files(**files: str) -> Diagnosis:
+    lines = []
+    for name, text in files.items():
+        for number, row in enumerate(text.split("\n"), 1):
+            lines.append(line_of(f"{name}.log", number, row, len(lines)))
+    return diagnose(lines)
+
+
+def test_files_stand_for_nodes_where_lines_name_no_host() -> None:
+    found = told_by_files(
+        node0=f"NCCL version 2.21.5+cuda12.4\n{TRUNCATED.removeprefix('a1:7:9 [0] ')}",
+        node1="NCCL version 2.18.3+cuda12.2",
+        node2="NCCL version 2.21.5+cuda12.4",
+    ).causes[0]
+    assert (found.cause.name, found.culprit) == ("env_or_version_mismatch", "file node1.log")
+
+
+def test_a_file_of_one_host_is_that_host() -> None:
+    found = told_by_files(
+        node0=f"NCCL version 2.21.5+cuda12.4\n{TRUNCATED}",
+        node1="NCCL version 2.18.3+cuda12.2\n" + said("b2", "NCCL INFO cudaDriverVersion 12040"),
+    ).causes[0]
+    assert (found.cause.name, found.culprit) == ("env_or_version_mismatch", "hosts a1 and b2")

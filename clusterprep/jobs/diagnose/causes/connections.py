@@ -224,8 +224,9 @@ FIREWALL = Cause(
         ),
         Sign(
             "connect to all addresses",
-            r"failed to connect to all addresses.*ipv[46]:(?P<peer>[\w.:\[\]%-]+?):\d+: .*"
-            r"(?:Connection timed out|No route to host)",
+            r"failed to connect to all addresses.{0,200}?ipv[46]:"
+            r"(?P<peer>[\w.:\[\]%-]{1,60}?):\d+: "
+            r".{0,80}?(?:Connection timed out|No route to host)",
             "UNAVAILABLE: failed to connect to all addresses; last error: UNKNOWN: "
             "ipv4:10.9.0.1:13305: Failed to connect to remote host: No route to host",
             Weight.LIKELY,

@@ -514,8 +514,9 @@ INCOMPLETE = Cause(
         ),
         Sign(
             "connect to all addresses",
-            r"failed to connect to all addresses.*ipv[46]:(?P<peer>[\w.:\[\]%-]+?:\d+): .*"
-            r"Connection refused",
+            r"failed to connect to all addresses.{0,200}?ipv[46]:"
+            r"(?P<peer>[\w.:\[\]%-]{1,60}?:\d+): "
+            r".{0,80}?Connection refused",
             "UNAVAILABLE: failed to connect to all addresses; last error: UNKNOWN: "
             "ipv4:10.9.0.1:13305: Failed to connect to remote host: Connection refused",
             Weight.SYMPTOM,
