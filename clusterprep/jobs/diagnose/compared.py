@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from clusterprep.checks.env import must_match
 from clusterprep.jobs.diagnose.dialled import private_network_of
 from clusterprep.jobs.diagnose.model import Culprits, Evidence, LogFile, LogLine, Severity, Weight
-from clusterprep.jobs.diagnose.trouble import no_connection, waits
+from clusterprep.jobs.diagnose.trouble import collective_timeouts, no_connection, waits
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 MOST_NAMED = 3  # hosts of one value in a sentence; of more only the number is told
@@ -204,9 +204,11 @@ def differences(log: LogFile) -> Iterator[Evidence]:
         weight, severity = _weight(trait, signs)
         if weight is not None:
             yield from _different(hosts, trait.name, weight, severity, trait.lacking)
-    if signs.fails:
+    is_stopped = fails and not signs.has_worked
+    if disagrees or is_stopped:
         weight_of_cards = Weight.LIKELY if disagrees else Weight.SYMPTOM
         yield from _different_cards(log, weight_of_cards)
+    if disagrees or is_stopped or collective_timeouts(log):
         yield from _different_settings(log)
     yield from _different_networks(log)
     yield from _different_sizes(log)
@@ -218,21 +220,27 @@ def _says(log: LogFile, pattern: re.Pattern[str]) -> bool:
 
 
 def _has_worked(log: LogFile) -> bool:
-    """Whether several hosts built communicators."""
-    hosts = {line.host for line in log.lines_with("init complete") if line.host}
-    return len(hosts) > 1
+    """Whether several hosts built a communicator together. Old versions of NCCL do not name it."""
+    hosts: dict[str, set[str]] = {}  # by communicator
+    for line in log.lines_with("init complete"):
+        match = _COMMUNICATOR.search(line.message)
+        if line.host:
+            hosts.setdefault(match["id"] if match else "", set()).add(line.host)
+    return any(len(names) > 1 for names in hosts.values())
 
 
 def _weight(trait: Trait, signs: _Signs) -> tuple[Weight | None, Severity | None]:
-    """Return how much a difference says, and its severity if it is not that of its cause."""
+    """Return how much a difference says, and its severity if it is not that of its cause.
+
+    Hosts that worked together did not fail by what they are, unless they say that they disagree.
+    """
     if signs.disagrees:
         return Weight.LIKELY, None
+    if signs.has_worked:
+        return None, None
     if signs.fails:
-        is_likely = trait.is_grave and not signs.has_worked
-        return (Weight.LIKELY if is_likely else Weight.SYMPTOM), None
-    if trait.is_grave and not signs.has_worked:
-        return Weight.SYMPTOM, "degraded"
-    return None, None
+        return (Weight.LIKELY if trait.is_grave else Weight.SYMPTOM), None
+    return (Weight.SYMPTOM, "degraded") if trait.is_grave else (None, None)
 
 
 def _hosts_by_trait(log: LogFile, trait: Trait) -> _Hosts:

@@ -117,6 +117,8 @@ def private_network_of(text: str) -> str:
     The blocks are those of RFC 1918 and RFC 6598.
     """
     address = _parsed(text)
+    if address is None:
+        return ""
     for network in _PRIVATE:
         if address in network:
             return str(network)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterprep.jobs.diagnose.dialled import kind_of
+from clusterprep.jobs.diagnose.dialled import kind_of, private_network_of
 from clusterprep.jobs.diagnose.model import Diagnosis
 from clusterprep.jobs.diagnose.prefixes import line_of
 from clusterprep.jobs.diagnose.ranking import diagnose
@@ -53,6 +53,22 @@ def first(*texts: str) -> tuple[str, str | None, float]:
 )
 def test_addresses_have_kinds(address: str, kind: str) -> None:
     assert kind_of(address) == kind
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("10.9.0.1", "10.0.0.0/8"),
+        ("172.31.4.1", "172.16.0.0/12"),
+        ("192.168.4.2", "192.168.0.0/16"),
+        ("100.64.0.1", "100.64.0.0/10"),
+        ("8.8.8.8", ""),
+        ("999.1.1.1", ""),
+        ("fe80::1", ""),
+    ],
+)
+def test_private_networks(address: str, network: str) -> None:
+    assert private_network_of(address) == network
 
 
 @pytest.mark.parametrize(

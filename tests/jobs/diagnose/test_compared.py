@@ -266,3 +266,26 @@ def test_a_file_of_one_host_is_that_host() -> None:
         node1="NCCL version 2.18.3+cuda12.2\n" + said("b2", "NCCL INFO cudaDriverVersion 12040"),
     ).causes[0]
     assert (found.cause.name, found.culprit) == ("env_or_version_mismatch", "hosts a1 and b2")
+
+
+SETTING = said("a1", "NCCL INFO NCCL_IB_TIMEOUT set by environment to 22.")
+CARDS = (
+    said("a1", "NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB e0:10.9.0.1<0>"),
+    said("b2", "NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB e0:10.9.0.2<0>"),
+)
+
+
+def test_hosts_that_worked_together_are_not_compared_for_a_later_failure() -> None:
+    together = (*CARDS, SETTING, ready("a1", 0), ready("b2", 1))
+    assert first(*together)[0] == ""
+    later = first(*together, "RuntimeError: the loss is not a number")
+    assert later[0] != "env_or_version_mismatch"
+
+
+def test_hosts_that_each_worked_alone_did_not_work_together() -> None:
+    alone = (ready("a1", 0), ready("b2", 0).replace("0xabc", "0xdef"))
+    versions = (
+        said("a1", "NCCL INFO NCCL version 2.21.5+cuda12.4"),
+        said("b2", "NCCL INFO NCCL version 2.18.3+cuda12.2"),
+    )
+    assert first(*versions, *alone, SILENT)[:2] == ("env_or_version_mismatch", "fatal")
