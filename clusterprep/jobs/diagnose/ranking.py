@@ -24,6 +24,7 @@ from clusterprep.jobs.diagnose.model import (
     Weight,
     form_of,
 )
+from clusterprep.jobs.diagnose.records import records as job_records
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 SHOWN = 5  # lines of a cause
@@ -56,7 +57,7 @@ class _Weighed:
 
 def needles() -> tuple[bytes, ...]:
     """Return what any cause looks for, as forms: small letters, every digit a 0."""
-    texts = {*CONTEXT, *limits.NEEDLES}
+    texts = {*CONTEXT, *limits.NEEDLES, *job_records.NEEDLES}
     for cause in causes().values():
         texts.update(cause.needles)
         texts.update(sign.needle for sign in cause.signs)
@@ -64,14 +65,18 @@ def needles() -> tuple[bytes, ...]:
 
 
 def diagnose(
-    lines: Sequence[LogLine], files: dict[str, int] | None = None, notices: Iterable[str] = ()
+    lines: Sequence[LogLine],
+    files: dict[str, int] | None = None,
+    notices: Iterable[str] = (),
+    records: job_records.Records | None = None,
 ) -> Diagnosis:
-    """Return the diagnosis of the lines: causes, most likely first."""
+    """Return the diagnosis of the lines, and of records of the job: causes, most likely first."""
     files = files or {}
     hosts = frozenset(line.host for line in lines if line.host)
     log = LogFile(tuple(lines), hosts, files)
     evidence = list(_by_signs(log))
     evidence.extend(_by_detectors(log))
+    evidence.extend(job_records.evidence(log, records or job_records.Records()))
     weighed = _weighed_causes(evidence, log)
     ordered = _ordered(weighed)
     failed = _has_failed(log)

@@ -57,6 +57,7 @@ FLOW = Cause(
     message=(
         "Ranks take different ways through the program, so that they meet in different collectives."
     ),
+    doubt="Ranks seem to be in different places of the program.",
     looks=(
         "Different operations at one sequence number, «Detected mismatch between collectives», a "
         "rank that never joins."
