@@ -155,7 +155,7 @@ def _are_all(kind: str, names: Sequence[str], log: LogFile) -> bool:
     if kind == "ranks" and len(names) == 2:
         return False  # a pair that differs, and each of the two may be the one at fault
     numbers = {int(name) for name in names if name.isdigit()}
-    return bool(log.ranks) and numbers >= log.ranks
+    return numbers >= log.ranks
 
 
 def _peer(names: Sequence[str], evidence: Sequence[Evidence]) -> str | None:

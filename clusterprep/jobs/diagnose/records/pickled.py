@@ -8,8 +8,7 @@ is bounded by the size of the file.
 
 from __future__ import annotations
 
-import array
-import sys
+import struct
 from collections.abc import Callable, Iterator
 
 MOST_OPERATIONS = 40_000_000  # a dump of 20,000 entries, ten times the default, has some 3 million
@@ -199,10 +198,8 @@ def _decimal(machine: _Machine) -> None:
 
 
 def _double(machine: _Machine) -> object:
-    values = array.array("d", machine.take(8))
-    if sys.byteorder == "little":
-        values.byteswap()
-    return values[0]
+    (value,) = struct.unpack(">d", machine.take(8))
+    return float(value)
 
 
 def _one(machine: _Machine) -> list[object]:

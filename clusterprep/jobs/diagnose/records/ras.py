@@ -481,4 +481,6 @@ def _culprits(members: Sequence[Member]) -> Culprits:
             culprits.append(("rank", str(member.rank)))
         elif member.process:
             culprits.append(("process", member.process))
+    if len(culprits) == 2 and all(kind == "rank" for kind, _ in culprits):
+        return (("ranks", " and ".join(rank for _, rank in culprits)),)
     return tuple(culprits)
