@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 MOST_OPERATIONS = 40_000_000  # a dump of 20,000 entries, ten times the default, has some 3 million
 MOST_NESTED = 100  # open lists, tuples and dicts; a dump has 8
 _NEWEST_PROTOCOL = 5
-MOST_DIGITS = 400  # of a number in decimal
+MOST_IN_LINE = 4_000  # characters of a number or text of protocol 0
 
 _MARK = object()
 
@@ -112,11 +112,11 @@ class _Machine:
 
     def text_line(self) -> str:
         end = self.data.index(b"\n", self.position)
-        if end - self.position > MOST_DIGITS:
+        if end - self.position > MOST_IN_LINE:
             raise PickleError(f"has a line too long at byte {self.position:,}")
         taken = self.take(end - self.position)
         self.position += 1
-        return taken.decode("ascii")
+        return taken.decode("raw_unicode_escape")
 
     # ------------------------------------------------------------ the stack
 

@@ -23,6 +23,8 @@ NEEDLES = (
     ") error",
     "ranks have different ",
     "missing communicator data",
+    " error on ",
+    " errors on ",
     "considered dead",
     "launched up to operation",
     "not launched any operations",
@@ -362,8 +364,10 @@ def evidence(reports: Sequence[RasReport], log: LogFile) -> Iterator[Evidence]:
     for report in reports:
         for difference in report.differences:
             looks[difference.communicator, difference.what].append(difference)
-    for gone in reports[-1].gone:
-        yield _of_gone(gone)
+    gone = reports[-1].gone
+    ranked = [one for one in gone if one.member.rank is not None]
+    for one in ranked or gone:  # a process that is gone is told again as a rank
+        yield _of_gone(one)
     times_out = bool(stuck(log))
     for (_, what), differences in looks.items():
         last = differences[-1]

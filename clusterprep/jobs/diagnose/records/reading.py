@@ -24,7 +24,7 @@ HEAD = 64 << 10  # bytes by which a file is told to be a record
 # Bytes of a record. A dump of the default 2,000 entries has 0.5 MB, with stacks of C++ some more.
 LARGEST = 256 << 20
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
-_TEXT_PICKLE = re.compile(rb"\((?:dp?\d*\n|lp?\d*\n)(?:p\d+\n)?")  # protocol 0
+_OLD_PICKLE = re.compile(rb"[\]}]q\x00|\([dl]p\d+\n")  # protocols 1 and 0
 _JSON = re.compile(rb"\s*[\[{]")
 _DUMP_KEYS = (b'"collective_seq_id"', b'"pg_config"', b'"pg_status"', b'"profiling_name"')
 _GZIP = b"\x1f\x8b"
@@ -129,7 +129,7 @@ def _may_be_record(head: bytes) -> bool:
 
 
 def _is_pickle(head: bytes) -> bool:
-    return bool(_PICKLE.match(head) or _TEXT_PICKLE.match(head))
+    return bool(_PICKLE.match(head) or _OLD_PICKLE.match(head))
 
 
 def _is_json_record(head: bytes) -> bool:

@@ -109,7 +109,7 @@ def _groups(dumps: Sequence[Dump]) -> dict[_GroupKey, _Calls]:
         collectives: dict[int, dict[int, tuple[Entry, ...]]] = {}
         for rank, by_seq in by_rank.items():
             collectives[rank] = {seq: tuple(entries) for seq, entries in by_seq.items()}
-        everyone = members or tuple(sorted(by_rank))
+        everyone = _with_unknown(members, by_rank, dumps) or tuple(sorted(by_rank))
         groups[key] = _Calls(
             name,
             everyone,
@@ -117,6 +117,17 @@ def _groups(dumps: Sequence[Dump]) -> dict[_GroupKey, _Calls]:
             collectives=collectives,
         )
     return groups
+
+
+def _with_unknown(
+    members: tuple[int, ...], present: Collection[int], dumps: Sequence[Dump]
+) -> tuple[int, ...]:
+    """Return the members, with dumps of unknown ranks instead of the ranks that have no dump."""
+    known = {dump.rank for dump in dumps if dump.is_rank_known}
+    unknown = sorted(set(present) - known)
+    if not unknown:
+        return members
+    return (*(rank for rank in members if rank in known), *unknown)
 
 
 # ---------------------------------------------------------------- calls that differ
