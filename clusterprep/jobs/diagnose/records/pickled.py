@@ -107,6 +107,11 @@ class _Machine:
         self.position = end
         return taken
 
+    def byte(self) -> int:
+        position = self.position
+        self.position = position + 1
+        return self.data[position]
+
     def number(self, size: int) -> int:
         return int.from_bytes(self.take(size), "little")
 
@@ -246,7 +251,7 @@ _OPERATIONS: dict[int, _Operation] = {
     0x89: _push(lambda m: False),
     ord("I"): _decimal,
     ord("L"): _decimal,
-    ord("K"): _push(lambda m: m.number(1)),
+    ord("K"): _push(lambda m: m.byte()),
     ord("M"): _push(lambda m: m.number(2)),
     ord("J"): _push(lambda m: int.from_bytes(m.take(4), "little", signed=True)),
     0x8A: _long(1),
@@ -276,11 +281,11 @@ _OPERATIONS: dict[int, _Operation] = {
     ord("e"): lambda m: m.append(m.since_mark()),
     ord("s"): lambda m: m.set_items(_pair(m)),
     ord("u"): lambda m: m.set_items(m.since_mark()),
-    ord("q"): lambda m: m.remember(m.number(1)),
+    ord("q"): lambda m: m.remember(m.byte()),
     ord("r"): lambda m: m.remember(m.number(4)),
     ord("p"): lambda m: m.remember(int(m.text_line())),
     0x94: lambda m: m.remember(len(m.memo)),
-    ord("h"): _push(lambda m: m.memo[m.number(1)]),
+    ord("h"): _push(lambda m: m.memo[m.byte()]),
     ord("j"): _push(lambda m: m.memo[m.number(4)]),
     ord("g"): _push(lambda m: m.memo[int(m.text_line())]),
 }
