@@ -25,6 +25,7 @@ from clusterprep.jobs.diagnose.model import (
     form_of,
     kind_of,
 )
+from clusterprep.jobs.diagnose.records import records as job_records
 from clusterprep.jobs.diagnose.settings import is_setting
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -73,6 +74,7 @@ def needles() -> tuple[bytes, ...]:
         *messages.NEEDLES,
         *crashes.NEEDLES,
         *endings.NEEDLES,
+        *job_records.NEEDLES,
     }
     for cause in causes().values():
         texts.update(cause.needles)
@@ -81,9 +83,12 @@ def needles() -> tuple[bytes, ...]:
 
 
 def diagnose(
-    lines: Sequence[LogLine], files: dict[str, int] | None = None, notices: Iterable[str] = ()
+    lines: Sequence[LogLine],
+    files: dict[str, int] | None = None,
+    notices: Iterable[str] = (),
+    records: job_records.Records | None = None,
 ) -> Diagnosis:
-    """Return the diagnosis of the lines: causes, most likely first."""
+    """Return the diagnosis of the lines, and of records of the job: causes, most likely first."""
     files = files or {}
     hosts = frozenset(line.host for line in lines if line.host)
     log = LogFile(tuple(lines), hosts, files)
@@ -91,6 +96,7 @@ def diagnose(
     evidence = list(_by_signs(log))
     evidence.extend(_by_detectors(log))
     evidence.extend(messages.evidence(log, {piece.line.order for piece in evidence}))
+    evidence.extend(job_records.evidence(log, records or job_records.Records()))
     if log_endings.launch_ended_others:
         evidence = _without_signals_of_launch(evidence)
     explained = _explained(evidence)
