@@ -57,6 +57,7 @@ _TORCH_VERSION = re.compile(
     r"\b(?:py)?torch(?:[ _]version)?[ =:v]+(?P<major>\d+)\.(?P<minor>\d+)", re.IGNORECASE
 )
 
+_FIRED = "limit that fired"  # words of every sentence here
 _WHERE_SET = (
     "it is set by init_process_group(timeout=…), in Lightning by DDPStrategy(timeout=…), "
     "in Transformers by ddp_timeout"
@@ -83,7 +84,7 @@ def with_limits(causes: Sequence[DiagnosedCause], log: LogFile) -> list[Diagnose
     if not rows or not limits:
         return rows
     top = rows[0]
-    if top.severity != "benign" and "limit" not in top.message:
+    if top.severity != "benign" and _FIRED not in top.message:
         rows[0] = _with_first(top, list(limits.values()))
     return rows
 

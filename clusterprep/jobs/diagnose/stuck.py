@@ -265,7 +265,8 @@ def _same_collective(scene: _Scene, members: list[StuckRank]) -> Iterator[Eviden
             _waited_for(scene, members, absent),
         )
         return
-    uneven = clues.uneven_data(scene.log)
+    present = {member.rank for member in members if member.rank is not None}
+    uneven = _uneven_data(scene.log, present)
     if uneven is not None and not absent.all_present and not first.is_barrier:
         yield Evidence("rank_desync_uneven_data", uneven.line, Weight.LIKELY)
         yield from _each(
@@ -276,7 +277,6 @@ def _same_collective(scene: _Scene, members: list[StuckRank]) -> Iterator[Eviden
             uneven.note,
         )
         return
-    present = {member.rank for member in members if member.rank is not None}
     work = clues.work_before(scene.log, first.line, _waited(first.line), present)
     if work is not None:
         yield from _slow_work(scene, members, absent, work)
@@ -293,6 +293,14 @@ def _same_collective(scene: _Scene, members: list[StuckRank]) -> Iterator[Eviden
         yield Evidence("rank_desync_control_flow", first.line, Weight.LIKELY, note=_COLLECT)
         return
     yield from _lone_timeout(scene, members, absent)
+
+
+def _uneven_data(log: LogFile, present: set[int]) -> clues.UnevenData | None:
+    """Return what shows that a rank had fewer data, unless that rank waits with the others."""
+    uneven = clues.uneven_data(log)
+    if uneven is None or (uneven.ranks and present.issuperset(uneven.ranks)):
+        return None
+    return uneven
 
 
 def _is_elsewhere(scene: _Scene, member: StuckRank, absent: _Absent) -> bool:
@@ -562,7 +570,7 @@ def _gloo_alone(
     note = ""
     if missing:
         note = f"the others waited for {_listed(missing)}"
-    uneven = clues.uneven_data(log)
+    uneven = _uneven_data(log, present)
     if uneven is not None:
         yield Evidence(
             "rank_desync_uneven_data",

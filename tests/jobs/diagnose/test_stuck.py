@@ -358,6 +358,15 @@ def test_different_numbers_of_batches_are_uneven_data() -> None:
     assert first(*equal, *waiting)[2] is False
 
 
+@pytest.mark.parametrize("library", ["nccl", "gloo"])
+def test_a_rank_with_fewer_samples_that_waits_with_the_others_is_no_reason(library: str) -> None:
+    """Shards of a data set may differ in size; who waits has not come to its end."""
+    samples = [f"[rank{r}]: {1000 - (r == 2)} samples" for r in range(4)]
+    gloo = "[rank{}]: RuntimeError: Timed out waiting 1800000ms for recv operation to complete"
+    waiting = [watchdog(r) if library == "nccl" else gloo.format(r) for r in (0, 2, 3)]
+    assert first(*samples, *waiting)[2] is False
+
+
 def test_samples_per_second_are_no_number_of_samples() -> None:
     speeds = [f"[rank{r}]: 12{r} samples/s" for r in range(4)]
     assert first(*speeds, *(watchdog(r) for r in (0, 1, 3)))[2] is False
