@@ -100,15 +100,7 @@ def worded(cause: Cause, evidence: Sequence[Evidence], log: LogFile) -> str | No
         writers = _writers(lines) or _only_host(log)
         if writers:
             return _in_words(writers, evidence, log)
-    if _are_of_several_processes(evidence):
-        return None
     return _spawned(log, [e.line for e in evidence if e.weight == weights[0]])
-
-
-def _are_of_several_processes(evidence: Sequence[Evidence]) -> bool:
-    """Whether several processes say the same: then none is to blame for being noticed first."""
-    processes = {(e.line.host, e.line.rank, e.line.gpu) for e in evidence}
-    return len(processes) > 1
 
 
 def _writers(lines: Sequence[LogLine]) -> Culprits:
