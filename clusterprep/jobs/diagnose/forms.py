@@ -25,7 +25,7 @@ BROAD = 64 << 20  # bytes of new forms that are searched for WORDS, and after th
 MOST_JUDGED = 30_000  # forms with one of the WORDS, after which NAMES alone are searched for
 _MOST_REMEMBERED = 64 << 20  # bytes of memory for forms, and for words, that were seen
 _OVERHEAD = 100  # bytes of memory of each, besides its text
-_MOST_WANTED = 300_000  # forms of lines that may matter
+MOST_WANTED = 200_000  # forms of lines that may matter that are remembered
 
 # What forms are searched for once EXACT is used up. Nearly every sign has one of these as programs
 # print it; tests/jobs/diagnose/test_signs.py has the exceptions.
@@ -117,6 +117,7 @@ ERRORLIKE = (
 _ERRORLIKE = frozenset(ERRORLIKE)
 VAGUE = b"\0vague"  # stands for the needle of lines that only look like errors
 RAISED = b"\0raised"  # and of those that look like what Python prints of an exception
+_STANDING_IN = frozenset({VAGUE, RAISED, TRACEBACK})
 
 _LETTERS_ONLY = bytes(byte if 97 <= byte <= 122 else 32 for byte in range(256))
 _WORD = re.compile(rb"[a-z]+")
@@ -143,7 +144,6 @@ class Kind:
     # Whether NCCL writes these lines of a job that is well, and every rank many of them.
     informs: bool = False
     kept: int = 0  # lines of it that are kept, of all files
-    counted: int = 0  # lines of it that are not
     idle: int = 0  # lines looked at since one was kept
     # Lines beyond the budget that are kept, by file and rank. Few kinds have any.
     lines_of_writer: dict[tuple[str, bytes], int] = field(default_factory=dict)
@@ -152,16 +152,24 @@ class Kind:
     def is_vague(self) -> bool:
         return self.needles == (VAGUE,)
 
+    @property
+    def has_sign(self) -> bool:
+        """Whether it has what a sign looks for."""
+        return not _STANDING_IN.issuperset(self.needles)
+
 
 class Sieve:
     """Knows which forms matter. One sieve serves all files of a reading."""
 
-    def __init__(self, needles: Sequence[bytes], exact: int = EXACT) -> None:
+    def __init__(
+        self, needles: Sequence[bytes], exact: int = EXACT, most: int = MOST_WANTED
+    ) -> None:
         self.wanted: dict[bytes, Kind] = {}  # by form
         self.is_coarse = False  # not all forms were searched for every needle
         self.has_long = False  # some forms were searched in their beginning alone
         self.informing = 0  # lines of NCCL_DEBUG=INFO that are kept
         self._exact = exact
+        self._most = most
         self._needles = frozenset(needles)
         self._vocabulary = _Vocabulary((*needles, *ERRORLIKE, TRACEBACK))
         self._known: set[bytes] = set()
@@ -190,6 +198,8 @@ class Sieve:
 
     def learn(self, forms: set[bytes]) -> None:
         """Search forms that were not seen before, so that `wanted` has those that matter."""
+        if len(self.wanted) > self._most:
+            self._forget()
         fresh = list(forms - self._known)
         if not fresh:
             return
@@ -201,9 +211,16 @@ class Sieve:
         for index, found in self._matches(heads):
             form = fresh[index]
             needles = self._told(heads[index], found)
-            if not needles or len(self.wanted) >= _MOST_WANTED:
+            if not needles:
                 continue
             self.wanted[form] = self._kind(heads[index], needles)
+
+    def _forget(self) -> None:
+        """Forget all forms, and kinds of which no line is kept: they are learnt when they come."""
+        self.wanted = {}
+        self._known = set()
+        self._known_size = 0
+        self._kinds = {form: kind for form, kind in self._kinds.items() if kind.kept}
 
     def _note_long(self, fresh: Sequence[bytes]) -> None:
         """Note whether a word of an error stands where long lines are not searched."""

@@ -10,12 +10,22 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from clusterprep.jobs.diagnose.forms import EXACT, LONGEST, RAISED, TRACEBACK, VAGUE, Kind, Sieve
+from clusterprep.jobs.diagnose.forms import (
+    EXACT,
+    LONGEST,
+    MOST_WANTED,
+    RAISED,
+    TRACEBACK,
+    VAGUE,
+    Kind,
+    Sieve,
+)
 from clusterprep.jobs.diagnose.tracebacks import Row, Tracebacks, writer_of
 
 # Lines of a kind that bring no new rank, in a row, before the rest of them is only counted.
 _MOST_IDLE = 50_000
-_MOST_JUDGED = 20_000  # kinds of a file that are compared with plain signs beyond the budget
+_MOST_COMPARED = 50_000  # kinds of a file that are compared with plain signs beyond the budget
+_MOST_REFUSED = 100_000  # kinds of a file that are remembered as beyond the budget
 _MOST_TOLD = 3  # kinds of lines that a notice names
 _SHOWN = 60  # bytes of a form in a notice
 
@@ -31,12 +41,13 @@ class Budget:
     of_writer: int = 2  # lines of one kind beyond that, of each rank of each file
     writers: int = 16_384  # ranks of files that have such lines
     kinds: int = 1_000  # kinds of lines for each needle, the first ones of each file
-    last: int = 64  # lines of further kinds for each needle, the last ones of each file
+    last: int = 64  # further kinds for each needle: the last ones of each file, a line of each
     tail: int = 200  # lines at the end of each file
     tails: int = 20_000  # lines at the ends of all files
     least_tail: int = 10  # lines at the end of each file, however many files there are
     frames: int = 40_000  # lines of tracebacks that are kept in full
-    exact: int = EXACT
+    exact: int = EXACT  # see `forms`
+    forms: int = MOST_WANTED
 
     def tail_of(self, files: int) -> int:
         """Return how many lines at the end of each of so many files are kept."""
@@ -64,9 +75,10 @@ class Keeper:
         self._tail: deque[Row] = deque(maxlen=tail)
         self._tracebacks = Tracebacks()
         self._admitted: set[Kind] = set()
-        self._refused: set[Kind] = set()
+        self._refused: set[Kind] = set()  # kinds beyond the budget
+        self._compared = 0
         self._kinds_of_needle: Counter[bytes] = Counter()
-        self._last: dict[bytes, deque[Row]] = {}  # by needle
+        self._last: dict[bytes, dict[Kind, Row]] = {}  # by needle, the latest kind last
         self._displaced: Counter[bytes] = Counter()  # lines that `_last` lost, by needle
         self._full: dict[bytes, Kind] = {}  # by form, kinds of which the rest is only counted
         self._cut: dict[Kind, None] = {}  # kinds of which lines of further ranks were not kept
@@ -113,7 +125,6 @@ class Keeper:
             self._keep_as_last(kind, row)
             return
         if kind.kept >= self._alike(kind) and not self._brings_rank(kind, form, row[2]):
-            kind.counted += 1
             self.left_out += 1
             return
         kind.kept += 1
@@ -138,22 +149,27 @@ class Keeper:
         counts = self._kinds_of_needle
         if any(counts[needle] < most for needle in kind.needles):
             counts.update(kind.needles)
-        elif len(self._refused) >= _MOST_JUDGED or not self._is_plain(row[2]):
+            self._admitted.add(kind)
+            return True
+        if kind.has_sign and self._compared < _MOST_COMPARED:
+            self._compared += 1
+            if self._is_plain(row[2]):
+                self._admitted.add(kind)
+                return True
+        if len(self._refused) < _MOST_REFUSED:
             self._refused.add(kind)
-            return False
-        self._admitted.add(kind)
-        return True
+        return False
 
     def _keep_as_last(self, kind: Kind, row: Row) -> None:
-        """Keep a line until others with the same needle come."""
+        """Keep the last line of a kind until lines of other kinds with the same needle come."""
         needle = kind.needles[0]
-        last = self._last.get(needle)
-        if last is None:
-            last = deque(maxlen=self._budget.last)
-            self._last[needle] = last
-        if len(last) == last.maxlen:
+        last = self._last.setdefault(needle, {})
+        if last.pop(kind, None):
+            self.left_out += 1
+        last[kind] = row
+        if len(last) > self._budget.last:
+            del last[next(iter(last))]
             self._displaced[needle] += 1
-        last.append(row)
 
     def _brings_rank(self, kind: Kind, form: bytes, text: bytes) -> bool:
         """Whether a line beyond the budget of its kind is one of the first of its rank and file."""
@@ -173,7 +189,7 @@ class Keeper:
     def rows(self, frames: int) -> list[Row]:
         """Return the lines that are kept, in their order, with so many lines of tracebacks."""
         for last in self._last.values():
-            for row in last:
+            for row in last.values():
                 self._rows[row[0]] = row
         of_tracebacks = self._tracebacks.rows(frames)
         self.frames = len(of_tracebacks)
@@ -185,10 +201,11 @@ class Keeper:
         """Return where reading was cut."""
         limits: list[str] = []
         for needle, count in self._displaced.most_common(_MOST_TOLD):
-            limits.append(f"reading was cut: {count:,} lines {_described(needle)} are left out")
+            what = f"{count:,} kinds of lines {_described(needle)}"
+            limits.append(f"reading was cut: {what} are left out")
         if len(self._displaced) > _MOST_TOLD:
             further = len(self._displaced) - _MOST_TOLD
-            limits.append(f"reading was cut: so are lines of {further:,} further kinds")
+            limits.append(f"reading was cut: so are kinds of lines with {further:,} other words")
         for kind in list(self._cut)[:_MOST_TOLD]:
             form = kind.form[:_SHOWN].decode("utf-8", "replace")
             limits.append(f"reading was cut: not every rank's line like «{form}» is kept")

@@ -84,7 +84,7 @@ def read(
     Lines for which `is_plain` is true are kept even where the budget for what they look like is
     used up. Raises InputError that names every file that cannot be read or is not text.
     """
-    reader = _Reader(Sieve(needles, budget.exact), budget, is_plain, len(names))
+    reader = _Reader(Sieve(needles, budget.exact, budget.forms), budget, is_plain, len(names))
     problems: list[Problem] = []
     for name in dict.fromkeys(names):
         try:

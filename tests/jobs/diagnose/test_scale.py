@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,18 @@ def test_a_plain_sign_is_kept_among_lines_with_its_own_needle() -> None:
     assert sign.example in kept
 
 
+@pytest.mark.parametrize("blocks", [1, 30])
+def test_new_forms_are_learnt_whatever_was_learnt_before(tmp_path: Path, blocks: int) -> None:
+    """Each file is read in a block of its own, before which forms may be forgotten."""
+    budget = replace(SMALL, forms=100)
+    names = []
+    for block in range(blocks):
+        lines = [f"error {words(block)} {words(number)}" for number in range(300)]
+        names.append(written(tmp_path / f"{block}.log", [*lines, OUT_OF_MEMORY, *lines]))
+    kept = read(names, needles(), is_plain=is_plain, budget=budget).kept
+    assert sum(row.text.decode() == OUT_OF_MEMORY for row in kept) == blocks
+
+
 def test_every_rank_has_its_line_of_a_kind_that_is_often() -> None:
     often = [timeout(0)] * 3_000
     others = [timeout(rank) for rank in range(1, 400)]
@@ -257,6 +270,7 @@ LIMITLESS = Budget(
     least_tail=0,
     frames=NO_LIMIT,
     exact=NO_LIMIT**2,
+    forms=NO_LIMIT,
 )
 TIGHT = Budget(
     alike=60, vague=6, informing=300, few=6, kinds=25, last=4, tail=5, least_tail=5, frames=200
