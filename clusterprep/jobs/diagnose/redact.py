@@ -49,6 +49,27 @@ _HOST_BY_CONTEXT = re.compile(
     r"[Hh]ost(?:name)? *[:=] *"
     r"(?P<d>[A-Za-z][\w.-]*)|node '(?P<e>[\w.-]+)')"
 )
+_NAME = r"(?P<{}>[A-Za-z][\w.-]*)"
+_HOST_IN_MESSAGE = re.compile(
+    "|".join(
+        pattern.format(_NAME.format(f"name{number}"))
+        for number, pattern in enumerate(
+            (
+                r"connect to host {} port \d",
+                r"(?:^|[@ ]){}: Permission denied \(",
+                r"\bhost={} was not reachable",
+                r"can't (?:resolve|find) '?{}",
+                r"\blookup {} on ",
+                r"process on node {} was",
+                r"connect to \[?{}\]?:\d",
+                r"\brdzv[_-]endpoint['\"]?[ :=,]+['\"]?{}",
+                r"\bmaster[_-]addr['\"]?[ :=,]+['\"]?{}",
+                r"\bmain_process_ip[ =]{}",
+                r"Remote host: +{}",
+            )
+        )
+    )
+)
 # What may be a name with a domain. It is taken apart at its dots and not by the pattern, which
 # would begin anew behind each dot and take quadratic time.
 _DOTTED = re.compile(r"[\w.-]+")
@@ -98,9 +119,10 @@ class Redactor:
 
     def learn(self, text: str) -> None:
         """Remember the names of hosts that a text gives away, for this text and all others."""
-        for match in _HOST_BY_CONTEXT.finditer(text):
-            names = [name for name in match.groups() if name]
-            self._learn_host(names[0])
+        for pattern in (_HOST_BY_CONTEXT, _HOST_IN_MESSAGE):
+            for match in pattern.finditer(text):
+                names = [name for name in match.groups() if name]
+                self._learn_host(names[0].rstrip(".-"))
         for match in _DOTTED.finditer(text):
             for host in _names_with_domain(match[0]):
                 self._learn_host(host)

@@ -10,6 +10,7 @@ from clusterprep.jobs.diagnose.dialled import kind_of, private_network_of
 from clusterprep.jobs.diagnose.model import Diagnosis
 from clusterprep.jobs.diagnose.prefixes import line_of
 from clusterprep.jobs.diagnose.ranking import diagnose
+from clusterprep.jobs.diagnose.redact import Redactor, redacted
 
 CLIENT = "[c10d] The client socket has failed to connect to"
 
@@ -490,3 +491,34 @@ def test_open_mpis_daemons_that_cannot_connect() -> None:
         "This is usually caused by a firewall on the remote host. Please",
     )
     assert found == ("firewall_blocked_port", "peer 192.168.0.4", 0.75)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ssh: connect to host {} port 22: Connection refused",
+        "root@{}: Permission denied (publickey,password).",
+        "RuntimeError: Using hostfile at h but host={} was not reachable via ssh.",
+        "nslookup: can't resolve '{}': Name does not resolve",
+        "** server can't find {}: NXDOMAIN",
+        "dial tcp: lookup {} on 10.96.0.10:53: no such host",
+        "This process on node {} was started with:",
+        "[W socket.cpp:697] [c10d] The client socket has failed to connect to [{}]:29500 (errno: 113 - No route to host).",
+        "  rdzv_endpoint    : {}:29400",
+        "+ torchrun --nnodes=2 --node_rank=0 --master_addr={} --master_port=29500 train.py",
+        "  Remote host:   {}",
+    ],
+)
+def test_names_in_these_lines_are_replaced_for_posting(line: str) -> None:
+    text = line.format("gpunode-x9")
+    end = "Traceback (most recent call last):\nRuntimeError: gave up"
+    lines = [
+        line_of("a.log", number, row, number)
+        for number, row in enumerate([text, *end.split("\n")], 1)
+    ]
+    diagnosis = redacted(diagnose(lines, {"a.log": len(lines)}), ())
+    redactor = Redactor(())
+    redactor.learn(text)
+    told_texts = [redactor.text(text), *(found.message for found in diagnosis.causes)]
+    told_texts += [found.culprit or "" for found in diagnosis.causes]
+    assert "gpunode" not in "\n".join(told_texts)
