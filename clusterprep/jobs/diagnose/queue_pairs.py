@@ -40,6 +40,9 @@ _MODIFY = re.compile(
     re.IGNORECASE,
 )
 _TIMED_OUT = "connection timed out"
+# What the kernel answers where the table of GIDs has nothing at that index (rdma_get_gid_attr of
+# drivers/infiniband/core/cache.c).
+_EMPTY_SLOT = "no data available"
 _NO_WAY = frozenset({_TIMED_OUT, "network is unreachable", "no route"})
 _GIDS = re.compile(
     r"local ?GID(?: index \d+, local ?GID)? ?(?P<local>[0-9a-fA-F:.]+)"
@@ -101,7 +104,7 @@ def _unconnected(line: LogLine, match: re.Match[str]) -> Evidence:
     gids = _gids(line)
     hca = _without_port(match["hca"])
     culprits: Culprits = (("HCA", hca),) if hca else _host(line)
-    if gids and gids.have_wrong_index:
+    if error == _EMPTY_SLOT or (gids and gids.have_wrong_index):
         return Evidence("roce_gid_index", line, Weight.PLAIN, culprits)
     if gids and gids.are_on_different_rails and error in _NO_WAY:
         if hca:

@@ -107,3 +107,15 @@ def test_without_the_line_about_sockets_it_is_a_failure() -> None:
 )
 def test_where_efa_is_wanted_sockets_are_slow(wish: str) -> None:
     assert told(f"{wish}\n{FALLS_BACK}") == "efa_provider degraded 0.75 host n1"
+
+
+SELECTED = "n1:22:572 [1] NCCL INFO NET/OFI Selected Provider is efa (found 4 nics)\n"
+
+
+def test_a_provider_that_is_found_at_the_second_try_is_no_failure() -> None:
+    assert grave(NO_DEVICE + SELECTED) == []
+    assert told(SELECTED + NO_DEVICE) == "efa_provider fatal 0.95 None"
+
+
+def test_other_providers_of_libfabric_are_of_no_matter() -> None:
+    assert grave(NO_DEVICE.replace("provider efa", "provider psm3")) == []

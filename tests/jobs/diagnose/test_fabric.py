@@ -168,6 +168,8 @@ def test_where_a_collective_hangs_a_missing_iommu_setting_is_a_hint() -> None:
         pytest.param("nvidia-imex.service: Main process exited, code=exited, status=1/FAILURE\n", "fabric_manager_down fatal 0.75 None", id="imex-service"),
         pytest.param("n1:1:2 [0] NCCL INFO IMEX channel not needed\n", "", id="imex-not-needed"),
         pytest.param("RuntimeError: CUDA error: system not yet initialized\n", "fabric_manager_down fatal 0.95 None", id="802"),
+        pytest.param("n1:1:2 [0] mnnvl.cc:40 NCCL WARN MNNVL is not supported on this system\n", "fabric_manager_down fatal 0.45 host n1", id="mnnvl-forced"),
+        pytest.param("n1:1:2 [0] NCCL INFO MNNVL is not supported on this system\n", "", id="mnnvl-not-forced"),
         pytest.param("RuntimeError: cudaErrorSystemNotReady\n", "fabric_manager_down fatal 0.95 None", id="802-by-name"),
     ],
 )  # fmt: skip

@@ -55,6 +55,7 @@ def test_each_completion_has_a_cause_and_two_ends(log: str, expected: str) -> No
         pytest.param(modify("113 No route to host"), "roce_gid_index fatal 0.75 HCA mlx5_0", id="113"),
         pytest.param(modify("101 Network is unreachable"), "roce_gid_index fatal 0.75 HCA mlx5_0", id="101"),
         pytest.param(modify("61 No data available", local="::"), "roce_gid_index fatal 0.95 HCA mlx5_0", id="61-empty-gid"),
+        pytest.param(f"{WARN} Call to ibv_modify_qp failed with 61 No data available,\non dev rocep1s0f0:1\n", "roce_gid_index fatal 0.95 host n1", id="61-in-two-lines"),
         pytest.param(modify("22 Invalid argument", local="fe80::eaeb:d3ff:fe01:2"), "roce_gid_index fatal 0.95 HCA mlx5_0", id="22-link-local"),
         pytest.param(modify("22 Invalid argument"), "roce_gid_index fatal 0.75 HCA mlx5_0", id="22"),
         pytest.param(modify("19 No such device"), "roce_gid_index fatal 0.75 HCA mlx5_0", id="19"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from clusterprep.jobs.diagnose.model import (
@@ -19,17 +19,15 @@ from clusterprep.remedies import shell_line
 
 
 class _Error(NamedTuple):
-    """What an error text means. `cause` is None if another process ended or nothing is lost."""
+    """What an error text means. `cause` is empty if another process ended or nothing is lost."""
 
     pattern: re.Pattern[str]
-    cause: str | None
+    cause: str
     weight: Weight = Weight.LIKELY
     note: str = ""
 
 
-def _error(
-    pattern: str, cause: str | None, weight: Weight = Weight.LIKELY, note: str = ""
-) -> _Error:
+def _error(pattern: str, cause: str, weight: Weight = Weight.LIKELY, note: str = "") -> _Error:
     return _Error(re.compile(pattern, re.IGNORECASE), cause, weight, note)
 
 
@@ -37,7 +35,7 @@ _FILTERED = (
     "EFA had no answer from the other end: the security groups of both must allow all traffic "
     "between their members, in both directions"
 )
-_ENDED = None
+_NONE = ""
 # Texts of libfabric's prov/efa/src, efa_strerror.c of 1.18 and efa_errno.h of 2.1 to 2.6, and what
 # efa_show_help says of them. The first that matches counts.
 _COMPLETIONS = (
@@ -58,7 +56,7 @@ _COMPLETIONS = (
         r"Flushed during queue pair destroy|Bad queue pair|Invalid receiver queue pair"
         r"|reset by remote peer|Receiver connection aborted|because the peer closed"
         r"|handshake failed",
-        _ENDED,
+        _NONE,
     ),
     _error(
         r"RTM size mismatch|Remote feature mismatch"
@@ -107,7 +105,7 @@ _ERRORS = (
         r"NET/OFI.*(?:\bfree(?:ing)?\b|\bfini\b|leaking key|de-?regist|destr|clean|clos(?:e|ing)\b"
         r"|unlock|inactive|still (?:active|open)|in-use entries|histogram|tuner param|topology"
         r"|\bPCI\b|device prop|GDRCopy|\bgdr_|unable to (?:set|unmap))",
-        None,
+        _NONE,
     ),
 )
 # The plug-in or libfabric has nothing to work with. NCCL then takes the next network it knows.
@@ -115,7 +113,7 @@ _NO_PROVIDER = re.compile(
     r"^(?!.*\bINFO\b).*NET/OFI.*(?:\bunable\b|could ?n.t|could not|no eligible|fail|\berror\b"
     r"|\binvalid\b|only EFA provider)"
     r"|(?:unable|failed|could not|couldn't).{0,20}find.{0,20}libfabric provider"
-    r"|fi_getinfo.{0,80}(?:-61|no data|fail|output empty list)"
+    r"|fi_getinfo.{0,80}(?:-61|no data|fail|provider efa output empty list)"
     r"|libfabric\.so[.\d]*: cannot open",
     re.IGNORECASE,
 )
@@ -146,16 +144,44 @@ _NEEDLES = (
 
 def detect_efa(log: LogFile) -> Iterator[Evidence]:
     """Yield errors of EFA, each for the cause that its text tells."""
-    other_network = log.lines_with("using network socket", "using network ib")
-    wishes = log.lines_with("nccl_net set", "selected provider is", "via net/", "fi_provider=")
-    is_wanted = any(_WANTED.search(line.message) for line in wishes)
+    state = _State(log)
     for line in log.lines_with(*_NEEDLES):
         error = _read(line)
         if error is not None:
-            if error.cause is not None:
+            if error.cause:
                 yield _evidence(error, line)
         elif _NO_PROVIDER.search(line.text):
-            yield _without_provider(line, other_network, is_wanted=is_wanted)
+            yield from _without_provider(line, state)
+
+
+class _State:
+    """What the log says of the network that NCCL took in the end."""
+
+    def __init__(self, log: LogFile) -> None:
+        wishes = log.lines_with("nccl_net set", "selected provider is", "via net/", "fi_provider=")
+        self.wants_efa = any(_WANTED.search(line.message) for line in wishes)
+        self._efa = _last_by_host(log.lines_with("selected provider is efa"))
+        self._other = _last_by_host(log.lines_with("using network socket", "using network ib"))
+
+    def finds_efa_after(self, line: LogLine) -> bool:
+        return _is_before(line, self._efa)
+
+    def takes_other_after(self, line: LogLine) -> bool:
+        return _is_before(line, self._other)
+
+
+_Orders = dict[str | None, int]
+
+
+def _last_by_host(lines: Iterable[LogLine]) -> _Orders:
+    return {line.host: line.order for line in lines}
+
+
+def _is_before(line: LogLine, last: _Orders) -> bool:
+    """Whether one of the lines comes after `line`, of the same host as far as hosts are known."""
+    if line.host is None:
+        return line.order < max(last.values(), default=-1)
+    return line.order < max(last.get(line.host, -1), last.get(None, -1))
 
 
 def _read(line: LogLine) -> _Error | None:
@@ -172,9 +198,9 @@ def _read(line: LogLine) -> _Error | None:
 
 def _evidence(error: _Error, line: LogLine) -> Evidence:
     # A host that meets a filter is not the one that filters.
-    host = () if error.cause == "firewall_blocked_port" else _host(line)
+    host: Culprits = () if error.cause == "firewall_blocked_port" else _host(line)
     return Evidence(
-        error.cause or "",
+        error.cause,
         line,
         error.weight,
         _peer(line) or host,
@@ -182,28 +208,31 @@ def _evidence(error: _Error, line: LogLine) -> Evidence:
     )
 
 
-def _without_provider(line: LogLine, other_network: list[LogLine], *, is_wanted: bool) -> Evidence:
-    """Return evidence of a plug-in that has no provider: harmless where NCCL went on without it."""
-    later = [other for other in other_network if other.order > line.order]
-    goes_on = any(not other.host or not line.host or other.host == line.host for other in later)
-    if goes_on and not is_wanted:
-        return Evidence("benign_no_net_plugin", line, Weight.PLAIN)
-    if goes_on:
-        note = "NCCL went on over another network, which is slower"
-        return Evidence(
-            "efa_provider",
-            line,
-            Weight.LIKELY,
-            _host(line),
-            note,
-            "degraded",
-        )
-    weight = Weight.SYMPTOM
+def _without_provider(line: LogLine, state: _State) -> Iterator[Evidence]:
+    """Yield evidence of a plug-in that has no provider: harmless where NCCL went on without it."""
+    if state.finds_efa_after(line):
+        return
+    if not state.takes_other_after(line):
+        yield Evidence("efa_provider", line, _weight_of_provider(line), _host(line))
+        return
+    if not state.wants_efa:
+        yield Evidence("benign_no_net_plugin", line, Weight.PLAIN)
+        return
+    note = "NCCL went on over another network, which is slower"
+    yield Evidence(
+        "efa_provider",
+        line,
+        Weight.LIKELY,
+        _host(line),
+        note,
+        "degraded",
+    )
+
+
+def _weight_of_provider(line: LogLine) -> Weight:
     if _SAYS_PROVIDER.search(line.text):
-        weight = Weight.PLAIN
-    elif _OPENS.search(line.message):
-        weight = Weight.LIKELY
-    return Evidence("efa_provider", line, weight, _host(line))
+        return Weight.PLAIN
+    return Weight.LIKELY if _OPENS.search(line.message) else Weight.SYMPTOM
 
 
 def _peer(line: LogLine) -> Culprits:

@@ -416,6 +416,15 @@ MANAGER = Cause(
             "host {host}",
         ),
         Sign(
+            "mnnvl is not supported",
+            r"^(?!.*\bINFO\b).*MNNVL is not supported on this system",
+            "n1:1:2 [0] mnnvl.cc:40 NCCL WARN MNNVL is not supported on this system",
+            Weight.SYMPTOM,
+            "host {host}",
+            note="NCCL_MNNVL_ENABLE=1 asks for NVLink between nodes, which this host has not",
+            searches_whole_line=True,
+        ),
+        Sign(
             "permitted",
             r"CUDA_ERROR_NOT_PERMITTED.{0,80}cuMem(?:Create|(?:Import|Export)\w*ShareableHandle)|"
             r"cuMem(?:Create|(?:Import|Export)\w*ShareableHandle).{0,80}(?:NOT_PERMITTED"
