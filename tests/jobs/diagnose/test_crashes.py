@@ -274,3 +274,21 @@ def test_what_people_saw_later(seen: Seen) -> None:
     assert top.cause.name == seen.cause
     assert top.culprit in seen.culprits
     assert seen.said in top.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "env: UCX_ERROR_SIGNALS=SIGILL,SIGSEGV,SIGBUS,SIGFPE",
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+        "/var/spool/slurmd/job1/slurm_script: line 4: module: command not found",
+        "Namespace(error='raise', on_exception='ValueError: x', timeout=900)",
+    ],
+)
+def test_words_of_crashes_in_settings_are_no_crash(line: str) -> None:
+    assert told(f"{line}\n{STEPS}\nTraining finished.").causes == ()
+
+
+def test_a_crash_after_which_the_log_goes_on_for_long_is_no_answer() -> None:
+    found = told(f"run.sh: line 3: 71 Segmentation fault (core dumped) python warm_up.py\n{STEPS}")
+    assert all(one.confidence < 0.5 for one in found.causes)

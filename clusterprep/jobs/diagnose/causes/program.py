@@ -70,8 +70,8 @@ PROGRAM = Cause(
         ),
         Sign(
             "sigsegv",
-            # Ray lists signals among what may have ended an actor.
-            r"^(?!.*potential root cause).*SIGSEGV",
+            # Ray lists signals among what may have ended an actor, and settings hold lists of them.
+            r"(?:with signal|signal \d+ \(|<Signals\.|\*\*\*|caught|received|killed by) ?SIGSEGV",
             "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal "
             "SIGSEGV",
             culprit="rank {rank}",
