@@ -12,8 +12,8 @@ PROGRAM = Cause(
     title="The program ended by itself",
     message=(
         "A process of the job ended by an error of its own: an exception that nothing caught, a "
-        "failed assertion, a crash or wrong arguments. What other ranks report after it follows "
-        "from it."
+        "failed assertion, a crash or wrong arguments. What other ranks report after it mostly "
+        "follows from it."
     ),
     doubt=(
         "A process of the job may have ended by an error of its own. Whether it was the first "
@@ -53,6 +53,13 @@ PROGRAM = Cause(
             Weight.LIKELY,
             culprit="rank {number}",
             note="rank {number} on {node} was the first to fail, with exit code {what}",
+        ),
+        Sign(
+            "py_callstack",
+            r'"message": "(?P<what>[\w.]+[^"]{0,160})"[^}]{0,40}"py_callstack"',
+            '{"message": {"message": "ValueError: no samples", "extraInfo": {"py_callstack": "T"}}}',
+            culprit="rank {rank}",
+            note="torchrun's error file says: {what}",
         ),
         Sign(
             "fatal python error",
