@@ -329,7 +329,7 @@ def evidence(log: LogFile, explained: Collection[Place], endings: Endings) -> It
 
 
 def _first(judged: Sequence[_Judged], log: LogFile) -> Crash:
-    """Return the first of the plainest exceptions, if possible of a rank torchrun saw fail first."""
+    """Return the first of the plainest exceptions, that of torchrun's first failure if any."""
     weight = max(one.weight for one in judged)
     plainest = [one.crash for one in judged if one.weight == weight]
     firsts = {worker.culprit for worker in failed_workers(log) if worker.is_first}

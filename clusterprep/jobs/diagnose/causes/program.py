@@ -57,7 +57,7 @@ PROGRAM = Cause(
         Sign(
             "py_callstack",
             r'"message": "(?P<what>[\w.]+[^"]{0,160})"[^}]{0,40}"py_callstack"',
-            '{"message": {"message": "ValueError: no samples", "extraInfo": {"py_callstack": "T"}}}',
+            '{"message": {"message": "ValueError: no data", "extraInfo": {"py_callstack": "T"}}}',
             culprit="rank {rank}",
             note="torchrun's error file says: {what}",
         ),
