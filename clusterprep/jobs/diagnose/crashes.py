@@ -312,8 +312,7 @@ def evidence(log: LogFile, explained: Collection[Place], endings: Endings) -> It
     judged = _judged(log, explained, endings)
     if not judged:
         return
-    weight = max(one.weight for one in judged)
-    first = next(one.crash for one in judged if one.weight == weight)
+    first = _first(judged, log)
     alike = [one.crash for one in judged if one.crash.form == first.form]
     for one in judged:
         crash = one.crash
@@ -327,6 +326,17 @@ def evidence(log: LogFile, explained: Collection[Place], endings: Endings) -> It
         )
         for line in crash.lines[1:]:
             yield Evidence(CAUSE, line, Weight.ECHO)
+
+
+def _first(judged: Sequence[_Judged], log: LogFile) -> Crash:
+    """Return the first of the plainest exceptions, that of torchrun's first failure if any."""
+    weight = max(one.weight for one in judged)
+    plainest = [one.crash for one in judged if one.weight == weight]
+    firsts = {worker.culprit for worker in failed_workers(log) if worker.is_first}
+    for crash in plainest:
+        if ("rank", str(crash.rank)) in firsts:
+            return crash
+    return plainest[0]
 
 
 def _judged(log: LogFile, explained: Collection[Place], endings: Endings) -> list[_Judged]:

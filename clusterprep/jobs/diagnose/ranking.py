@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from clusterprep.jobs.diagnose import crashes, echoes, endings, limits, messages
 from clusterprep.jobs.diagnose.culprit import filled, named, worded
-from clusterprep.jobs.diagnose.endings import Endings
+from clusterprep.jobs.diagnose.endings import Aftermath, Endings
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import (
     Cause,
@@ -157,17 +157,24 @@ def _with_crashes_weighed(
 ) -> list[Evidence]:
     """Return the evidence with crashes as symptoms that follow from something else.
 
-    That is a time-out or the end of a peer before it, or another cause that explains its line.
+    That is a time-out or the end of a peer before it, or another cause that explains its line. A
+    crash after which the log goes on for long is one too.
     """
     rows: list[Evidence] = []
     for piece in evidence:
-        follows = piece.line.place in explained or log_endings.is_after_trouble(piece.line)
-        if piece.cause == crashes.CAUSE and follows:
+        if piece.cause == crashes.CAUSE and _is_no_first_crash(piece.line, explained, log_endings):
             weight = min(piece.weight, Weight.SYMPTOM)
             rows.append(replace(piece, weight=weight))
         else:
             rows.append(piece)
     return rows
+
+
+def _is_no_first_crash(line: LogLine, explained: Collection[Place], log_endings: Endings) -> bool:
+    if line.place in explained or log_endings.is_after_trouble(line):
+        return True
+    # The kernel's log goes on whatever a process does.
+    return line.source != "kernel" and log_endings.after(line) is Aftermath.WENT_ON
 
 
 def _explained(evidence: Iterable[Evidence]) -> set[Place]:

@@ -1,7 +1,7 @@
 """Writes down how a launch ended, so that `diagnose` knows what the logs of ranks do not say.
 
 A rank that crashes in native code, or hangs, writes nothing. What launch saw of it stands in
-`launch.log` beside the logs of ranks, for people and for `clusterprep diagnose`.
+`ended.log` beside the logs of ranks, for people and for `clusterprep diagnose`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from clusterprep.model import LaunchedRank, LaunchResult
 from clusterprep.model.units import pluralize
 
-NAME = "launch.log"
+NAME = "ended.log"
 _BEGIN = "clusterprep launch: "
 
 

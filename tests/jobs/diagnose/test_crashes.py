@@ -274,3 +274,39 @@ def test_what_people_saw_later(seen: Seen) -> None:
     assert top.cause.name == seen.cause
     assert top.culprit in seen.culprits
     assert seen.said in top.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "env: UCX_ERROR_SIGNALS=SIGILL,SIGSEGV,SIGBUS,SIGFPE",
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+        "/var/spool/slurmd/job1/slurm_script: line 4: module: command not found",
+        "Namespace(error='raise', on_exception='ValueError: x', timeout=900)",
+    ],
+)
+def test_words_of_crashes_in_settings_are_no_crash(line: str) -> None:
+    assert told(f"{line}\n{STEPS}\nTraining finished.").causes == ()
+
+
+def test_a_crash_after_which_the_log_goes_on_for_long_is_no_answer() -> None:
+    found = told(f"run.sh: line 3: 71 Segmentation fault (core dumped) python warm_up.py\n{STEPS}")
+    assert all(one.confidence < 0.5 for one in found.causes)
+
+
+def test_of_different_exceptions_the_one_of_torchruns_root_cause_is_the_first() -> None:
+    other = KEY_ERROR.replace("rank3", "rank1").replace("KeyError: 'pixels'", "OSError: no data")
+    top = told(f"{other}\n{KEY_ERROR}\n{summary(3, 1)}").causes[0]
+    assert top.culprit == "rank 3"
+    assert "KeyError" in top.message
+
+
+def test_an_error_file_of_torchrun_is_read_too() -> None:
+    text = (
+        '{"message": {"message": "ValueError: no samples", "extraInfo": {"py_callstack": '
+        '"Traceback (most recent call last):\\n  File \\"train.py\\", line 20\\nValueError: no samples\\n", '
+        '"timestamp": "1741064767"}}}'
+    )
+    top = told(text).causes[0]
+    assert top.cause.name == "program"
+    assert "ValueError: no samples" in top.message

@@ -12,8 +12,8 @@ PROGRAM = Cause(
     title="The program ended by itself",
     message=(
         "A process of the job ended by an error of its own: an exception that nothing caught, a "
-        "failed assertion, a crash or wrong arguments. What other ranks report after it follows "
-        "from it."
+        "failed assertion, a crash or wrong arguments. What other ranks report after it mostly "
+        "follows from it."
     ),
     doubt=(
         "A process of the job may have ended by an error of its own. Whether it was the first "
@@ -55,6 +55,13 @@ PROGRAM = Cause(
             note="rank {number} on {node} was the first to fail, with exit code {what}",
         ),
         Sign(
+            "py_callstack",
+            r'"message": "(?P<what>[\w.]+[^"]{0,160})"[^}]{0,40}"py_callstack"',
+            '{"message": {"message": "ValueError: no data", "extraInfo": {"py_callstack": "T"}}}',
+            culprit="rank {rank}",
+            note="torchrun's error file says: {what}",
+        ),
+        Sign(
             "fatal python error",
             r"Fatal Python error: (?P<what>(?!Aborted|Bus error|init)\S.*)",
             "[rank1]: Fatal Python error: Segmentation fault",
@@ -70,8 +77,8 @@ PROGRAM = Cause(
         ),
         Sign(
             "sigsegv",
-            # Ray lists signals among what may have ended an actor.
-            r"^(?!.*potential root cause).*SIGSEGV",
+            # Ray lists signals among what may have ended an actor, and settings hold lists of them.
+            r"(?:with signal|signal \d+ \(|<Signals\.|\*\*\*|caught|received|killed by) ?SIGSEGV",
             "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal "
             "SIGSEGV",
             culprit="rank {rank}",
