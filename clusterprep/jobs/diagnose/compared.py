@@ -405,7 +405,7 @@ def _different_sizes(log: LogFile) -> Iterator[Evidence]:
     """Yield ranks that were told different sizes of a communicator that did not come about."""
     sizes: dict[str, _Lines] = {}  # by communicator
     complete: set[str] = set()
-    for line in log.lines_with("commid 0x"):
+    for line in log.lines_with("commid "):
         match = _COMMUNICATOR.search(line.message)
         if match is None:
             continue

@@ -26,11 +26,10 @@ from clusterprep.jobs.diagnose.model import (
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 CAUSE = "program"
-# «file "», «line 0» and these words of the last line of a traceback. Names of exceptions that have
-# no such word are rare; those that are met in training are listed.
+# Words of the first and the last line of a traceback. Names of exceptions that have no such word are
+# rare; those that are met in training are listed. Frames need none: tracebacks are kept whole.
 NEEDLES = (
     "traceback (most recent",
-    '", line 0',
     "above exception was the direct cause",
     "handling of the above exception",
     "error:",
@@ -47,6 +46,7 @@ NEEDLES = (
     "exception in thread",
     "queue.empty",
 )
+_LINES = (*NEEDLES, '", line 0')  # words of all lines that are read here
 _HEADER = re.compile(r"Traceback \(most recent call last\)", re.IGNORECASE)
 _FRAME = re.compile(r'^\s*(?:C \| )?File "(?P<path>[^"]+)", line (?P<line>\d+)')
 # What stands above tracebacks that end no process.
@@ -283,7 +283,7 @@ def _with_lines(crash: Crash, lines: Sequence[LogLine]) -> Crash:
 def find(log: LogFile) -> list[Crash]:
     """Return all exceptions of the log, in order. Of a chain it is the first one."""
     readers: dict[_StreamKey, _Reader] = {}
-    for line in log.lines_with(*NEEDLES):
+    for line in log.lines_with(*_LINES):
         key = _stream_of(line)
         readers.setdefault(key, _Reader()).read(line)
     crashes: list[Crash] = []

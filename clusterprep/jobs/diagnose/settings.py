@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-# A comment, a shell's trace of a command (`set -x`), and a program's own help. A trace may begin
-# with several signs, one for each level of nesting.
+# A comment, a shell's trace of a command (`set -x`), a program's own help, and the line of source code
+# in a traceback that raises what its last line tells. A trace may begin with several signs, one for
+# each level of nesting.
 _SHOWN = re.compile(
     r"^\s*(?:"
     # gdb and others number frames like #0; nccl-tests put a # before what they found wrong.
@@ -13,10 +14,11 @@ _SHOWN = re.compile(
     r"|\++ "
     r"|usage: "
     r"|--?[a-z][\w-]* (?:[A-Z_]+ |\{)"
+    r"|raise [A-Z_a-z]"
     r")"
 )
 
 
 def is_setting(message: str) -> bool:
-    """Return whether a message is a comment, a traced command or a line of a help text."""
+    """Return whether a message is a comment, a command, a line of a help text or of source code."""
     return _SHOWN.match(message) is not None

@@ -159,8 +159,10 @@ def test_no_line_by_itself_is_a_cause(machine: str) -> None:
 
 
 def test_all_machines_in_one_log_have_no_cause() -> None:
+    """That hosts of one log are unlike is a hint at most where nothing failed."""
     without_cards = ("h800", "rtx", "mi300")
-    assert grave("".join(log for name, log in MACHINES.items() if name not in without_cards)) == []
+    log = "".join(log for name, log in MACHINES.items() if name not in without_cards)
+    assert [found for found in grave(log) if found.confidence >= 0.5] == []
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -12,6 +12,7 @@ SETTINGS = [
     "usage: train.py [-h] [--timeout SECONDS]",
     "  --timeout SECONDS      give up after this long",
     "  --on-error {abort,skip}",
+    '    raise RuntimeError("CUDA error: out of memory")',
 ]
 EVENTS = [
     "#0 0x00007f in ncclCommInitRank ()",

@@ -180,6 +180,31 @@ CONTAINER = Cause(
         "/dev/infiniband",
     ),
 )
+# «for GPU 0 / HCA 4 (distance 9 > 4)» is a card that is far from that GPU, as most are.
+_GPUDIRECT_DISABLED = re.compile(
+    r"GPU Direct RDMA Disabled for (?:HCA|NIC) ?\d*(?: '?(?P<name>\w+)'?)?(?! / HCA)", re.IGNORECASE
+)
+
+
+def _stays_on_its_host(log: LogFile) -> bool:
+    """Whether NCCL's channels are within one host, as far as the log has them."""
+    if len(log.hosts) > 1 or log.lines_with("via net/"):
+        return False
+    return bool(log.lines_with("via p2p/", "via shm/"))
+
+
+def detect_gpudirect(log: LogFile) -> Iterator[Evidence]:
+    """Yield cards that cannot reach GPU memory, unless the job is seen to do without the network."""
+    if _stays_on_its_host(log):
+        return
+    for line in log.lines_with("gpu direct rdma disabled"):
+        match = _GPUDIRECT_DISABLED.search(line.message)
+        if match is None:
+            continue
+        culprit = ("host", line.host) if line.host else ("HCA", match["name"])
+        yield Evidence("gpudirect_rdma_missing", line, Weight.PLAIN, (culprit,))
+
+
 GPUDIRECT = Cause(
     "gpudirect_rdma_missing",
     "degraded",
@@ -198,14 +223,9 @@ GPUDIRECT = Cause(
         "DMA-BUF"
     ),
     check="rdma.peermem",
+    detect=detect_gpudirect,
+    needles=("gpu direct rdma disabled", "via net/", "via p2p/", "via shm/"),
     signs=(
-        Sign(
-            "gpu direct rdma disabled",
-            # «for GPU 0 / HCA 4 (distance 9 > 4)» is a card that is far from that GPU, as most are.
-            r"GPU Direct RDMA Disabled for (?:HCA|NIC) ?\d*(?: '?(?P<name>\w+)'?)?",
-            "n1:1:2 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",
-            culprit="host {host}|HCA {name}",
-        ),
         Sign(
             "bad address",
             r"ibv_reg_(?:mr|dmabuf_mr)\w*(?: ?\([^)]*\))? failed.*Bad address",
