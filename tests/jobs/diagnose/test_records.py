@@ -9,6 +9,8 @@ import json
 import pickle
 import random
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,18 @@ def recorded(pattern: str) -> list[Path]:
 def test_records_of_real_jobs(files: str, cause: str, culprit: str, confidence: float) -> None:
     found = first(*recorded(files))
     assert (found.cause.name, found.culprit, found.confidence) == (cause, culprit, confidence)
+
+
+@pytest.mark.torch
+def test_a_job_that_hangs_now_and_dumps(tmp_path: Path) -> None:
+    source = Path(__file__).with_name("jobs") / "recorder.py"
+    script = tmp_path / "train.py"  # in its own folder are modules named as Python's own
+    script.write_text(source.read_text())
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
+    argv = [*launcher, str(script), "crossed", str(tmp_path)]
+    subprocess.run(argv, capture_output=True, check=False, timeout=120)
+    for pattern in ("crossed-?.pkl", "crossed-?.json"):
+        assert first(*sorted(tmp_path.glob(pattern))).culprit == "ranks 0 and 1"
 
 
 def test_what_the_rank_did_is_told_with_the_line_of_the_program() -> None:
@@ -613,6 +627,13 @@ def ras_document(counts: dict[int, int], missing: dict[int, bool], size: int = 4
         "communicators": [communicator],
         "ras": {"collection_time_sec": 0.1, "timeouts_count": 0},
     }
+
+
+def test_ranks_that_are_no_ranks_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "ras.txt"
+    row = "  Rank 1057455228 -- [process information not found]\n"
+    path.write_text(RAS_GONE.replace("Warnings\n", f"{row}\nWarnings\n"))
+    assert first(path).culprit == "rank 5"
 
 
 def test_ras_in_json(tmp_path: Path) -> None:

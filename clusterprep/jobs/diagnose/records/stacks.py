@@ -27,7 +27,8 @@ NEEDLES = (
     "line 0000 in ",
     "line 00000 in ",
     "fatal python error",
-    "timeout (",
+    "timeout (0:00:00",
+    "timeout (00:00:00",
 )
 _MOST_FRAMES = 300
 _MOST_PROCESSES = 4096
