@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HEAD = 64 << 10  # bytes by which a file is told to be a record
 # Bytes of a record. A dump of the default 2,000 entries has 0.5 MB, with stacks of C++ some more.
-LARGEST = 256 << 20
+LARGEST = 128 << 20
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _OLD_PICKLE = re.compile(rb"[\]}]q\x00|\([dl]p\d+\n")  # protocols 1 and 0
 _JSON = re.compile(rb"\s*[\[{]")

@@ -361,20 +361,20 @@ def _behind(
     awaited = sorted(set(behind) & set(first.missing))
     calls = first.entry.name
     place = f" at {first.entry.place}" if first.entry.place else ""
-    note = f"{_listed(waiting, dumps)} wait in {calls}{place} for {_listed(awaited, dumps)}"
-    if len(waiting) == 1:
-        note = note.replace(" wait in ", " waits in ", 1)
+    verb = "waits" if len(waiting) == 1 else "wait"
+    note = f"{_listed(waiting, dumps)} {verb} in {calls}{place} for {_listed(awaited, dumps)}"
     blamed: Sequence[int] = awaited
     if len(awaited) > len(waiting):
         blamed = waiting
-        note += ", so it called what the others did not"
+        note += ": a call that most ranks did not make"
     else:
         note += _last_call(awaited, dumps)
-    cause, weight = "rank_desync_control_flow", Weight.LIKELY
+    cause = "rank_desync_control_flow"
     if any(name in frame.name for frame in first.entry.frames for name in _WAITS_FOR_WORK):
         cause = "slow_work_exceeds_timeout"
     culprits = _culprits(blamed, dumps)
-    yield from _for_lines([*awaited[:_MOST_TOLD], first.rank], dumps, cause, weight, culprits, note)
+    shown = [*awaited[:_MOST_TOLD], first.rank]
+    yield from _for_lines(shown, dumps, cause, Weight.LIKELY, culprits, note)
 
 
 def _first_wait_for(ranks: Sequence[int], waits: Sequence[_Wait]) -> _Wait:
