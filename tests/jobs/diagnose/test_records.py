@@ -707,6 +707,15 @@ def test_the_stack_of_a_crash_is_no_whereabouts(tmp_path: Path) -> None:
     }
 
 
+def test_where_ranks_stand_after_an_error_of_the_network_says_little(tmp_path: Path) -> None:
+    for rank in range(4):
+        text = fault_handler(SAVES if rank == 0 else WAITS, "Fatal Python error: Aborted\n\n")
+        error = "ncclRemoteError: A call failed possibly due to a network error\n"
+        (tmp_path / f"rank{rank}.log").write_text(error + text)
+    names = {found.cause.name for found in diagnosed(*sorted(tmp_path.glob("*.log"))).causes}
+    assert "slow_work_exceeds_timeout" not in names
+
+
 def test_ranks_that_run_in_many_places_are_a_job_that_runs(tmp_path: Path) -> None:
     for rank in range(4):
         frames = WAITS.replace("88", str(60 + rank)) if rank else SAVES

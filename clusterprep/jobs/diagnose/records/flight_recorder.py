@@ -71,7 +71,9 @@ class Entry:
     @property
     def name(self) -> str:
         """Return e.g. «ALLREDUCE #12», in the words that torch's own messages have."""
-        op = self.op if self.is_p2p else self.op.upper().replace("ALL_", "ALL", 1)
+        op = self.op
+        if not self.is_p2p:
+            op = op.upper().replace("ALL_TO_ALL", "ALLTOALL").replace("ALL_", "ALL")
         return f"{op} #{self.seq}"
 
 
