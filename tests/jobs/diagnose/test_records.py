@@ -221,6 +221,28 @@ def test_a_recorder_that_overwrote_its_first_calls_is_compared_by_the_rest(tmp_p
     assert first(*schedules.write(job, tmp_path, kept=4)).culprit == f"rank {rank}"
 
 
+def test_half_of_a_coalesced_group_is_no_other_operation(tmp_path: Path) -> None:
+    for rank in range(2):
+        entries = []
+        for record, seq in ((0, 1), (1, 1), (2, 2)):
+            entries.append(
+                {
+                    "record_id": record,
+                    "process_group": ("0", "default_pg"),
+                    "profiling_name": "nccl:_all_gather_base",
+                    "collective_seq_id": seq,
+                    "p2p_seq_id": 0,
+                    "is_p2p": False,
+                    "input_sizes": [[8]],
+                    "output_sizes": [[16]],
+                    "state": "completed",
+                }
+            )
+        dump = {"version": "2.10", "entries": entries[rank:], "pg_config": {}}
+        (tmp_path / f"rank{rank}.pkl").write_bytes(pickle.dumps(dump, 2))
+    assert diagnosed(*sorted(tmp_path.glob("*.pkl"))).causes == ()
+
+
 def test_the_chain_of_waiting_ranks_is_followed_to_its_end(tmp_path: Path) -> None:
     """Rank 3 is absent from a pair; rank 2 waits for it there, and all others for rank 2."""
     everyone = schedules.Call("0", "all_reduce", 4096, 40)
@@ -238,8 +260,10 @@ def test_the_chain_of_waiting_ranks_is_followed_to_its_end(tmp_path: Path) -> No
     assert found.culprit == "rank 3"
 
 
-def peers(tmp_path: Path, rows: dict[int, list[tuple[str, str]]]) -> list[Path]:
-    """Write dumps with sends and receives, each a name and a state."""
+def peers(
+    tmp_path: Path, rows: dict[int, list[tuple[str, str]]], *, together: bool = False
+) -> list[Path]:
+    """Write dumps with sends and receives, each a name and a state; together in one group."""
     files: list[Path] = []
     for rank, calls in rows.items():
         entries = []
@@ -251,7 +275,7 @@ def peers(tmp_path: Path, rows: dict[int, list[tuple[str, str]]]) -> list[Path]:
                     "process_group": ("1", "pipeline"),
                     "profiling_name": f"nccl:{name}",
                     "collective_seq_id": 0,
-                    "p2p_seq_id": number + 1,
+                    "p2p_seq_id": 1 if together else number + 1,
                     "is_p2p": True,
                     "input_sizes": [[8]],
                     "output_sizes": [[8]],
@@ -279,6 +303,21 @@ def test_a_receive_without_its_send_blames_the_sender(tmp_path: Path) -> None:
         2: [("recv 2<-1", "started")],
     }
     assert first(*peers(tmp_path, rows)).culprit == "rank 0"
+
+
+def test_calls_of_a_coalesced_group_have_its_state(tmp_path: Path) -> None:
+    rows = {
+        0: [("send 0->1", "scheduled"), ("coalesced", "completed")],
+        1: [("coalesced", "completed")],  # the recorder overwrote what stood before
+        2: [],
+    }
+    assert diagnosed(*peers(tmp_path, rows, together=True)).causes == ()
+    stuck = {
+        0: [("send 0->1", "scheduled"), ("coalesced", "started")],
+        1: [("send 1->2", "completed")],
+        2: [],
+    }
+    assert first(*peers(tmp_path, stuck, together=True)).culprit == "rank 1"
 
 
 def test_pairs_under_way_blame_none(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def _differences(calls: _Calls, dumps: Mapping[int, Dump]) -> Iterator[Evidence]
         if len(present) < 2:
             continue
         ops = {rank: _ops(entries) for rank, entries in present.items()}
-        if len(set(filter(None, ops.values()))) > 1:
+        if len(set(ops.values())) > 1:
             yield from _different(present, ops, dumps, "rank_desync_control_flow")
             return
         sizes = {rank: _sizes(entries) for rank, entries in present.items()}
@@ -154,8 +154,8 @@ def _differences(calls: _Calls, dumps: Mapping[int, Dump]) -> Iterator[Evidence]
 
 
 def _ops(entries: Sequence[Entry]) -> str:
-    """Return the operations of one number. A coalesced group has several, and one for itself."""
-    return "+".join(entry.op for entry in entries if entry.op != "coalesced")
+    """Return the operations of one number. A coalesced group has several."""
+    return "+".join(entry.op for entry in entries)
 
 
 def _sizes(entries: Sequence[Entry]) -> tuple[object, ...]:
