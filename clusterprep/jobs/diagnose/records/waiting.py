@@ -139,7 +139,12 @@ def _differences(calls: _Calls, dumps: Mapping[int, Dump]) -> Iterator[Evidence]
     for by_seq in calls.collectives.values():
         numbers |= by_seq.keys()
     for seq in sorted(numbers):
-        present = {rank: by_seq[seq] for rank, by_seq in calls.collectives.items() if seq in by_seq}
+        present: dict[int, tuple[Entry, ...]] = {}
+        for rank, by_seq in calls.collectives.items():
+            # A recorder that was full may have lost a part of the first group of calls.
+            is_whole = dumps[rank].has_all or seq > min(by_seq)
+            if seq in by_seq and is_whole:
+                present[rank] = by_seq[seq]
         if len(present) < 2:
             continue
         ops = {rank: _ops(entries) for rank, entries in present.items()}
