@@ -167,6 +167,11 @@ def test_calls_that_are_under_way_are_no_fault(tmp_path: Path) -> None:
             assert diagnosed(*schedules.write(play[0], folder, after=1.0)).causes == ()
 
 
+def test_a_file_with_a_time_from_elsewhere_is_compared(tmp_path: Path) -> None:
+    job, rank = next(filter(None, (planted(seed, "behind") for seed in range(9))))
+    assert first(*schedules.write(job, tmp_path, after=-1e6)).culprit == f"rank {rank}"
+
+
 def test_the_log_of_a_job_names_the_same_rank_as_its_dumps(tmp_path: Path) -> None:
     for seed in range(40):
         play = planted(seed, "behind")

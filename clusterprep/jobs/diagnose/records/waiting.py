@@ -18,6 +18,9 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 # Seconds that a call must be pending when the dump is written. Less is a call that is under way: a
 # healthy job has some at any time. Half the limit of the group, if that is shorter.
 PENDING = 5.0
+# Seconds. A file that is older by more than its calls has its time from elsewhere: an archive, or a
+# machine with another clock. Then nothing is known of how long they were pending.
+_SKEW = 60.0
 _MOST_BLAMED = 8
 _MOST_TOLD = 4
 _SMALL_TENSOR = 16  # elements at most of a flag or a counter
@@ -304,7 +307,8 @@ def _is_stuck(entry: Entry, dump: Dump) -> bool:
     limit = PENDING
     if entry.limit:
         limit = min(limit, entry.limit / 2)
-    return dump.written - entry.created >= limit
+    pending = dump.written - entry.created
+    return pending >= limit or pending < -_SKEW
 
 
 def _missing(calls: _Calls, seq: int, dumps: Mapping[int, Dump]) -> tuple[int, ...]:
