@@ -9,6 +9,8 @@ import json
 import pickle
 import random
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,18 @@ def recorded(pattern: str) -> list[Path]:
 def test_records_of_real_jobs(files: str, cause: str, culprit: str, confidence: float) -> None:
     found = first(*recorded(files))
     assert (found.cause.name, found.culprit, found.confidence) == (cause, culprit, confidence)
+
+
+@pytest.mark.torch
+def test_a_job_that_hangs_now_and_dumps(tmp_path: Path) -> None:
+    source = Path(__file__).with_name("jobs") / "recorder.py"
+    script = tmp_path / "train.py"  # in its own folder are modules named as Python's own
+    script.write_text(source.read_text())
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
+    argv = [*launcher, str(script), "crossed", str(tmp_path)]
+    subprocess.run(argv, capture_output=True, check=False, timeout=120)
+    for pattern in ("crossed-?.pkl", "crossed-?.json"):
+        assert first(*sorted(tmp_path.glob(pattern))).culprit == "ranks 0 and 1"
 
 
 def test_what_the_rank_did_is_told_with_the_line_of_the_program() -> None:
@@ -153,6 +167,11 @@ def test_calls_that_are_under_way_are_no_fault(tmp_path: Path) -> None:
             assert diagnosed(*schedules.write(play[0], folder, after=1.0)).causes == ()
 
 
+def test_a_file_with_a_time_from_elsewhere_is_compared(tmp_path: Path) -> None:
+    job, rank = next(filter(None, (planted(seed, "behind") for seed in range(9))))
+    assert first(*schedules.write(job, tmp_path, after=-1e6)).culprit == f"rank {rank}"
+
+
 def test_the_log_of_a_job_names_the_same_rank_as_its_dumps(tmp_path: Path) -> None:
     for seed in range(40):
         play = planted(seed, "behind")
@@ -207,6 +226,28 @@ def test_a_recorder_that_overwrote_its_first_calls_is_compared_by_the_rest(tmp_p
     assert first(*schedules.write(job, tmp_path, kept=4)).culprit == f"rank {rank}"
 
 
+def test_half_of_a_coalesced_group_is_no_other_operation(tmp_path: Path) -> None:
+    for rank in range(2):
+        entries = []
+        for record, seq in ((0, 1), (1, 1), (2, 2)):
+            entries.append(
+                {
+                    "record_id": record,
+                    "process_group": ("0", "default_pg"),
+                    "profiling_name": "nccl:_all_gather_base",
+                    "collective_seq_id": seq,
+                    "p2p_seq_id": 0,
+                    "is_p2p": False,
+                    "input_sizes": [[8]],
+                    "output_sizes": [[16]],
+                    "state": "completed",
+                }
+            )
+        dump = {"version": "2.10", "entries": entries[rank:], "pg_config": {}}
+        (tmp_path / f"rank{rank}.pkl").write_bytes(pickle.dumps(dump, 2))
+    assert diagnosed(*sorted(tmp_path.glob("*.pkl"))).causes == ()
+
+
 def test_the_chain_of_waiting_ranks_is_followed_to_its_end(tmp_path: Path) -> None:
     """Rank 3 is absent from a pair; rank 2 waits for it there, and all others for rank 2."""
     everyone = schedules.Call("0", "all_reduce", 4096, 40)
@@ -224,8 +265,10 @@ def test_the_chain_of_waiting_ranks_is_followed_to_its_end(tmp_path: Path) -> No
     assert found.culprit == "rank 3"
 
 
-def peers(tmp_path: Path, rows: dict[int, list[tuple[str, str]]]) -> list[Path]:
-    """Write dumps with sends and receives, each a name and a state."""
+def peers(
+    tmp_path: Path, rows: dict[int, list[tuple[str, str]]], *, together: bool = False
+) -> list[Path]:
+    """Write dumps with sends and receives, each a name and a state; together in one group."""
     files: list[Path] = []
     for rank, calls in rows.items():
         entries = []
@@ -237,7 +280,7 @@ def peers(tmp_path: Path, rows: dict[int, list[tuple[str, str]]]) -> list[Path]:
                     "process_group": ("1", "pipeline"),
                     "profiling_name": f"nccl:{name}",
                     "collective_seq_id": 0,
-                    "p2p_seq_id": number + 1,
+                    "p2p_seq_id": 1 if together else number + 1,
                     "is_p2p": True,
                     "input_sizes": [[8]],
                     "output_sizes": [[8]],
@@ -265,6 +308,21 @@ def test_a_receive_without_its_send_blames_the_sender(tmp_path: Path) -> None:
         2: [("recv 2<-1", "started")],
     }
     assert first(*peers(tmp_path, rows)).culprit == "rank 0"
+
+
+def test_calls_of_a_coalesced_group_have_its_state(tmp_path: Path) -> None:
+    rows = {
+        0: [("send 0->1", "scheduled"), ("coalesced", "completed")],
+        1: [("coalesced", "completed")],  # the recorder overwrote what stood before
+        2: [],
+    }
+    assert diagnosed(*peers(tmp_path, rows, together=True)).causes == ()
+    stuck = {
+        0: [("send 0->1", "scheduled"), ("coalesced", "started")],
+        1: [("send 1->2", "completed")],
+        2: [],
+    }
+    assert first(*peers(tmp_path, stuck, together=True)).culprit == "rank 1"
 
 
 def test_pairs_under_way_blame_none(tmp_path: Path) -> None:
@@ -615,6 +673,13 @@ def ras_document(counts: dict[int, int], missing: dict[int, bool], size: int = 4
     }
 
 
+def test_ranks_that_are_no_ranks_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "ras.txt"
+    row = "  Rank 1057455228 -- [process information not found]\n"
+    path.write_text(RAS_GONE.replace("Warnings\n", f"{row}\nWarnings\n"))
+    assert first(path).culprit == "rank 5"
+
+
 def test_ras_in_json(tmp_path: Path) -> None:
     behind = {0: 641, 1: 641, 2: 640, 3: 641}
     looks = [tmp_path / "first.json", tmp_path / "second.json"]
@@ -684,6 +749,15 @@ def test_the_stack_of_a_crash_is_no_whereabouts(tmp_path: Path) -> None:
     assert "slow_work_exceeds_timeout" not in {
         found.cause.name for found in diagnosed(*sorted(tmp_path.glob("*.log"))).causes
     }
+
+
+def test_where_ranks_stand_after_an_error_of_the_network_says_little(tmp_path: Path) -> None:
+    for rank in range(4):
+        text = fault_handler(SAVES if rank == 0 else WAITS, "Fatal Python error: Aborted\n\n")
+        error = "ncclRemoteError: A call failed possibly due to a network error\n"
+        (tmp_path / f"rank{rank}.log").write_text(error + text)
+    names = {found.cause.name for found in diagnosed(*sorted(tmp_path.glob("*.log"))).causes}
+    assert "slow_work_exceeds_timeout" not in names
 
 
 def test_ranks_that_run_in_many_places_are_a_job_that_runs(tmp_path: Path) -> None:

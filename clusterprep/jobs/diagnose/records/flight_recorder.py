@@ -12,6 +12,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from clusterprep.jobs.diagnose.model import LogLine
@@ -23,6 +24,7 @@ _MOST_FRAMES = 200
 _MOST_TENSORS = 64
 _MOST_DIMENSIONS = 16
 _MOST_TEXT = 200  # characters of a name
+COALESCED = "coalesced"
 KEYS = ("entries", "pg_config", "pg_status")
 NO_SEQ = -1  # of sends and receives before version 2.0, which counted them as collectives
 _ENTRY_KEYS = ("profiling_name", "collective_seq_id", "seq_id")
@@ -42,6 +44,7 @@ class Entry:
     group: Group
     description: str
     seq: int  # among the collectives of the group, or among its sends and receives
+    counts: tuple[int, int]  # collectives, and sends and receives: the same for a coalesced group
     op: str  # such as all_reduce
     backend: str  # such as nccl
     inputs: tuple[tuple[int, ...], ...]
@@ -71,7 +74,9 @@ class Entry:
     @property
     def name(self) -> str:
         """Return e.g. «ALLREDUCE #12», in the words that torch's own messages have."""
-        op = self.op if self.is_p2p else self.op.upper().replace("ALL_", "ALL", 1)
+        op = self.op
+        if not self.is_p2p:
+            op = op.upper().replace("ALL_TO_ALL", "ALLTOALL").replace("ALL_", "ALL")
         return f"{op} #{self.seq}"
 
 
@@ -115,7 +120,24 @@ def entries_of(value: object) -> tuple[Entry, ...]:
     for row in rows[:MOST_ENTRIES]:
         if _is_entry(row):
             entries.append(_entry(row))
-    return tuple(entries)
+    return _without_coalesced(entries)
+
+
+def _without_coalesced(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """Return the entries without those of whole coalesced groups, which have the state of all.
+
+    torch does not follow the single calls of such a group: they stay «scheduled».
+    """
+    states: dict[tuple[Group, tuple[int, int]], str] = {}
+    for entry in entries:
+        if entry.op == COALESCED:
+            states[entry.group, entry.counts] = entry.state
+    rows: list[Entry] = []
+    for entry in entries:
+        state = states.get((entry.group, entry.counts), entry.state)
+        if entry.op != COALESCED:
+            rows.append(entry if state == entry.state else replace(entry, state=state))
+    return tuple(rows)
 
 
 def has_all(value: object) -> bool:
@@ -169,6 +191,7 @@ def _entry(row: Mapping[str, Any]) -> Entry:
         group,
         description,
         seq=_whole(seq),
+        counts=(_whole(row.get("collective_seq_id")), _whole(row.get("p2p_seq_id"))),
         op=op,
         backend=backend,
         inputs=inputs,

@@ -16,22 +16,19 @@ from clusterprep.jobs.diagnose.model import Culprit, Culprits, Evidence, LogFile
 from clusterprep.jobs.diagnose.stuck import stuck
 from clusterprep.runtime.lazy_dataclass import dataclass
 
+_HEADS = ("#0-0 (", "#0-00 (", "#0-000 (", "#00-0 (", "#00-00 (")  # of communicators
+_GONE = ("missing communicator data", "considered dead (")
 NEEDLES = (
+    *_HEADS,
+    *_GONE,
     "communicators... (",
-    ") mismatch",
-    ") incomplete",
-    ") error",
     "ranks have different ",
-    "missing communicator data",
-    " error on ",
-    " errors on ",
-    "considered dead",
     "launched up to operation",
     "not launched any operations",
-    "have status ",
-    "has status ",
+    "ranks have status ",
     "ranks reported ",
-    " reported ",
+    "asynchronous error",
+    "initialization error",
     " managed by process ",
     " managing gpu",
     "the missing rank",
@@ -128,11 +125,10 @@ class RasReport:
 
 def reports_of(log: LogFile) -> list[RasReport]:
     """Return the outputs of ncclras that stand in a log."""
-    starts = log.lines_with("communicators... (", ") mismatch", ") incomplete", ") error")
-    if not any(_COMMUNICATOR.match(line.message.strip()) for line in starts):
-        starts = log.lines_with("considered dead", "missing communicator data")
-        if not starts:
-            return []
+    heads = log.lines_with(*_HEADS)
+    has_head = any(_COMMUNICATOR.match(line.message.strip()) for line in heads)
+    if not has_head and not log.lines_with(*_GONE):
+        return []
     files: dict[str, list[LogLine]] = {}
     for line in log.lines_with(*NEEDLES):
         files.setdefault(line.file, []).append(line)
@@ -207,6 +203,8 @@ class _Reader:
                 self._add(line, Member(int(digits), "", line), "")
 
     def _add(self, line: LogLine, member: Member, value: str) -> None:
+        if (member.rank or 0) >= _MOST_RANKS:
+            return  # NCCL 2.27 printed memory that held no rank
         if self.gone_is_dead is not None:
             self.gone.append(Gone(member, self.gone_is_dead, line))
             return

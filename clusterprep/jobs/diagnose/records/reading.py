@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from clusterprep.errors import InputError, Problem
 from clusterprep.jobs.diagnose.model import LogLine
@@ -20,9 +20,12 @@ from clusterprep.jobs.diagnose.records.file_names import ranks_of
 from clusterprep.jobs.diagnose.records.flight_recorder import Dump
 from clusterprep.jobs.diagnose.records.records import Records
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 HEAD = 64 << 10  # bytes by which a file is told to be a record
 # Bytes of a record. A dump of the default 2,000 entries has 0.5 MB, with stacks of C++ some more.
-LARGEST = 256 << 20
+LARGEST = 128 << 20
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _OLD_PICKLE = re.compile(rb"[\]}]q\x00|\([dl]p\d+\n")  # protocols 1 and 0
 _JSON = re.compile(rb"\s*[\[{]")
@@ -86,14 +89,14 @@ def _read_one(name: str, found: _Found, stdin: BinaryIO | None) -> None:
                 rest = [stream.read(LARGEST + 1)]
         _take(name, head, b"".join(rest), found)
         return
-    stream = stdin or sys.stdin.buffer
-    head = stream.read(HEAD)
+    source = stdin or sys.stdin.buffer
+    head = source.read(HEAD)
     if _may_be_record(_unzipped_head(head)):
-        whole = head + stream.read(LARGEST + 1 - len(head))
+        whole = head + source.read(LARGEST + 1 - len(head))
         found.stdin = io.BytesIO(whole)
         _take(name, _unzipped_head(head), whole, found)
         return
-    found.stdin = _Rejoined(head, stream)
+    found.stdin = io.BufferedReader(_Rejoined(head, source))
     found.logs.append(name)
 
 
@@ -104,12 +107,15 @@ class _Rejoined(io.RawIOBase):
         self._head = head
         self._rest = rest
 
-    def read(self, size: int = -1) -> bytes:
-        if not self._head:
-            return self._rest.read(size)
-        taken = self._head if size < 0 else self._head[:size]
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        target = memoryview(buffer)
+        taken = self._head[: len(target)] or self._rest.read(len(target))
         self._head = self._head[len(taken) :]
-        return taken
+        target[: len(taken)] = taken
+        return len(taken)
 
 
 # ---------------------------------------------------------------- kinds of records
@@ -220,8 +226,8 @@ def _dumps(decoded: dict[str, object]) -> tuple[tuple[Dump, ...], list[str]]:
     parts = {name: _dump(name, value) for name, value in decoded.items()}
     members: set[int] = set()
     for dump in parts.values():
-        for ranks in dump.members.values():
-            members.update(ranks)
+        for of_group in dump.members.values():
+            members.update(of_group)
     ranks = ranks_of(list(parts), members)
     notices: list[str] = []
     by_rank: dict[int, Dump] = {}

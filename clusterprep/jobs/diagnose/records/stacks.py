@@ -27,7 +27,8 @@ NEEDLES = (
     "line 0000 in ",
     "line 00000 in ",
     "fatal python error",
-    "timeout (",
+    "timeout (0:00:00",
+    "timeout (00:00:00",
 )
 _MOST_FRAMES = 300
 _MOST_PROCESSES = 4096
@@ -47,6 +48,7 @@ _FAULT_FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?
 _FAULT_START = re.compile(r"^(?:Fatal Python error: (?P<error>.+)|Timeout \([\d:.]+\)!)")
 # The abort of NCCL's watchdog and of `launch` at its limit: where the rank stood tells something.
 _ABORTED = "Aborted"
+_NETWORK_ERRORS = ("ncclremoteerror", "ncclsystemerror", "nccl error", "connection closed by")
 
 _LIBRARY = re.compile(
     r"(?:^|/)(?:site-packages|dist-packages|lib/python\d[\d.]*)/|^<|\.(?:so|cpp|cc|cu)\b"
@@ -287,25 +289,25 @@ def _is_no_main(thread: _Thread) -> int:
 def processes_of(log: LogFile) -> list[ProcessStack]:
     """Return the stacks that the fault handler wrote into a log, the last of each rank.
 
-    Stacks of a rank that crashed are left out: the error itself says more.
+    Stacks of a rank that crashed are left out, as the error itself says more. So are those of ranks
+    that abort themselves after an error of the network: they may be anywhere then.
     """
     if not log.lines_with("(most recent call first)"):
         return []
+    aborts_mean_little = bool(log.lines_with(*_NETWORK_ERRORS))
     dumps: dict[tuple[str, int | None, int | None], _Dump] = {}
-    unnamed: list[_Dump] = []
     for line in log.lines_with(*NEEDLES):
         key = (line.file, line.rank, line.local)
         dump = dumps.get(key)
         starts = _FAULT_START.match(line.message)
         if starts or dump is None:
-            if dump is not None and line.rank is None and line.local is None:
-                unnamed.append(dump)
             dump = _Dump(line, starts["error"] or "" if starts else "")
             dumps[key] = dump
         dump.read(line)
     stacks: list[ProcessStack] = []
-    for dump in [*dumps.values(), *unnamed]:
-        stacks += dump.stack()
+    for dump in dumps.values():
+        if not (aborts_mean_little and dump.error):
+            stacks += dump.stack()
     return stacks
 
 
@@ -460,7 +462,7 @@ def _busy(
     by_who: Mapping[str, ProcessStack],
 ) -> Iterator[Evidence]:
     """Yield the processes that do something else while the others wait for them."""
-    if len({(where[who].operation, where[who].place) for who in waiting}) > max(1, len(busy)):
+    if len({(where[who].operation, where[who].place) for who in waiting}) > 1 + len(busy):
         return  # they wait in many places: this is a job that runs
     kinds = Counter(where[who].kind for who in busy)
     kind, _ = kinds.most_common(1)[0]

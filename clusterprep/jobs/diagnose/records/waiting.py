@@ -18,6 +18,9 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 # Seconds that a call must be pending when the dump is written. Less is a call that is under way: a
 # healthy job has some at any time. Half the limit of the group, if that is shorter.
 PENDING = 5.0
+# Seconds. A file that is older by more than its calls has its time from elsewhere: an archive, or a
+# machine with another clock. Then nothing is known of how long they were pending.
+_SKEW = 60.0
 _MOST_BLAMED = 8
 _MOST_TOLD = 4
 _SMALL_TENSOR = 16  # elements at most of a flag or a counter
@@ -139,11 +142,16 @@ def _differences(calls: _Calls, dumps: Mapping[int, Dump]) -> Iterator[Evidence]
     for by_seq in calls.collectives.values():
         numbers |= by_seq.keys()
     for seq in sorted(numbers):
-        present = {rank: by_seq[seq] for rank, by_seq in calls.collectives.items() if seq in by_seq}
+        present: dict[int, tuple[Entry, ...]] = {}
+        for rank, by_seq in calls.collectives.items():
+            # A recorder that was full may have lost a part of the first group of calls.
+            is_whole = dumps[rank].has_all or seq > min(by_seq)
+            if seq in by_seq and is_whole:
+                present[rank] = by_seq[seq]
         if len(present) < 2:
             continue
         ops = {rank: _ops(entries) for rank, entries in present.items()}
-        if len(set(filter(None, ops.values()))) > 1:
+        if len(set(ops.values())) > 1:
             yield from _different(present, ops, dumps, "rank_desync_control_flow")
             return
         sizes = {rank: _sizes(entries) for rank, entries in present.items()}
@@ -154,8 +162,8 @@ def _differences(calls: _Calls, dumps: Mapping[int, Dump]) -> Iterator[Evidence]
 
 
 def _ops(entries: Sequence[Entry]) -> str:
-    """Return the operations of one number. A coalesced group has several, and one for itself."""
-    return "+".join(entry.op for entry in entries if entry.op != "coalesced")
+    """Return the operations of one number. A coalesced group has several."""
+    return "+".join(entry.op for entry in entries)
 
 
 def _sizes(entries: Sequence[Entry]) -> tuple[object, ...]:
@@ -299,7 +307,8 @@ def _is_stuck(entry: Entry, dump: Dump) -> bool:
     limit = PENDING
     if entry.limit:
         limit = min(limit, entry.limit / 2)
-    return dump.written - entry.created >= limit
+    pending = dump.written - entry.created
+    return pending >= limit or pending < -_SKEW
 
 
 def _missing(calls: _Calls, seq: int, dumps: Mapping[int, Dump]) -> tuple[int, ...]:
@@ -361,20 +370,20 @@ def _behind(
     awaited = sorted(set(behind) & set(first.missing))
     calls = first.entry.name
     place = f" at {first.entry.place}" if first.entry.place else ""
-    note = f"{_listed(waiting, dumps)} wait in {calls}{place} for {_listed(awaited, dumps)}"
-    if len(waiting) == 1:
-        note = note.replace(" wait in ", " waits in ", 1)
+    verb = "waits" if len(waiting) == 1 else "wait"
+    note = f"{_listed(waiting, dumps)} {verb} in {calls}{place} for {_listed(awaited, dumps)}"
     blamed: Sequence[int] = awaited
     if len(awaited) > len(waiting):
         blamed = waiting
-        note += ", so it called what the others did not"
+        note += ": a call that most ranks did not make"
     else:
         note += _last_call(awaited, dumps)
-    cause, weight = "rank_desync_control_flow", Weight.LIKELY
+    cause = "rank_desync_control_flow"
     if any(name in frame.name for frame in first.entry.frames for name in _WAITS_FOR_WORK):
         cause = "slow_work_exceeds_timeout"
     culprits = _culprits(blamed, dumps)
-    yield from _for_lines([*awaited[:_MOST_TOLD], first.rank], dumps, cause, weight, culprits, note)
+    shown = [*awaited[:_MOST_TOLD], first.rank]
+    yield from _for_lines(shown, dumps, cause, Weight.LIKELY, culprits, note)
 
 
 def _first_wait_for(ranks: Sequence[int], waits: Sequence[_Wait]) -> _Wait:
