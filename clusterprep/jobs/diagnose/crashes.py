@@ -26,11 +26,12 @@ from clusterprep.jobs.diagnose.model import (
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 CAUSE = "program"
-# «file "», «line 0» and these words of the last line of a traceback. Names of exceptions that have
-# no such word are rare; those that are met in training are listed.
+_FRAME_NEEDLE = '", line 0'
+# The first line of a traceback, its frames, and words of its last line. Names of exceptions that
+# have no such word are rare; those that are met in training are listed.
 NEEDLES = (
     "traceback (most recent",
-    '", line 0',
+    _FRAME_NEEDLE,
     "above exception was the direct cause",
     "handling of the above exception",
     "error:",
@@ -283,7 +284,7 @@ def _with_lines(crash: Crash, lines: Sequence[LogLine]) -> Crash:
 def find(log: LogFile) -> list[Crash]:
     """Return all exceptions of the log, in order. Of a chain it is the first one."""
     readers: dict[_StreamKey, _Reader] = {}
-    for line in log.lines_with(*NEEDLES):
+    for line in log.lines_with(*NEEDLES, _FRAME_NEEDLE):
         key = _stream_of(line)
         readers.setdefault(key, _Reader()).read(line)
     crashes: list[Crash] = []
