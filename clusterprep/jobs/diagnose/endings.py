@@ -71,14 +71,18 @@ _PROGRESS = re.compile(
     r"|\d(?:\.\d+)? ?(?:it/s|s/it|tokens/s|samples/s)|\d%\|",
     re.IGNORECASE,
 )
+# A training step. A bar of progress alone may be that of a file that is loaded before a hang.
+_STEP = re.compile(r"\bloss['\"]?[\s:=]+-?\d", re.IGNORECASE)
+_JOB = r"(?:training|job|run|program|script|experiment|process(?:es)?|test)"
 _GOOD_END = re.compile(
     r"\btraining (?:is |has )?(?:been )?(?:complete|finish|done|ended|success)|train_runtime"
     r"|\b(?:completed|finished) training\b"
     r"|after training is done|`Trainer\.fit` stopped|Out of bounds values : 0 OK"
-    r"|Avg bus bandwidth|Collective test concluded|(?:finished|completed|ended|done) successfully"
-    r"|successfully (?:finished|completed|trained|ended)|exits successfully|\btrain metrics\b"
+    r"|Avg bus bandwidth|Collective test concluded|exits successfully|\btrain metrics\b"
+    rf"|\b{_JOB}\b.{{0,40}}(?:finished|completed|ended|done) successfully"
+    rf"|successfully (?:finished|completed|ended)(?: the)? {_JOB}|^Successfully completed\.?$"
     r"|exit(?:ed)?(?: with)?(?: exit)? ?(?:code|status)[ :=]+0\b|\bState: COMPLETED"
-    r"|saved (?:the )?(?:final|last) (?:checkpoint|model)|all done\b|^done\b"
+    r"|saved (?:the )?(?:final|last) (?:checkpoint|model)|^(?:all )?done[.!]?$"
     r"|destroy_process_group\(?\)? (?:was not|has not been) called"
     r"|process group has NOT been destroyed",
     re.IGNORECASE,
@@ -113,8 +117,8 @@ _GOOD_END_NEEDLES = (
     "final model",
     "last checkpoint",
     "all done",
+    "done!",
     "done.",
-    "done: ",
     "destroy_process_group",
     "not been destroyed",
 )
@@ -125,7 +129,8 @@ _MOST_UNKEPT = 200
 _MOST_UNKEPT_AT_END = 100  # the same where no launcher says that a process failed
 # Beside a frame that is kept stand its line of source code and a line that marks a part of it.
 _UNKEPT_PER_KEPT = 3
-# Steps so near the end of a file go on to its end; summaries and noise of the end stand behind.
+# So many steps so near the end of a file go on to its end; noise of the end stands behind.
+_LAST_STEPS = 2
 _LAST_LINES = 40
 _FEW = 2  # steps of other ranks that stand behind an exception because streams are buffered
 
@@ -158,7 +163,8 @@ class Endings:
         self._troubles: dict[str, list[LogLine]] = {}
         for line in _matching(log, _TROUBLE, _TROUBLE_NEEDLES):
             self._troubles.setdefault(line.file, []).append(line)
-        self._steps = _numbers(_alike(log, _PROGRESS))
+        self._progress = _numbers(_alike(log, _PROGRESS))
+        self._steps = _numbers(_alike(log, _STEP))
         self._all_ended_well = _numbers(_matching(log, _ALL_ENDED_WELL, _GOOD_END_NEEDLES))
         ended_by_launch = _matching(log, _LAUNCH_ENDED, _END_NEEDLES)
         self.launch_ended_others = any(True for _ in ended_by_launch)
@@ -181,7 +187,7 @@ class Endings:
         end = _next(self._ends.get(file, ()), line.number)
         last = self._last.get(file, line.number) if end is None else end
         kept = _count(self._kept.get(file, ()), line.number, last)
-        steps = _count(self._steps.get(file, ()), line.number, last)
+        steps = _count(self._progress.get(file, ()), line.number, last)
         unkept = last - line.number - kept
         most = _MOST_UNKEPT_AT_END if end is None else _MOST_UNKEPT
         is_near = steps <= _FEW and unkept <= most + _UNKEPT_PER_KEPT * kept
@@ -204,7 +210,7 @@ class Endings:
         return False
 
     def ended_well(self, errors: Iterable[LogLine]) -> bool:
-        """Whether a line says that the job ended well, or steps go on to the end of a file.
+        """Whether a line says that the job ended well, or training goes on to the end of a file.
 
         That counts if it stands behind all lines of its file in `errors`.
         """
@@ -214,10 +220,11 @@ class Endings:
         well: set[str] = set()
         for file, last in self._last.items():
             good_end = _last_of(self._good_ends.get(file, ()))
-            step = _last_of(self._steps.get(file, ()))
-            if last - step > _LAST_LINES:
-                step = 0
-            if max(good_end, step) > worst.get(file, 0):
+            steps = self._steps.get(file, ())
+            last_step = 0
+            if _count(steps, last - _LAST_LINES, last + 1) >= _LAST_STEPS:
+                last_step = _last_of(steps)
+            if max(good_end, last_step) > worst.get(file, 0):
                 well.add(file)
         return bool(well) and well >= set(worst)
 

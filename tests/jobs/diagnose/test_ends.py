@@ -151,16 +151,32 @@ def test_a_job_that_was_ended_raises_what_it_likes_afterwards() -> None:
         " [after training is done] datetime: 2025-09-02 18:22:10",
         "[2031-03-04 12:00:00,123] [INFO] [launch.py:347:main] Process 4711 exits successfully.",
         "State: COMPLETED (exit code 0)",
-        "step 8 loss 2.8",
-        "100%|##########| 500/500 [01:02<00:00, 8.01it/s]",
+        "step 8 loss 2.8\nstep 9 loss 2.7",
+        "{'loss': 2.8, 'epoch': 0.1}\n{'loss': 2.7, 'epoch': 0.2}",
     ],
 )
 def test_only_a_good_end_makes_a_log_with_harmless_lines_a_success(line: str) -> None:
     harmless = "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin."
     assert told(harmless).code == 3
-    assert told(harmless, line).code == 0
-    assert told(harmless, line, "ERROR: the optimizer state failed to load").code == 3
-    assert told(harmless, "ERROR: the cache failed to load, it is made anew", line).code == 0
+    lines = line.splitlines()
+    assert told(harmless, *lines).code == 0
+    assert told(harmless, *lines, "ERROR: the optimizer state failed to load").code == 3
+    assert told(harmless, "ERROR: the cache failed to load, it is made anew", *lines).code == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Loading checkpoint shards: 100%|##########| 31/31 [01:02<00:00, 8.01it/s]",
+        "Running tokenizer on dataset: 100%|##########| 500/500 [01:02<00:00, 8.01 examples/s]",
+        "n1:7:7 [0] NCCL INFO comm 0x55 rank 0 nranks 8 cudaDev 0 busId 1000 - Init COMPLETE",
+        "Done loading the tokenizer",
+        "Initialization completed successfully",
+    ],
+)
+def test_what_stands_before_many_a_hang_is_no_good_end(line: str) -> None:
+    harmless = "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin."
+    assert told(harmless, line).code == 3
 
 
 # ---------------------------------------------------------------- the page
