@@ -20,6 +20,7 @@ from clusterprep.errors import InputError, NotKnown
 from clusterprep.inventory.demands import check_names
 from clusterprep.jobs.diagnose.known import causes, command_that_finds
 from clusterprep.jobs.diagnose.model import Cause
+from clusterprep.jobs.live.causes import CAUSES as LIVE_CAUSES
 from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.model import EnvValue, Inventory, Report
 from clusterprep.model.known_bad import KnownBad
@@ -86,11 +87,18 @@ def page(topic: str) -> str:
         return _variable_page(topic)
     if topic in causes():
         return cause_page(causes()[topic])
+    if topic in _live_causes():
+        return cause_page(_live_causes()[topic])
     if topic == time_limits.TOPIC:
         return time_limits.page()
     if topic in check_names():
         return f"{topic}: this check is not built yet; `check` answers SKIP for it"
     raise InputError.of(f"nothing is known of {topic!r}", hint=_nearest_topic(topic))
+
+
+def _live_causes() -> dict[str, Cause]:
+    """Return the causes that `diagnose --live` names, by name."""
+    return {cause.name: cause for cause in LIVE_CAUSES}
 
 
 def _nearest_topic(topic: str) -> str:
@@ -100,7 +108,8 @@ def _nearest_topic(topic: str) -> str:
     lower = topic.lower()
     if lower in registry.checks() or lower in causes():
         return f"did you mean {lower}?"
-    topics = [*registry.checks(), *PAGES, *variables(), *causes(), *_bad_versions()]
+    topics = [*registry.checks(), *PAGES, *variables(), *causes(), *_live_causes()]
+    topics.extend(_bad_versions())
     topics.append(time_limits.TOPIC)
     near = difflib.get_close_matches(topic, topics, 1, 0.5)
     if near:

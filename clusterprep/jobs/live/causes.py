@@ -29,7 +29,7 @@ BLOCKED = Cause(
         "look at that file system or device on the node: dmesg -T | tail -50, and whether the "
         "server answers; no signal ends the process before that"
     ),
-    check="proc.stuck",
+    check="proc.dstate",
 )
 GONE = Cause(
     "rank_gone",

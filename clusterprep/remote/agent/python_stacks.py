@@ -197,9 +197,7 @@ class _Process(object):
         if not 0 < names - table <= MOST_SYMBOLS:
             raise Unreadable("the table of symbols is elsewhere")
         rows = self.bytes_at(table, names - table)
-        texts = self.bytes_at(names, 1 << 16)
-        more = self._rest_of(names, len(texts))
-        texts += more
+        texts = os.pread(self.memory, MOST_SYMBOLS, names)  # up to where no memory is
         found = {}
         for start in range(0, len(rows) - SYMBOL_BYTES + 1, SYMBOL_BYTES):
             name_at = struct.unpack_from("=I", rows, start)[0]
@@ -207,13 +205,6 @@ class _Process(object):
                 if texts[name_at : name_at + len(name) + 1] == name + b"\0":
                     found[name] = slide + struct.unpack_from("=Q", rows, start + 8)[0]
         return found
-
-    def _rest_of(self, address, begun):
-        """Return the memory behind the first bytes of the names, as far as it is mapped."""
-        try:
-            return os.pread(self.memory, MOST_SYMBOLS - begun, address + begun)
-        except OSError:
-            return b""
 
     def _version(self, symbols, path):
         """Return (major, minor): from 3.11 on there is Py_Version, before that the file's name."""
@@ -279,7 +270,7 @@ class _Process(object):
 
     def pid_inside(self):
         """Return the number that the process has in its own namespace, as in a container."""
-        with open("/proc/%d/status" % self.pid) as lines:
+        with open("/proc/%d/status" % self.pid, "r") as lines:
             for line in lines:
                 if line.startswith("NSpid:"):
                     return int(line.split()[-1])

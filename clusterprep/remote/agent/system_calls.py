@@ -37,7 +37,7 @@ def call_of(pid, folder):
     The name is "running" while it runs in the program, "" where it is not shown.
     """
     try:
-        with open(folder + "/syscall") as source:
+        with open(folder + "/syscall", "r") as source:
             fields = source.read().split()
     except OSError:
         return ["", []]

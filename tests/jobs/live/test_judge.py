@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+from clusterprep.cli.commands.explain import page
+from clusterprep.jobs.diagnose.model import Cause
+from clusterprep.jobs.live.causes import CAUSES
 from clusterprep.jobs.live.command import explain_looks
 from clusterprep.jobs.live.look import parse_look
 from clusterprep.jobs.live.model import LiveDiagnosis
+from clusterprep.survey import registry
 from tests.jobs.live.looks import (
     ALL_REDUCE,
     IN_LOADER,
@@ -107,6 +111,13 @@ def test_a_rank_on_a_node_that_gave_no_answer_is_no_culprit() -> None:
 
 def notices(found: LiveDiagnosis) -> tuple[str, ...]:
     return found.diagnosis.notices
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
+def test_every_cause_is_explained_and_its_check_exists(cause: Cause) -> None:
+    shown = page(cause.name)
+    assert shown.startswith(f"{cause.name}: {cause.title}")
+    assert cause.check is None or cause.check in registry.checks()
 
 
 # ---------------------------------------------------------------- connections
