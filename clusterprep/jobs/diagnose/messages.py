@@ -143,7 +143,7 @@ def evidence(log: LogFile, explained: Collection[int]) -> Iterator[Evidence]:
 @functools.lru_cache(maxsize=4096)
 def _known(text: str) -> Message | None:
     best: Message | None = None
-    for word in set(_WORD.findall(text)):
+    for word in dict.fromkeys(_WORD.findall(text)):  # each once, in order
         for program, row in _rows().get(word, ()):
             message_text = row.partition("\t")[0]
             longer = best is None or len(message_text) > len(best.text)
