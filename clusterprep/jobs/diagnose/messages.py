@@ -23,6 +23,7 @@ NEEDLES = ("nccl warn", "slurmstepd: error", "srun: error", "pyxis: ", "ucx  err
 # is not known; `echo`: repeats a failure that another line tells.
 WORDS = frozenset({"harmless", "echo", "program", "open"})
 _NEEDS_NO_CAUSE = frozenset({"harmless", "echo"})
+_INFORMING = frozenset({"INFO", "DEBUG", "TRACE", "I"})  # levels of lines that tell no failure
 _NAMES = {
     "nccl": "NCCL",
     "ucx": "UCX",
@@ -122,6 +123,8 @@ def evidence(log: LogFile, explained: Collection[int]) -> Iterator[Evidence]:
     """
     for lines in log.forms.values():
         first = lines[0]
+        if first.level in _INFORMING:
+            continue
         text = _squeezed(first.message)
         # Nearly no line has the words of a rule, and to look for these is fast.
         if not any(_fits(rule.parts, text) for rule in _rules_with_causes()):
@@ -140,7 +143,7 @@ def evidence(log: LogFile, explained: Collection[int]) -> Iterator[Evidence]:
 @functools.lru_cache(maxsize=4096)
 def _known(text: str) -> Message | None:
     best: Message | None = None
-    for word in set(_WORD.findall(text)):
+    for word in dict.fromkeys(_WORD.findall(text)):  # each once, in order
         for program, row in _rows().get(word, ()):
             message_text = row.partition("\t")[0]
             longer = best is None or len(message_text) > len(best.text)

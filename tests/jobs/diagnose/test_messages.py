@@ -259,6 +259,91 @@ def test_a_rule_gives_a_cause_where_no_sign_does() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (
+            (
+                "lightning.fabric.utilities.exceptions.MisconfigurationException: You requested "
+                "gpu: [0, 1, 2, 3]"
+            ),
+            "invalid_device_ordinal",
+        ),
+        (
+            (
+                "ConnectionError: Tried to launch distributed communication on port `29500`, but "
+                "another process is utilizing it. Please specify a different port (such as using "
+                "the `--main_process_port` flag or specifying a different `main_process_port` in "
+                "your config file) and rerun your script."
+            ),
+            "port_in_use",
+        ),
+        (
+            (
+                "ConnectionError: Looks like distributed multinode run but MASTER_ADDR env not "
+                "set, please try exporting rank 0's hostname as MASTER_ADDR"
+            ),
+            "rendezvous_misconfigured",
+        ),
+        (
+            "ValueError: The node_rank must be less than the number of nodes.",
+            "rendezvous_misconfigured",
+        ),
+        (
+            "ValueError: local_rank 8 exceeds available GPUs in CUDA_VISIBLE_DEVICES=0,1",
+            "invalid_device_ordinal",
+        ),
+        (
+            (
+                "n1:7:9 [0] init.cc:99 NCCL WARN NCCL library version is too old. This application "
+                "was compiled with NCCL version 23004, but is running with NCCL library version 2."
+            ),
+            "nccl_library_conflict",
+        ),
+        (
+            (
+                "[1711111111.123456] [n1:77   :0]  mm_posix.c:200  UCX  ERROR Not enough memory to "
+                "write total of 4292720 bytes. Please check that /dev/shm or the directory you "
+                "specified has more available memory."
+            ),
+            "shm_too_small",
+        ),
+    ],
+)
+def test_causes_that_libraries_name_themselves(text: str, cause: str) -> None:
+    found = diagnose([line(text)]).causes
+    assert [row.cause.name for row in found][:1] == [cause]
+    assert found[0].confidence >= 0.6
+
+
+def test_information_is_no_evidence() -> None:
+    text = "[INFO] ValueError: local_rank 8 exceeds available GPUs in CUDA_VISIBLE_DEVICES=0,1"
+    assert line(text).level == "INFO"
+    assert diagnose([line(text)]).causes == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "salloc: Job allocation 4711 has been revoked.",
+        (
+            "n1:7:9 [0] NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 8 : "
+            "CUDA error 800 'not permitted'. Proceeding without NVLS support."
+        ),
+        "[W socket.cpp:500] The server socket has failed to listen on any local network address.",
+        (
+            "UserWarning: Port `29500` is already in use. Accelerate will attempt to launch in a "
+            "standalone-like mode by finding an open port automatically for this session. If this "
+            "current attempt fails, or for more control in future runs, please specify a port."
+        ),
+    ],
+)
+def test_no_rule_speaks_where_a_program_goes_on(text: str) -> None:
+    rule = messages.meaning(line(text))
+    assert rule is not None
+    assert rule.kind in messages.WORDS
+
+
+@pytest.mark.parametrize(
     "text",
     [
         # harmless

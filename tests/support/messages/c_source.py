@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 GAP = "…"  # stands for what is only known when the program runs
-LONGEST = 300  # characters of a message; more would say no more
+LONGEST = 200  # characters of a message: more says no more, and lines of logs are often cut
 
 # A text, a character, a comment, a bracket, a separator, a word: all that is needed to find the
 # end of a call and the texts in it.
