@@ -347,7 +347,7 @@ def _judged(log: LogFile, explained: Collection[Place], endings: Endings) -> lis
         if key in seen or len(judged) >= _MOST_JUDGED:
             continue
         seen.add(key)
-        if not _is_of_program(crash, explained):
+        if not _is_of_program(crash, explained) or endings.was_survived(crash.lines[-1]):
             continue
         weight = _weight(crash, endings)
         if weight is not None:

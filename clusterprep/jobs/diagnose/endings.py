@@ -66,6 +66,8 @@ _TROUBLE_NEEDLES = (
     "ncclremoteerror",
     "ncclsystemerror",
 )
+# Ends after which torchrun may start the workers anew.
+_END_OF_ATTEMPT = re.compile(r"failed \(exitcode: |closing signal|task failed", re.IGNORECASE)
 _PROGRESS = re.compile(
     r"\b(?:step|iter(?:ation)?|epoch|batch|update)s?\b[\s:=\[(#]*\d|\bloss[\s:=]+-?\d"
     r"|\d(?:\.\d+)? ?(?:it/s|s/it|tokens/s|samples/s)|\d%\|",
@@ -122,6 +124,13 @@ _GOOD_END_NEEDLES = (
     "destroy_process_group",
     "not been destroyed",
 )
+# Those of them that only a program prints which did what it was started for.
+_FINISHED = re.compile(
+    r"\btraining (?:is |has )?(?:been )?(?:complete|finish|done|ended|success)|train_runtime"
+    r"|\b(?:completed|finished) training\b|`Trainer\.fit` stopped|exits successfully"
+    r"|successfully (?:finished|completed|trained|ended)",
+    re.IGNORECASE,
+)
 NEEDLES = (*_END_NEEDLES, *_TROUBLE_NEEDLES, *_GOOD_END_NEEDLES)
 # Lines that are no part of what is kept, between an exception and the end of its process: lines of
 # source code in tracebacks, and what NCCL and loggers write while a process ends.
@@ -158,7 +167,10 @@ class Endings:
 
     def __init__(self, log: LogFile) -> None:
         self._kept = _numbers(log.lines)
-        self._ends = _numbers(_matching(log, _END, _END_NEEDLES))
+        ends = list(_matching(log, _END, _END_NEEDLES))
+        self._ends = _numbers(ends)
+        self._last_ends = _numbers(end for end in ends if not _END_OF_ATTEMPT.search(end.message))
+        self._finished = _numbers(_matching(log, _FINISHED, _GOOD_END_NEEDLES))
         self._good_ends = _numbers(_matching(log, _GOOD_END, _GOOD_END_NEEDLES))
         self._troubles: dict[str, list[LogLine]] = {}
         for line in _matching(log, _TROUBLE, _TROUBLE_NEEDLES):
@@ -194,6 +206,17 @@ class Endings:
         if end is None:
             return Aftermath.LAST if is_near else Aftermath.WENT_ON
         return Aftermath.ENDED if is_near else Aftermath.UNCLEAR
+
+    def was_survived(self, line: LogLine) -> bool:
+        """Whether the program took steps after a line, and then said that it had finished.
+
+        Exceptions that it caught are survived, and so are attempts that torchrun repeated.
+        """
+        finished = _last_of(self._finished.get(line.file, ()))
+        if _count(self._progress.get(line.file, ()), line.number, finished) <= _FEW:
+            return False
+        last_end = _next(self._last_ends.get(line.file, ()), line.number)
+        return last_end is None or last_end > finished
 
     def is_after_trouble(self, line: LogLine) -> bool:
         """Whether the line's rank told of a time-out, a peer's end or a signal before it.

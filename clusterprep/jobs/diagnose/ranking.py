@@ -97,6 +97,7 @@ def diagnose(
     evidence.extend(_by_detectors(log))
     evidence.extend(messages.evidence(log, {piece.line.order for piece in evidence}))
     evidence.extend(job_records.evidence(log, records or job_records.Records()))
+    evidence = _without_survived(evidence, log_endings)
     if log_endings.launch_ended_others:
         evidence = _without_signals_of_launch(evidence)
     explained = _explained(evidence)
@@ -138,6 +139,16 @@ def _with_waits_as_echoes(evidence: Iterable[Evidence]) -> list[Evidence]:
             weight = min(piece.weight, Weight.ECHO)
             rows.append(replace(piece, weight=weight))
         else:
+            rows.append(piece)
+    return rows
+
+
+def _without_survived(evidence: Iterable[Evidence], log_endings: Endings) -> list[Evidence]:
+    """Return the evidence without failures after which the job went on and finished."""
+    rows: list[Evidence] = []
+    for piece in evidence:
+        severity = piece.severity or causes()[piece.cause].severity
+        if severity != "fatal" or not log_endings.was_survived(piece.line):
             rows.append(piece)
     return rows
 
@@ -433,8 +444,10 @@ def _errorlike(log: LogFile) -> Iterator[LogLine]:
 
 
 def _is_silent(line: LogLine) -> bool:
-    """Whether a line is no error: a part of a traceback, or a line of level INFO or DEBUG."""
-    return line.level in _NO_ERRORS or bool(_OF_TRACEBACK.search(line.message))
+    """Whether a line is no error: a part of a traceback, a setting, or of level INFO or DEBUG."""
+    if line.level in _NO_ERRORS or is_setting(line.message):
+        return True
+    return bool(_OF_TRACEBACK.search(line.message))
 
 
 def _grade(line: LogLine, *, is_echo: bool) -> int:

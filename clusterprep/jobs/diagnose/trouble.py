@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 
 from clusterprep.jobs.diagnose.model import LogFile, LogLine
+from clusterprep.jobs.diagnose.settings import is_setting
 
 # What a program says when a limit has passed. «Some NCCL operations have failed or timed out»
 # stands behind every failure, so it tells of none.
@@ -86,4 +87,5 @@ def _has(log: LogFile, pattern: re.Pattern[str]) -> bool:
 
 def _one_of_each_form(log: LogFile) -> Iterator[LogLine]:
     for lines in log.forms.values():
-        yield lines[0]
+        if not is_setting(lines[0].message):
+            yield lines[0]
