@@ -85,10 +85,9 @@ def page(topic: str) -> str:
         return _check_page(PAGES[topic])
     if topic in variables():
         return _variable_page(topic)
-    if topic in causes():
-        return cause_page(causes()[topic])
-    if topic in _live_causes():
-        return cause_page(_live_causes()[topic])
+    cause = causes().get(topic) or _live_causes().get(topic)
+    if cause is not None:
+        return cause_page(cause)
     if topic == time_limits.TOPIC:
         return time_limits.page()
     if topic in check_names():

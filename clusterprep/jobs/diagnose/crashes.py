@@ -26,8 +26,8 @@ from clusterprep.jobs.diagnose.model import (
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 CAUSE = "program"
-# Words of the first and the last line of a traceback. Names of exceptions that have no such word are
-# rare; those that are met in training are listed. Frames need none: tracebacks are kept whole.
+# Words of the first and the last line of a traceback. Names of exceptions that have none of them
+# are rare; those that are met in training are listed. Frames need none: tracebacks are kept whole.
 NEEDLES = (
     "traceback (most recent",
     "above exception was the direct cause",

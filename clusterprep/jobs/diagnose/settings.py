@@ -21,5 +21,5 @@ _SHOWN = re.compile(
 
 
 def is_setting(message: str) -> bool:
-    """Return whether a message shows a comment, a command, a variable, a help text or source code."""
+    """Return whether a message is a comment, a command, a variable, a help text or source code."""
     return _SHOWN.match(message) is not None

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from clusterprep.jobs.diagnose.command import diagnose as diagnose_files
+from clusterprep.jobs.diagnose.forms import TABLE
 from clusterprep.jobs.diagnose.model import Diagnosis
 from clusterprep.jobs.diagnose.prefixes import line_of
 from clusterprep.jobs.diagnose.ranking import diagnose, needles
-from clusterprep.jobs.diagnose.forms import TABLE
 from tests.jobs.diagnose.crashes import LATER, PUBLIC, Seen, summary
 
 

@@ -267,4 +267,4 @@ def test_a_gigabyte_in_half_a_minute_and_200_megabytes(tmp_path: Path) -> None:
     )
     assert time.monotonic() - started < 30
     assert BAD in ran.stdout
-    assert int(ran.stderr) < 200 << 10
+    assert int(ran.stderr.split()[-1]) < 200 << 10  # behind the notices

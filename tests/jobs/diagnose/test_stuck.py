@@ -7,11 +7,11 @@ from __future__ import annotations
 import pytest
 
 from clusterprep.jobs.diagnose.culprit import worded
+from clusterprep.jobs.diagnose.forms import TABLE
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import Diagnosis, Evidence, LogFile, Weight
 from clusterprep.jobs.diagnose.prefixes import line_of
 from clusterprep.jobs.diagnose.ranking import diagnose, needles
-from clusterprep.jobs.diagnose.forms import TABLE
 from clusterprep.jobs.diagnose.trouble import has_network_trouble, waits
 
 

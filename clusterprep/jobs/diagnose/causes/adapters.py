@@ -186,15 +186,17 @@ _GPUDIRECT_DISABLED = re.compile(
 )
 
 
+_ON_ONE_HOST = re.compile(r"nNodes 1 localRanks \d", re.IGNORECASE)
+
+
 def _stays_on_its_host(log: LogFile) -> bool:
-    """Whether NCCL's channels are within one host, as far as the log has them."""
-    if len(log.hosts) > 1 or log.lines_with("via net/"):
-        return False
-    return bool(log.lines_with("via p2p/", "via shm/"))
+    """Whether NCCL says that all ranks are on one host, as it does from 2.19 on."""
+    sizes = log.lines_with("nnodes 0 localranks")
+    return bool(sizes) and all(_ON_ONE_HOST.search(line.message) for line in sizes)
 
 
 def detect_gpudirect(log: LogFile) -> Iterator[Evidence]:
-    """Yield cards that cannot reach GPU memory, unless the job is seen to do without the network."""
+    """Yield cards that cannot reach GPU memory, unless the job needs no network."""
     if _stays_on_its_host(log):
         return
     for line in log.lines_with("gpu direct rdma disabled"):
@@ -224,7 +226,7 @@ GPUDIRECT = Cause(
     ),
     check="rdma.peermem",
     detect=detect_gpudirect,
-    needles=("gpu direct rdma disabled", "via net/", "via p2p/", "via shm/"),
+    needles=("gpu direct rdma disabled", "nnodes 0 localranks"),
     signs=(
         Sign(
             "bad address",

@@ -153,7 +153,7 @@ TERMINATION = Cause(
         Sign(
             "signalexception",
             r"SignalException",
-            "torch.distributed.elastic.multiprocessing.api.SignalException: Process 71 got signal: 15",
+            "multiprocessing.api.SignalException: Process 71 got signal: 15",
         ),
         Sign(
             "node fail",
