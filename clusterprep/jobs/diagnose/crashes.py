@@ -358,7 +358,7 @@ def _judged(log: LogFile, explained: Collection[Place], endings: Endings) -> lis
 def _is_of_program(crash: Crash, explained: Collection[Place]) -> bool:
     """Whether it is neither an error of a peer nor explained by another cause."""
     for line in crash.lines:
-        if line.place in explained:
+        if _is_explained(line, explained):
             return False
         raised = _RAISED.match(line.message)
         kind = raised["type"] if raised else ""
@@ -366,6 +366,14 @@ def _is_of_program(crash: Crash, explained: Collection[Place]) -> bool:
         if _is_distributed(kind, text, line):
             return False
     return True
+
+
+def _is_explained(line: LogLine, explained: Collection[Place]) -> bool:
+    """Whether another cause explains the line, or the message that stands below a bare «Error: »."""
+    if line.place in explained:
+        return True
+    has_text_below = line.message.rstrip().endswith(":")
+    return has_text_below and (line.file, line.number + 1) in explained
 
 
 def _is_distributed(kind: str, text: str, line: LogLine) -> bool:

@@ -36,7 +36,8 @@ class PublicCase:
     """A public log and its label.
 
     `cause` is a cause of the catalogue, `unknown` where the log does not show it, or `none`.
-    `culprits` are the names that a careful reader would accept; () if nothing is to blame.
+    `culprits` are the names that a careful reader would accept; () if nothing is to blame, and None
+    among them if to name nobody is right as well.
     `first` is the answer at first sight.
     """
 
@@ -47,15 +48,20 @@ class PublicCase:
     is_whole: bool
     cause: str
     also: frozenset[str]
-    culprits: tuple[str, ...]
+    culprits: tuple[str | None, ...]
     is_harmless: bool
     first: Answer
     files: dict[str, str]
 
     @property
     def is_failure(self) -> bool:
-        """Whether the log shows a failure whose cause a reader can prove."""
+        """Whether the log shows a failure of which a reader can say the cause."""
         return not self.is_harmless and self.cause not in {"unknown", "none"}
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the log alone proves that cause, so that silence is no right answer."""
+        return self.is_failure and "unknown" not in self.also
 
 
 @dataclass(frozen=True)
@@ -136,8 +142,8 @@ def is_silent(case: PublicCase, given: Answer) -> bool:
 def has_right_culprit(case: PublicCase, given: Answer) -> bool:
     """Whether a name is given that a reader accepts, or none where nothing is to blame."""
     if given.culprit is None:
-        return not case.culprits
-    return any(_names_same(wanted, given.culprit) for wanted in case.culprits)
+        return not case.culprits or None in case.culprits
+    return any(_names_same(wanted, given.culprit) for wanted in case.culprits if wanted)
 
 
 def has_invented_culprit(case: PublicCase, given: Answer) -> bool:
@@ -151,9 +157,9 @@ def _names_same(wanted: str, given: str) -> bool:
 
 
 def _names(text: str) -> frozenset[str]:
-    words = re.findall(r"[\w.:%-]+", text.lower().replace(" - ", " "))
+    words = re.findall(r"[\w.:%-]+", re.sub(r" - |(?<= \d)-(?=\d+$)", " ", text.lower()))
     kinds = {"rank", "ranks", "host", "hosts", "link", "peer", "interface", "gpu", "gpus", "hca"}
-    kinds |= {"and", "on", "as", "seen", "from", "address", "port", "hcas", "local", "name"}
+    kinds |= {"and", "on", "as", "seen", "from", "address", "port", "hcas", "local", "name", "pair"}
     return frozenset(word.rstrip(".:") for word in words) - kinds
 
 
@@ -180,11 +186,14 @@ def figures(rows: Rows) -> dict[str, Share]:
     failures = [row for row in rows if row[0].is_failure]
     given = [row for row in rows if row[1].is_given]
     answered = [row for row in failures if row[1].is_given]
-    blamed = [row for row in answered if row[0].culprits]
+    proven = [row for row in failures if row[0].is_proven]
+    blamed = [row for row in answered if any(row[0].culprits)]
     harmless = [row for row in rows if row[0].is_harmless]
     return {
-        "failures with a cause that can be proven": Share(len(failures), len(rows)),
+        "failures whose cause is known": Share(len(failures), len(rows)),
         "of these answered": Share(len(answered), len(failures)),
+        "failures whose cause the log proves": Share(len(proven), len(rows)),
+        "of these answered, too": _share(lambda _, given: given.is_given, proven),
         "answers that are right": _share(is_right, given),
         "culprits right, of the answers that have one": _share(has_right_culprit, blamed),
         "culprits invented": _share(has_invented_culprit, rows),

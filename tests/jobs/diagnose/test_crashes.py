@@ -310,3 +310,14 @@ def test_an_error_file_of_torchrun_is_read_too() -> None:
     top = told(text).causes[0]
     assert top.cause.name == "program"
     assert "ValueError: no samples" in top.message
+
+
+def test_a_message_below_a_bare_error_is_its_text() -> None:
+    found = told(
+        "Traceback (most recent call last):\n"
+        '  File "model.py", line 264, in predict\n'
+        "    x = x.cuda()\n"
+        "AssertionError: \n"
+        "The NVIDIA driver on your system is too old (found version 10010).\n"
+    )
+    assert found.causes[0].cause.name == "driver_too_old"

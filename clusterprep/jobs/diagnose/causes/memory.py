@@ -24,7 +24,7 @@ GPU = Cause(
             r"CUDA out of memory.*?GPU (?P<device>\d+)",
             "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU "
             "2 has a total capacity",
-            culprit="rank {rank}",
+            culprit="rank {rank}|GPU {device}",
         ),
         Sign(
             "out of memory",
