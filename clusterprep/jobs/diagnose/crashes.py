@@ -369,7 +369,7 @@ def _is_of_program(crash: Crash, explained: Collection[Place]) -> bool:
 
 
 def _is_explained(line: LogLine, explained: Collection[Place]) -> bool:
-    """Whether another cause explains the line, or the message that stands below a bare «Error: »."""
+    """Whether another cause explains the line, or the message that stands below «Error:»."""
     if line.place in explained:
         return True
     has_text_below = line.message.rstrip().endswith(":")
