@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
@@ -69,24 +70,22 @@ _TROUBLE_NEEDLES = (
 # Ends after which torchrun may start the workers anew.
 _END_OF_ATTEMPT = re.compile(r"failed \(exitcode: |closing signal|task failed", re.IGNORECASE)
 _PROGRESS = re.compile(
-    r"\b(?:step|iter(?:ation)?|epoch|batch|update)s?\b[\s:=\[(#]*\d|\bloss[\s:=]+-?\d"
+    r"\b(?:step|iter(?:ation)?|epoch|batch|update)s?\b[\s:=\[(#'\"]*\d|\bloss['\"\s:=]+-?\d"
     r"|\d(?:\.\d+)? ?(?:it/s|s/it|tokens/s|samples/s)|\d%\|",
     re.IGNORECASE,
 )
 # A training step. A bar of progress alone may be that of a file that is loaded before a hang.
-_STEP = re.compile(r"\bloss['\"]?[\s:=]+-?\d", re.IGNORECASE)
+_STEP = re.compile(r"\bloss['\"\s:=]+-?\d", re.IGNORECASE)
 _JOB = r"(?:training|job|run|program|script|experiment|process(?:es)?|test)"
 _GOOD_END = re.compile(
     r"\btraining (?:is |has )?(?:been )?(?:complete|finish|done|ended|success)|train_runtime"
-    r"|\b(?:completed|finished) training\b"
+    r"|\b(?:completed|finished|done) training\b"
     r"|after training is done|`Trainer\.fit` stopped|Out of bounds values : 0 OK"
     r"|Avg bus bandwidth|Collective test concluded|exits successfully|\btrain metrics\b"
     rf"|\b{_JOB}\b.{{0,40}}(?:finished|completed|ended|done) successfully"
     rf"|successfully (?:finished|completed|ended)(?: the)? {_JOB}|^Successfully completed\.?$"
     r"|exit(?:ed)?(?: with)?(?: exit)? ?(?:code|status)[ :=]+0\b|\bState: COMPLETED"
-    r"|saved (?:the )?(?:final|last) (?:checkpoint|model)|^(?:all )?done[.!]?$"
-    r"|destroy_process_group\(?\)? (?:was not|has not been) called"
-    r"|process group has NOT been destroyed",
+    r"|saved (?:the )?(?:final|last) (?:checkpoint|model)|^(?:all )?done[.!]?$",
     re.IGNORECASE,
 )
 _GOOD_END_NEEDLES = (
@@ -95,6 +94,7 @@ _GOOD_END_NEEDLES = (
     "training is ",
     "training has ",
     "training done",
+    "done training",
     "training ended",
     "training success",
     "completed training",
@@ -121,13 +121,11 @@ _GOOD_END_NEEDLES = (
     "all done",
     "done!",
     "done.",
-    "destroy_process_group",
-    "not been destroyed",
 )
 # Those of them that only a program prints which did what it was started for.
 _FINISHED = re.compile(
     r"\btraining (?:is |has )?(?:been )?(?:complete|finish|done|ended|success)|train_runtime"
-    r"|\b(?:completed|finished) training\b|`Trainer\.fit` stopped|exits successfully"
+    r"|\b(?:completed|finished|done) training\b|`Trainer\.fit` stopped|exits successfully"
     r"|successfully (?:finished|completed|trained|ended)",
     re.IGNORECASE,
 )
@@ -138,9 +136,7 @@ _MOST_UNKEPT = 200
 _MOST_UNKEPT_AT_END = 100  # the same where no launcher says that a process failed
 # Beside a frame that is kept stand its line of source code and a line that marks a part of it.
 _UNKEPT_PER_KEPT = 3
-# So many steps so near the end of a file go on to its end; noise of the end stands behind.
-_LAST_STEPS = 2
-_LAST_LINES = 40
+_MANY = 10  # steps of each rank after which a failure told before cannot have ended the job
 _FEW = 2  # steps of other ranks that stand behind an exception because streams are buffered
 
 
@@ -180,6 +176,7 @@ class Endings:
         self._all_ended_well = _numbers(_matching(log, _ALL_ENDED_WELL, _GOOD_END_NEEDLES))
         ended_by_launch = _matching(log, _LAUNCH_ENDED, _END_NEEDLES)
         self.launch_ended_others = any(True for _ in ended_by_launch)
+        self._ranks = max(len(log.ranks), 1)
         self._last = {file: numbers[-1] for file, numbers in self._kept.items()}
         self._last.update(log.files)
 
@@ -233,23 +230,24 @@ class Endings:
         return False
 
     def ended_well(self, errors: Iterable[LogLine]) -> bool:
-        """Whether a line says that the job ended well, or training goes on to the end of a file.
+        """Whether a line says that the job ended well, behind all lines of its file in `errors`.
 
-        That counts if it stands behind all lines of its file in `errors`.
+        Steps up to the end of a log are no good end: a job that hangs has them too.
         """
         worst: dict[str, int] = {}
         for line in errors:
             worst[line.file] = max(worst.get(line.file, 0), line.number)
         well: set[str] = set()
-        for file, last in self._last.items():
+        for file in self._last:
             good_end = _last_of(self._good_ends.get(file, ()))
-            steps = self._steps.get(file, ())
-            last_step = 0
-            if _count(steps, last - _LAST_LINES, last + 1) >= _LAST_STEPS:
-                last_step = _last_of(steps)
-            if max(good_end, last_step) > worst.get(file, 0):
+            if good_end > worst.get(file, 0):
                 well.add(file)
         return bool(well) and well >= set(worst)
+
+    def went_on(self, line: LogLine) -> bool:
+        """Whether training took steps after a line, more than other ranks print late."""
+        steps = _count(self._steps.get(line.file, ()), line.number, sys.maxsize)
+        return steps > _MANY * self._ranks
 
 
 def _is_earlier(line: LogLine, other: LogLine) -> bool:

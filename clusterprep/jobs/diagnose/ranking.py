@@ -53,6 +53,9 @@ _WARNINGS = frozenset({"WARN", "WARNING", "W"})
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
+_TRIED_AGAIN = frozenset({"rank_gpu_oom"})
+
+
 @dataclass(frozen=True)
 class _Weighed:
     """A cause with the weight of its weightiest sign. `is_explained`: another cause explains it."""
@@ -144,11 +147,18 @@ def _with_waits_as_echoes(evidence: Iterable[Evidence]) -> list[Evidence]:
 
 
 def _without_survived(evidence: Iterable[Evidence], log_endings: Endings) -> list[Evidence]:
-    """Return the evidence without failures after which the job went on and finished."""
+    """Return the evidence without failures after which the job went on and finished.
+
+    Memory of a GPU that ran out before many steps is a symptom at most: programs try again.
+    """
     rows: list[Evidence] = []
     for piece in evidence:
         severity = piece.severity or causes()[piece.cause].severity
-        if severity != "fatal" or not log_endings.was_survived(piece.line):
+        if severity == "fatal" and log_endings.was_survived(piece.line):
+            continue
+        if piece.cause in _TRIED_AGAIN and log_endings.went_on(piece.line):
+            rows.append(replace(piece, weight=min(piece.weight, Weight.SYMPTOM)))
+        else:
             rows.append(piece)
     return rows
 

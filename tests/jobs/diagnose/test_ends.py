@@ -151,8 +151,6 @@ def test_a_job_that_was_ended_raises_what_it_likes_afterwards() -> None:
         " [after training is done] datetime: 2025-09-02 18:22:10",
         "[2031-03-04 12:00:00,123] [INFO] [launch.py:347:main] Process 4711 exits successfully.",
         "State: COMPLETED (exit code 0)",
-        "step 8 loss 2.8\nstep 9 loss 2.7",
-        "{'loss': 2.8, 'epoch': 0.1}\n{'loss': 2.7, 'epoch': 0.2}",
     ],
 )
 def test_only_a_good_end_makes_a_log_with_harmless_lines_a_success(line: str) -> None:
@@ -247,3 +245,41 @@ def test_the_end_of_one_nodes_launcher_follows_from_the_crash_on_another() -> No
         lines.append(line_of("node1.log", number, text, number))
     names = [one.cause.name for one in diagnose(lines).causes]
     assert names == ["program", "external_termination"]
+
+
+@pytest.mark.parametrize(
+    "end", ["step 8 loss 2.8\nstep 9 loss 2.7", "Terminated", "+ exit 1", "^C", "Job step aborted"]
+)
+def test_steps_up_to_the_end_are_no_good_end(end: str) -> None:
+    """A job that hangs has them too."""
+    harmless = "[rank0]: NET/Plugin : No plugin found, using internal implementation"
+    assert told(harmless, *STEPS, *end.splitlines()).code == 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0/9 nodes are available: preemption: 0/9 nodes, No preemption victims found for pod.",
+        "The node was terminated unexpectedly: if the node was preempted, had a hardware failure.",
+        "This means the task has failed, got preempted, or crashed unexpectedly.",
+        "Sequence group 3 is preempted by PreemptionMode.RECOMPUTE mode.",
+    ],
+)
+def test_preemption_as_a_guess_is_none(line: str) -> None:
+    assert told(line).causes == ()
+
+
+def test_memory_that_ran_out_and_was_tried_again_is_not_the_end() -> None:
+    found = told(
+        "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has",
+        *STEPS,
+        *STEPS,
+        "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2031-03-04T12:00:00 DUE TO TIME LIMIT ***",
+    )
+    assert found.causes[0].cause.name == "external_termination"
+
+
+def test_another_program_that_the_kernel_killed_is_a_hint() -> None:
+    found = told("kernel: Out of memory: Killed process 991 (mysqld) total-vm:9000000kB")
+    assert [(one.cause.name, one.confidence) for one in found.causes] == [("host_oom_kill", 0.45)]
+    assert "mysqld" in found.causes[0].message

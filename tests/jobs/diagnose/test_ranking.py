@@ -89,7 +89,7 @@ def test_fatal_before_slow_before_harmless() -> None:
 
 
 def test_only_harmless_lines_are_no_failure() -> None:
-    found = told(NO_PLUGIN, DESTROYED)
+    found = told(NO_PLUGIN, DESTROYED, "Training finished.")
     assert {f.severity for f in found.causes} == {"benign"}
     assert found.code == 0
     assert [f.culprit for f in found.causes] == [None, None]

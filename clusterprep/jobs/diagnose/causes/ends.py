@@ -141,7 +141,7 @@ TERMINATION = Cause(
             r"got signal: (?P<signal>1|2|15)\b",
             "torch.distributed.elastic.multiprocessing.api.SignalException: Process 2794 got "
             "signal: 15",
-            note="it was signal {signal}",
+            note="it was {signal}",
         ),
         Sign(
             "death signal",
@@ -163,7 +163,9 @@ TERMINATION = Cause(
         ),
         Sign(
             "preempt",
-            r"(?:spot|instance|job|node|pod|task).{0,40}(?:preempted|preemption)|DUE TO PREEMPTION",
+            # Not «if the node was preempted», nor «has failed, got preempted, or crashed».
+            r"(?:spot|instance|job|node|pod|task) (?:\S+ ){0,4}?(?:was|were|is|been|being|:) ?"
+            r"(?<!if the node was )preempted(?!,? (?:or|had))|DUE TO PREEMPTION",
             "slurmstepd: error: job was terminated: preempted, DUE TO PREEMPTION",
         ),
         Sign(

@@ -75,13 +75,15 @@ GPU = Cause(
         ),
     ),
 )
+# How the names of a job's own processes begin. The kernel may also kill a database or a monitor.
+_OF_JOBS = "python|pt_|ray|torch|deepspeed|mpi|srun|train|accelerate|pretrain|main"
 HOST = Cause(
     "host_oom_kill",
     "fatal",
     title="The kernel killed a process for memory",
     message="A worker was killed because the host's or the container's memory ran out.",
     doubt=(
-        "A worker was killed by SIGKILL, and no line says by whom. The memory of the host or of "
+        "A process may have been killed, and no line says by whom. The memory of the host or of "
         "the container may have run out; a scheduler or a person may have killed it as well."
     ),
     looks=(
@@ -100,9 +102,18 @@ HOST = Cause(
     signs=(
         Sign(
             "killed process",
-            r"(?:out of memory|oom).{0,60}killed process (?P<pid>\d+)",
+            r"(?:out of memory|oom).{0,60}killed process (?P<pid>\d+)\b"
+            rf"(?! \((?!{_OF_JOBS}))",
             "Mar  4 12:00:00 n3 kernel: Out of memory: Killed process 4711 (python) total-vm:1kB",
             culprit="host {host}",
+        ),
+        Sign(
+            "killed process",
+            r"(?:out of memory|oom).{0,60}killed process (?P<pid>\d+) \((?P<name>[^)]+)\)",
+            "Mar  4 12:00:00 n3 kernel: Out of memory: Killed process 912 (mysqld) total-vm:1kB",
+            Weight.SYMPTOM,
+            "host {host}",
+            note="the kernel killed {name}, which may be none of the job's",
         ),
         Sign(
             "out_of_me",
@@ -131,7 +142,7 @@ HOST = Cause(
         ),
         Sign(
             "oom-kill",
-            r"oom-kill:constraint|oom-kill event",
+            rf"oom-kill:constraint(?!.*task=(?!{_OF_JOBS}))|oom-kill event",
             "[25357.758221] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,task=pyt"
             "hon,pid=9",
             culprit="host {host}",

@@ -442,7 +442,7 @@ INCOMPLETE = Cause(
             "/job:jax_worker/replica:0/task:3",
             Weight.LIKELY,
             "ranks {task}",
-            note="these tasks of JAX did not come",
+            note="these tasks of JAX are missing",
         ),
         Sign(
             "cluster registration failed",
