@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
@@ -246,8 +245,9 @@ class Endings:
 
     def went_on(self, line: LogLine) -> bool:
         """Whether training took steps after a line, more than other ranks print late."""
-        steps = _count(self._steps.get(line.file, ()), line.number, sys.maxsize)
-        return steps > _MANY * self._ranks
+        steps = self._steps.get(line.file, ())
+        behind = len(steps) - bisect.bisect_right(steps, line.number)
+        return behind > _MANY * self._ranks
 
 
 def _is_earlier(line: LogLine, other: LogLine) -> bool:
