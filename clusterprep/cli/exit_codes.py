@@ -113,3 +113,8 @@ def launch_code(result: LaunchResult) -> int:
     if result.verdict == "unknown" or result.timed_out:
         return UNKNOWN
     return FAILED
+
+
+def live_code(state: str) -> int:
+    """Return 1 if a job that runs is stuck, 0 if all of them move, 3 if that is not known."""
+    return {"stuck": FAILED, "moving": OK}.get(state, UNKNOWN)

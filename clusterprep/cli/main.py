@@ -206,7 +206,12 @@ def lint(source: tuple[str, bytes], **params: Any) -> None:
 
 
 @cli.command()
-@click.argument("logs", nargs=-1, required=True, metavar="LOG…|-")
+@click.argument("logs", nargs=-1, metavar="LOG…|-")
+@click.option(
+    "--live",
+    metavar="INVENTORY",
+    help="Instead of logs: why a job that runs on these nodes now does not go on.",
+)
 @click.option(
     "--inventory",
     metavar="I",
@@ -215,9 +220,15 @@ def lint(source: tuple[str, bytes], **params: Any) -> None:
 @click.option(
     "--redact", is_flag=True, help="Replace names, addresses, paths and users, to post the report."
 )
+@options.fleet
 @options.reporting
-def diagnose(logs: tuple[str, ...], redact: bool, **params: Any) -> None:
-    """Explain failure logs of NCCL and torch.distributed."""
+def diagnose(logs: tuple[str, ...], redact: bool, live: str | None, **params: Any) -> None:
+    """Explain failure logs of NCCL and torch.distributed, or with --live a job that hangs now."""
+    if bool(logs) == (live is not None):
+        raise click.UsageError("give either LOGs or --live INVENTORY")
+    if live is not None:
+        options.refuse_with_live(params, redact)
+        _diagnose_live({**params, "inventory": live})
     from clusterprep.cli.terminal import show
     from clusterprep.jobs.diagnose import command as diagnose_command
     from clusterprep.reports import diagnosis as pages
@@ -313,7 +324,7 @@ def _with_nodes(diagnosis: Diagnosis, params: dict[str, Any]) -> Diagnosis:
         **params,
         "only": ",".join(names),
     }
-    with Deadline(None) as deadline:
+    with Deadline.of(options.seconds(params["timeout"]), None) as deadline:
         invocation = _invocation("check", only_these, inventory, deadline)
         try:
             report = check.run(invocation)
@@ -321,6 +332,32 @@ def _with_nodes(diagnosis: Diagnosis, params: dict[str, Any]) -> Diagnosis:
             invocation.watch.close()  # type: ignore[attr-defined]
     lost = [node.node for node in report.nodes or () if not node.reached]
     return diagnose_command.with_live_checks(diagnosis, report.findings or (), lost)
+
+
+def _diagnose_live(params: dict[str, Any]) -> NoReturn:
+    """Look at the jobs that run now, show what was found and exit."""
+    from clusterprep.cli.exit_codes import live_code
+    from clusterprep.cli.terminal import show
+    from clusterprep.jobs.live import command as live_command
+    from clusterprep.reports import diagnosis as pages
+    from clusterprep.reports import live_job, select_format
+    from clusterprep.runtime.deadline import Deadline
+
+    _check_formats(params)
+    options.refuse_empty(params)
+    pages.check_formats(params["fmt"], *map(select_format, params["output"]))
+    with Deadline.of(options.seconds(params["timeout"]), None) as deadline:
+        invocation = _invocation("check", params, _load_inventory(params), deadline)
+        try:
+            with invocation.fanout() as fanout:
+                found = live_command.diagnose(fanout)
+        finally:
+            invocation.watch.close()  # type: ignore[attr-defined]
+
+    def render(fmt: str, **page: Any) -> list[str]:
+        return [live_job.render(found, fmt, **page)]
+
+    show(params, live_code(found.state), render)
 
 
 def _dispatch(invocation: Invocation, params: dict[str, Any]) -> Report:

@@ -190,6 +190,14 @@ def refuse_mix(params: dict[str, Any]) -> None:
         raise click.UsageError("--on-busy says that --stress may load GPUs in use; add --stress")
 
 
+def refuse_with_live(params: dict[str, Any], redact: bool) -> None:
+    """Raise UsageError for options of `diagnose` that have no meaning with --live."""
+    if params["inventory"] is not None:
+        raise click.UsageError("--inventory names the nodes of a log; --live has its own INVENTORY")
+    if redact:
+        raise click.UsageError("--redact is for logs; a job that runs is shown as it is")
+
+
 # Options that narrow down what a command works on, by their parameters.
 _NARROWING = {
     "limit": "--limit",

@@ -346,6 +346,28 @@ def parse_xids(ring: Any, journal: Any, pci: Any) -> Xids | Absent:
 _NO_GPU = Absent("not_applicable", "no NVIDIA GPU here")
 
 
+def xids_in(text: str) -> tuple[Xid, ...]:
+    """Return the Xids that a line of any log tells: its own, and the one that caused it."""
+    return _xids([record_of(text)])
+
+
+def sxids_in(text: str) -> tuple[SXid, ...]:
+    """Return the SXid that a line of any log tells."""
+    return _sxids([record_of(text)])
+
+
+def record_of(text: str) -> KernelRecord:
+    """Return a line of any log as a record without number, times and level."""
+    return KernelRecord(
+        number=0,
+        seconds=0.0,
+        level=0,
+        count=1,
+        since=0.0,
+        text=text,
+    )
+
+
 def _xids(records: Sequence[KernelRecord]) -> tuple[Xid, ...]:
     """Return the Xids among records.
 

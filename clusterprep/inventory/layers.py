@@ -21,7 +21,7 @@ VARIABLES = {NCCL_INTERFACE: "NCCL_SOCKET_IFNAME", "interfaces.rdma": "NCCL_IB_H
 _SIMPLE = ("transport", "job_user")
 # YAML's 22.0 is a whole number to the schema, and is 22 here.
 _NUMBERS: Mapping[str, Callable[[float], float]] = {"port": int, "connect_timeout": float}
-_PATHS = ("root", "python")
+_PATHS = ("root", "python", "flight_recorder")
 
 
 @dataclass(frozen=True)

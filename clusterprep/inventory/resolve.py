@@ -24,7 +24,7 @@ from clusterprep.nccl.variables.dialects import refusal
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 _IDENTITY = frozenset({"name", "address"})  # an entry with these keys only is no layer of its own
-_NODE_KEYS = ("transport", "root", "python", "gpus", "nproc_per_node")
+_NODE_KEYS = ("transport", "root", "python", "gpus", "nproc_per_node", "flight_recorder")
 _SSH = "ssh."
 
 

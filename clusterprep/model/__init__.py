@@ -85,6 +85,7 @@ class Node:
     python: str = "/usr/bin/python3"
     gpus: Gpus | None = None  # None: not declared
     nproc_per_node: int | None = None
+    flight_recorder: str | None = None  # folder of torch's dumps; None: not switched on here
     interfaces: Interfaces = Interfaces()
     env: Mapping[str, EnvSetting] = field(default_factory=dict)
     # Name of a check -> what is wanted, as written.

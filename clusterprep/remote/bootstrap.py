@@ -132,6 +132,15 @@ _MODULES_OF_PART = {
     "stream": ("stream",),
     "link_errors": ("devices", "link_errors"),
     "load_samples": ("devices", "nvml", "load_samples"),
+    "job_look": (
+        "processes",
+        "sockets",
+        "tcp_diag",
+        "system_calls",
+        "python_stacks",
+        "job_stacks",
+        "job_look",
+    ),
     "ranks": ("nccl_lines", "processes", "sockets", "children", "ranks"),
     "job": ("processes", "children", "printed", "job"),
 }
@@ -156,6 +165,7 @@ _KINDS_OF_PART = {
     "sessions": ("environment", "nccl_address"),
     "environment": ("environment",),
     "nccl_address": ("nccl_address",),
+    "job_look": ("job",),
 }
 
 

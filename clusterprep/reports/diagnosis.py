@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterprep.errors import InputError
 from clusterprep.jobs.diagnose.known import command_that_finds
+from clusterprep.jobs.diagnose.messages import origin
 from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis, LogLine
 from clusterprep.model import Json
 from clusterprep.model.units import pluralize
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 QUOTED = 400  # characters of a quoted line in the document
 _SHOWN = 200  # characters of a quoted line on the console
+_LONGEST_NAME = 60  # characters of a file's name on the console
 _MESSAGE = 1000  # characters of a cause's message
 _STYLES = {"fatal": "bold red", "degraded": "bold yellow", "benign": "green"}
 FORMATS = ("console", "json")
@@ -67,8 +69,13 @@ def document(diagnosis: Diagnosis) -> dict[str, Json]:
 
 
 def to_json(diagnosis: Diagnosis) -> str:
-    """Return the document in ASCII, with markup escaped so that it is safe inside HTML too."""
-    text = json.dumps(document(diagnosis), indent=2, allow_nan=False)
+    """Return the diagnosis as the text of its document."""
+    return as_text(document(diagnosis))
+
+
+def as_text(content: dict[str, Json]) -> str:
+    """Return a document in ASCII, with markup escaped so that it is safe inside HTML too."""
+    text = json.dumps(content, indent=2, allow_nan=False)
     for char, escaped in (("&", "\\u0026"), ("<", "\\u003c"), (">", "\\u003e")):
         text = text.replace(char, escaped)
     return text + "\n"
@@ -168,23 +175,34 @@ def _write_remedy(page: ReportPage, found: DiagnosedCause) -> None:
 
 
 def _write_unexplained(page: ReportPage, diagnosis: Diagnosis) -> None:
-    """List the lines that no cause explains; beside graver causes only with -v."""
-    if not diagnosis.causes:
+    """List the lines that no cause explains, of which a diagnosis has a few at most.
+
+    They stand beside causes too: what is known may follow from what is not.
+    """
+    if not diagnosis.causes and not diagnosis.has_succeeded:
         page.blank()
         page.row(("UNKNOWN", "bold yellow"), "nothing in it is known")
     if not diagnosis.unexplained:
-        return
-    if diagnosis.causes and not page.verbose and diagnosis.code != 0:
         return
     page.blank()
     page.row(("left", "yellow"), "these lines look like errors, and nothing here explains them:")
     for line in diagnosis.unexplained:
         _write_line(page, line)
+        source = origin(line)
+        if source:
+            page.under((f"  printed by {source}", "dim"))
 
 
 def _write_line(page: ReportPage, line: LogLine) -> None:
-    place = f"{safe_text(line.file, 60)}:{line.number}  "
+    place = f"{_short_name(line.file)}:{line.number}  "
     page.under((place, "dim"), safe_text(_stripped(line), _SHOWN))
+
+
+def _short_name(file: str) -> str:
+    """Return the name of a file; of a long one its end, which tells the rank."""
+    if len(file) > _LONGEST_NAME:
+        file = f"…{file[-_LONGEST_NAME:]}"
+    return safe_text(file)
 
 
 def _write_verdict(page: ReportPage, diagnosis: Diagnosis) -> None:
@@ -200,10 +218,16 @@ def _write_verdict(page: ReportPage, diagnosis: Diagnosis) -> None:
     if grave:
         _write_failure(page, grave, benign)
         return
-    if diagnosis.causes:
-        page.row(("PASS", "bold green"), ("only harmless lines", "bold"))
+    if diagnosis.code == 0:
+        verdict = "only harmless lines"
+        if diagnosis.has_succeeded:
+            verdict = "launch saw all ranks end with exit code 0"
+        page.row(("PASS", "bold green"), (verdict, "bold"))
         return
-    page.row(("UNKNOWN", "bold yellow"), ("no known cause", "bold"))
+    verdict = "no known cause"
+    if diagnosis.causes:
+        verdict = "only harmless lines, and nothing shows that the job ended well"
+    page.row(("UNKNOWN", "bold yellow"), (verdict, "bold"))
     advice = "give the logs of all ranks, and the kernel's log of the nodes (journalctl -k)"
     page.row(("   next:", "dim"), advice)
 

@@ -37,7 +37,7 @@ MOST_ENTRIES = 20  # files and folders directly in the package: what fits on one
 PURE = frozenset(
     "__future__ array base64 binascii bisect collections dataclasses datetime difflib enum fnmatch "
     "functools hashlib ipaddress itertools json marshal math operator posixpath random re shlex "
-    "statistics string textwrap types typing ClusterShell packaging".split()
+    "statistics string struct textwrap types typing ClusterShell packaging".split()
 )
 
 # Modules that may import more than that, and why. Everything else only computes.
@@ -49,6 +49,8 @@ WORLDLY = {
     "cli.terminal": "shows and asks at the terminal",
     "cli.output": "writes to stdout and stderr",
     "jobs.diagnose.sources": "reads the user's logs",
+    "jobs.diagnose.messages": "reads the tables of messages that came with us",
+    "jobs.diagnose.records.reading": "reads dumps of the user's jobs",
     "cli.init.command": "reads options, writes the inventory, tells what it wrote",
     "cli.init.sources": "asks Slurm's own command for its nodes",
     "cli.exit": "says how a command ended, writes the log of a bug, exits",
@@ -115,6 +117,7 @@ SPEAKERS = {
     "cli.terminal": "speaks to people",
     "cli.output": "speaks to people",
     "jobs.diagnose.sources": "reads standard input for `-`",
+    "jobs.diagnose.records.reading": "reads standard input for `-`",
     "cli.init.command": "is a part of the command line",
     "cli.history": "is a part of the command line",
     "cli.exit": "says how a command ended",

@@ -21,10 +21,11 @@ from clusterprep.checks.log import KINDS
 from clusterprep.cli.commands import selftest
 from clusterprep.facts import Fact, apt
 from clusterprep.inventory.load import load_ansible, load_inventory
+from clusterprep.jobs.diagnose.forms import LONGEST
 from clusterprep.jobs.diagnose.prefixes import lines_of
 from clusterprep.jobs.diagnose.ranking import diagnose
 from clusterprep.jobs.diagnose.redact import Redactor
-from clusterprep.jobs.diagnose.sources import LONGEST, KeptLine
+from clusterprep.jobs.diagnose.sources import KeptLine
 from clusterprep.jobs.launch.stacks import stack_of
 from clusterprep.jobs.launch.torchrun_summary import exit_codes
 from clusterprep.jobs.verify import nccl_log

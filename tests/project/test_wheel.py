@@ -59,7 +59,7 @@ def test_the_wheel_carries_what_lies_beside_the_package(wheel: Path) -> None:
     wanted |= {
         str(path.relative_to(ROOT))
         for path in data
-        if path.suffix in (".json", ".html", ".css", ".js")
+        if path.suffix in (".json", ".html", ".css", ".js", ".tsv", ".rules")
     }
     assert wanted - inside == set()
     assert {

@@ -20,6 +20,7 @@ from clusterprep.jobs.diagnose.model import Cause
 from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.survey import registry
 from tests.support import pictures, privileges_page, resources_page, variables_page
+from tests.support.messages import page as messages_page
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -28,6 +29,7 @@ PAGE = ROOT / "docs" / "checks.md"
 CAUSES = ROOT / "docs" / "causes.md"
 VARIABLES, RESOURCES = ROOT / "docs" / "variables.md", ROOT / "docs" / "resources.md"
 PRIVILEGES = ROOT / "docs" / "privileges.md"
+MESSAGES = ROOT / "docs" / "messages.md"
 TABLE = re.compile(r"(?<=\| area \| checks \|\n\|---\|---\|\n)(?:\|.*\n)+")
 
 
@@ -170,6 +172,7 @@ def renew_derived() -> None:
     _renew(VARIABLES, variables_page.page())
     _renew(RESOURCES, resources_page.page())
     _renew(PRIVILEGES, privileges_page.page())
+    _renew(MESSAGES, messages_page.page())
     pictures.renew_console()
 
 

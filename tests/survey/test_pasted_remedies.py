@@ -25,6 +25,9 @@ from tests.project.test_architecture import none
 from tests.reports.situations import report
 from tests.support.pasting import not_parsed, not_shown_safely, run_words
 
+# All words of all fleets take a minute of a quiet core, and three on a busy machine.
+pytestmark = pytest.mark.timeout(400)
+
 CHECKS = tuple(check for check in registry.checks().values() if check.proof is not None)
 TODAY = date(2026, 11, 21)
 VICTIM = 1  # neither the first node, nor a majority

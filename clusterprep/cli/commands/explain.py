@@ -14,11 +14,13 @@ from typing import Any
 
 from clusterprep.changes.resources.env import TARGETS, refuse_unrepresentable
 from clusterprep.checks import Check, known_bad
+from clusterprep.cli.commands import time_limits
 from clusterprep.cli.commands.time_limits import limit_lines
 from clusterprep.errors import InputError, NotKnown
 from clusterprep.inventory.demands import check_names
 from clusterprep.jobs.diagnose.known import causes, command_that_finds
 from clusterprep.jobs.diagnose.model import Cause
+from clusterprep.jobs.live.causes import CAUSES as LIVE_CAUSES
 from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.model import EnvValue, Inventory, Report
 from clusterprep.model.known_bad import KnownBad
@@ -71,7 +73,7 @@ _BETWEEN_RANKS = {
 
 
 def page(topic: str) -> str:
-    """Return the page of a check, a bad version, a variable or a cause.
+    """Return the page of a check, a bad version, a variable, a cause or the time limits.
 
     Raises InputError with the nearest name for another topic.
     """
@@ -83,11 +85,19 @@ def page(topic: str) -> str:
         return _check_page(PAGES[topic])
     if topic in variables():
         return _variable_page(topic)
-    if topic in causes():
-        return cause_page(causes()[topic])
+    cause = causes().get(topic) or _live_causes().get(topic)
+    if cause is not None:
+        return cause_page(cause)
+    if topic == time_limits.TOPIC:
+        return time_limits.page()
     if topic in check_names():
         return f"{topic}: this check is not built yet; `check` answers SKIP for it"
     raise InputError.of(f"nothing is known of {topic!r}", hint=_nearest_topic(topic))
+
+
+def _live_causes() -> dict[str, Cause]:
+    """Return the causes that `diagnose --live` names, by name."""
+    return {cause.name: cause for cause in LIVE_CAUSES}
 
 
 def _nearest_topic(topic: str) -> str:
@@ -97,7 +107,9 @@ def _nearest_topic(topic: str) -> str:
     lower = topic.lower()
     if lower in registry.checks() or lower in causes():
         return f"did you mean {lower}?"
-    topics = [*registry.checks(), *PAGES, *variables(), *causes(), *_bad_versions()]
+    topics = [*registry.checks(), *PAGES, *variables(), *causes(), *_live_causes()]
+    topics.extend(_bad_versions())
+    topics.append(time_limits.TOPIC)
     near = difflib.get_close_matches(topic, topics, 1, 0.5)
     if near:
         return f"did you mean {near[0]}?"
@@ -174,7 +186,7 @@ def _time_limits(topic: str) -> list[str]:
     if not lines:
         return []
     listed = "\n".join(lines)
-    return [f"Time limits that fire here\n{listed}"]
+    return [f"Time limits that fire here\n{listed}\n  all with their sources: explain time-limits"]
 
 
 def _found_before(check: str) -> str:

@@ -11,9 +11,11 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis
+from clusterprep.jobs.diagnose.plain_signs import is_plain
 from clusterprep.jobs.diagnose.prefixes import lines_of
 from clusterprep.jobs.diagnose.ranking import diagnose as judge
 from clusterprep.jobs.diagnose.ranking import needles
+from clusterprep.jobs.diagnose.records import reading as records
 from clusterprep.jobs.diagnose.redact import redacted
 from clusterprep.jobs.diagnose.sources import read
 from clusterprep.model import Finding, Inventory, Node
@@ -25,14 +27,17 @@ _HOST_OR_PEER = re.compile(r"^(?:host|peer) (\S+)")
 def diagnose(
     names: Sequence[str], *, stdin: BinaryIO | None = None
 ) -> tuple[Diagnosis, frozenset[str]]:
-    """Read logs and return their diagnosis and the hosts that they name.
+    """Read logs and records and return their diagnosis and the hosts that they name.
 
-    Raises InputError for files that cannot be read or are not text.
+    Raises InputError for files that cannot be read, or are neither text nor a known record.
     """
-    reading = read(names, needles(), stdin)
-    lines = lines_of(reading.kept)
+    found = records.read(names, stdin)
+    reading = read(found.logs, needles(), found.stdin or stdin, is_plain=is_plain)
+    lines = (*lines_of(reading.kept), *found.lines)
     hosts = frozenset(line.host for line in lines if line.host)
-    return judge(lines, reading.lines, reading.notices), hosts
+    files = {**reading.lines, **found.files}
+    notices = (*reading.notices, *found.notices)
+    return judge(lines, files, notices, found), hosts
 
 
 def without_names(diagnosis: Diagnosis, hosts: frozenset[str]) -> Diagnosis:

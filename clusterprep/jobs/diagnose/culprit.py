@@ -23,6 +23,12 @@ MOST = 8  # names; if more are blamed, none is named
 _SPAWNED = re.compile(
     r"-- Process (?P<number>\d+) terminated with the following error", re.IGNORECASE
 )
+# Lines of a traceback that torch.multiprocessing prints at most below «-- Process 3 terminated …».
+_TRACEBACK = 100
+# Names that every host has for itself.
+_NO_HOSTS = frozenset({"localhost", "localhost.localdomain", "127.0.0.1", "::1"})
+# What has the same name on many hosts.
+_OF_A_HOST = frozenset({"interface", "HCA", "device"})
 _PLURAL = {
     "rank": "ranks",
     "host": "hosts",
@@ -31,6 +37,7 @@ _PLURAL = {
     "port": "ports",
     "GPU": "GPUs",
     "HCA": "HCAs",
+    "link": "links",
     "peer": "peers",
     "name": "names",
     "file": "files",
@@ -90,10 +97,10 @@ def worded(cause: Cause, evidence: Sequence[Evidence], log: LogFile) -> str | No
     if cause.blames_host:
         weightiest = weights[0]
         lines = [e.line for e in evidence if e.weight == weightiest]
-        writers = _writers(lines)
+        writers = _writers(lines) or _only_host(log)
         if writers:
             return _in_words(writers, evidence, log)
-    return _spawned(log)
+    return _spawned(log, [e.line for e in evidence if e.weight == weights[0]])
 
 
 def _writers(lines: Sequence[LogLine]) -> Culprits:
@@ -108,14 +115,37 @@ def _writers(lines: Sequence[LogLine]) -> Culprits:
     return tuple(hosts or ranks)
 
 
+def _only_host(log: LogFile) -> Culprits:
+    """Return the host that wrote all lines, where it is one and some lines do not say it."""
+    if len(log.hosts) != 1:
+        return ()
+    (host,) = log.hosts
+    return (("host", host),)
+
+
 def _in_words(culprits: Culprits, evidence: Sequence[Evidence], log: LogFile) -> str | None:
+    culprits = tuple(one for one in culprits if one[0] != "host" or one[1] not in _NO_HOSTS)
+    if not culprits:
+        return None
     kind = _commonest_kind(culprits)
     names = _separated([name for other, name in culprits if other == kind])
     if not names or len(names) > MOST or _are_all(kind, names, log):
         return None
     if kind == "peer":
         return _peer(names, evidence)
-    return _listed(kind, names)
+    listed = _listed(kind, names)
+    if kind not in _OF_A_HOST or (len(names) == 1 and len(log.hosts) < 2):
+        return listed
+    return listed + _host_of(listed, evidence)
+
+
+def _host_of(listed: str, evidence: Sequence[Evidence]) -> str:
+    """Return « of n1» if the host n1 alone names these devices, else an empty text."""
+    hosts = {e.line.host for e in evidence if e.culprits}
+    host = hosts.pop() if len(hosts) == 1 else None
+    if not host or host in _NO_HOSTS or host in listed.split():
+        return ""
+    return f" of {host}"
 
 
 def _commonest_kind(culprits: Culprits) -> str:
@@ -155,7 +185,7 @@ def _are_all(kind: str, names: Sequence[str], log: LogFile) -> bool:
     if kind == "ranks" and len(names) == 2:
         return False  # a pair that differs, and each of the two may be the one at fault
     numbers = {int(name) for name in names if name.isdigit()}
-    return numbers >= log.ranks
+    return bool(log.ranks) and numbers >= log.ranks
 
 
 def _peer(names: Sequence[str], evidence: Sequence[Evidence]) -> str | None:
@@ -186,13 +216,27 @@ def _listed(kind: str, names: Sequence[str]) -> str:
     return " ".join(parts)
 
 
-def _spawned(log: LogFile) -> str | None:
-    """Return the process that failed, where torch.multiprocessing names exactly one."""
+def _spawned(log: LogFile, lines: Sequence[LogLine]) -> str | None:
+    """Return the process that failed, where torch.multiprocessing shows its traceback.
+
+    The parent names the first process that it saw end. That is the culprit only if the lines of the
+    cause are in the traceback of that process, and in that of no other one.
+    """
     numbers: set[str] = set()
-    for line in log.lines:
-        match = _SPAWNED.search(line.message)
-        if match:
-            numbers.add(match["number"])
-    if len(numbers) != 1:
+    has_lines = False
+    for head in log.lines_with("terminated with the following error"):
+        match = _SPAWNED.search(head.message)
+        if match is None:
+            continue
+        numbers.add(match["number"])
+        has_lines = has_lines or any(_is_below(line, head) for line in lines)
+    if len(numbers) != 1 or not has_lines:
         return None
     return f"process {numbers.pop()}"
+
+
+def _is_below(line: LogLine, head: LogLine) -> bool:
+    """Whether a line may belong to the traceback that `head` announces."""
+    if line.file != head.file:
+        return False
+    return head.number <= line.number <= head.number + _TRACEBACK

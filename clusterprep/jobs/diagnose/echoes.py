@@ -7,6 +7,8 @@ import re
 
 from clusterprep.jobs.diagnose.model import LogLine
 
+OWN = "the program's own"  # what begins so is a failure of the program, and no echo
+
 # (needle: part of the line in small letters, pattern of the message, what it means)
 KNOWN: tuple[tuple[str, str, str], ...] = (
     ("->", r"(?:\.(?:cc|cu|h|cpp):\d+|\w) -> \d+(?: \[.*\])?$", "a result that is handed up"),
@@ -40,6 +42,22 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ("nccl error in", r"NCCL error in", "torch's wrapper; another line says what failed"),
     ("nccl communicator was aborted", r"NCCL communicator was aborted", "after an earlier failure"),
     ("nccl timeout in", r"NCCL timeout in", "a peer is missing"),
+    (
+        "acl stream synchronize failed",
+        r"ACL stream synchronize failed",
+        "the device stopped; another line says why",
+    ),
+    (
+        "inner error is reported as above",
+        r"The Inner error is reported as above",
+        "the device stopped; another line says why",
+    ),
+    ("pta call acl api failed", r"PTA call acl api failed", "another line says what failed"),
+    (
+        "inconsistent 0 params",
+        r"but Rank \d+ has \d+ params, while rank \d+ has inconsistent 0 params",
+        "the ranks could not exchange their numbers of parameters; another line says why",
+    ),
     (
         "some nccl operations have failed",
         r"Some NCCL operations have failed or timed out",
@@ -96,6 +114,11 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ("failed (exitcode", r"failed \(exitcode: ", "torchrun's word for a worker that ended"),
     ("magic", r"magic mismatch|wrong magic", "an unknown client at the port, dropped"),
     ("wrong socket type", r"wrong socket type", "an unknown client at the port, dropped"),
+    (
+        "gid table change",
+        r"GID table change",
+        "NCCL goes on; a queue pair that fails after it is a cause",
+    ),
     ("ras ", r"\bRAS\b", "NCCL's monitoring, which the job does not need"),
     ("will retry", r"listening yet, will retry", "the store is not there yet"),
     (

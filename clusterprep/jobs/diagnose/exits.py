@@ -19,12 +19,17 @@ _KILLED_BY_TORCHRUN = re.compile(
     r"Unable to shutdown process (?P<pid>\d+) .*forcefully exiting", re.IGNORECASE
 )
 _EXTERNAL_SIGNALS = (-15, -2, -1)  # SIGTERM, SIGINT, SIGHUP: sent by people and schedulers
-_CAUSE_OF_CODE = {
-    -9: ("host_oom_kill", "by SIGKILL"),
-    -7: ("shm_too_small", "by SIGBUS"),
-    -15: ("external_termination", "by SIGTERM"),
-    -2: ("external_termination", "by SIGINT"),
-    -1: ("external_termination", "by SIGHUP"),
+# What each exit code speaks for. SIGKILL has many senders, so it proves nothing by itself. SIGABRT
+# is left out: torch's watchdog aborts a process after every failure of a collective.
+_MEANINGS = {
+    -9: ("host_oom_kill", Weight.SYMPTOM, "by SIGKILL"),
+    -7: ("shm_too_small", Weight.LIKELY, "by SIGBUS"),
+    -15: ("external_termination", Weight.LIKELY, "by SIGTERM"),
+    -2: ("external_termination", Weight.LIKELY, "by SIGINT"),
+    -1: ("external_termination", Weight.LIKELY, "by SIGHUP"),
+    -11: ("program", Weight.PLAIN, "by SIGSEGV"),
+    -8: ("program", Weight.PLAIN, "by SIGFPE"),
+    -4: ("program", Weight.PLAIN, "by SIGILL"),
 }
 
 # Largest distances in torchrun's summary, in lines. A block of it has the lines [0]:, time, host,
@@ -132,15 +137,15 @@ def detect_signals(log: LogFile) -> Iterator[Evidence]:
         was_signalled = worker.code in _EXTERNAL_SIGNALS
         if was_signalled and worker.line.file in files_with_own_failure:
             continue
-        if worker.code not in _CAUSE_OF_CODE:
+        if worker.code not in _MEANINGS:
             continue
-        cause, how = _CAUSE_OF_CODE[worker.code]
+        cause, weight, how = _MEANINGS[worker.code]
         culprits = (worker.culprit,) if worker.culprit else ()
         note = f"a worker ended {how}"
         yield Evidence(
             cause,
             worker.line,
-            Weight.LIKELY,
+            weight,
             culprits,
             note=note,
         )

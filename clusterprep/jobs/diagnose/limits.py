@@ -1,4 +1,9 @@
-"""Says which time limit fired: its value, its default, and where it is set."""
+"""Says which time limit fired: its value, its default, and where it is set.
+
+A limit that a line only mentions has not fired: «Collective WorkNCCL(…, Timeout(ms)=600000) raised
+the following async exception» and «initialization options: …, TIMEOUT(ms): 600000» are no events.
+`clusterprep explain time-limits` has all limits with their sources (cli/commands/time_limits.py).
+"""
 
 from __future__ import annotations
 
@@ -9,18 +14,26 @@ from dataclasses import replace
 from clusterprep.jobs.diagnose.model import DiagnosedCause, LogFile, Place
 
 NEEDLES = (
-    "timeout(ms)",
+    "before timing out",
+    "blocking wait",
     "waiting for clients",
     "client socket has timed out",
     "rendezvoustimeouterror",
     "watchdog got stuck",
     "timed out waiting",
     "wait timeout after",
+    "failed to pass monitoredbarrier",
+    "hccl fftsplus task timeout",
+    "notify register times out",
     "exceeded error retry count",
     "pytorch version",
     "torch version",
 )
-_NCCL_GROUP = re.compile(r"Timeout\(ms\)=(?P<ms>\d+)", re.IGNORECASE)
+_GROUP = re.compile(
+    r"Work(?P<library>[A-Z]*C[CN]*L)\(.*?Timeout\(ms\)=(?P<ms>\d+)\)? ?"
+    r"(?:ran for|timed out in blocking wait)",
+    re.IGNORECASE,
+)
 _STORE_CLIENTS = re.compile(
     r"timed out after (?P<s>\d+) seconds waiting for clients", re.IGNORECASE
 )
@@ -30,6 +43,11 @@ _STORE_SOCKET = re.compile(
 _STORE_KEY = re.compile(r"wait timeout after (?P<ms>\d+)ms", re.IGNORECASE)
 _TORCHRUN_JOIN = re.compile(r"RendezvousTimeoutError", re.IGNORECASE)
 _WATCHDOG = re.compile(r"watchdog got stuck for (?P<s>\d+) seconds", re.IGNORECASE)
+_MONITORED = re.compile(r"failed to pass monitoredBarrier in (?P<ms>\d+) ms", re.IGNORECASE)
+_HCCL_TASK = re.compile(
+    r"hccl fftsplus task timeout occurred.*timeout:(?P<limit>\w+)", re.IGNORECASE
+)
+_HCCL_NOTIFY = re.compile(r"Notify register times out", re.IGNORECASE)
 _GLOO = re.compile(r"Timed out waiting (?P<ms>\d+)ms for", re.IGNORECASE)
 _NCCL_CONNECT = re.compile(r"exceeded error retry count after (?P<n>\d+)", re.IGNORECASE)
 _RDMA_COMPLETION = re.compile(
@@ -39,6 +57,7 @@ _TORCH_VERSION = re.compile(
     r"\b(?:py)?torch(?:[ _]version)?[ =:v]+(?P<major>\d+)\.(?P<minor>\d+)", re.IGNORECASE
 )
 
+_FIRED = "limit that fired"  # words of every sentence here
 _WHERE_SET = (
     "it is set by init_process_group(timeout=…), in Lightning by DDPStrategy(timeout=…), "
     "in Transformers by ddp_timeout"
@@ -65,7 +84,7 @@ def with_limits(causes: Sequence[DiagnosedCause], log: LogFile) -> list[Diagnose
     if not rows or not limits:
         return rows
     top = rows[0]
-    if top.severity != "benign" and "limit" not in top.message:
+    if top.severity != "benign" and _FIRED not in top.message:
         rows[0] = _with_first(top, list(limits.values()))
     return rows
 
@@ -83,7 +102,7 @@ def _limits_by_line(log: LogFile) -> dict[Place, str]:
     """Return a sentence about the limit for each line that tells of one."""
     torch = _torch_version(log)
     limits: dict[Place, str] = {}
-    for line in log.lines:
+    for line in log.lines_with(*NEEDLES, "got completion"):
         sentence = _sentence(line.message, torch)
         if sentence:
             limits[line.place] = sentence
@@ -91,7 +110,7 @@ def _limits_by_line(log: LogFile) -> dict[Place, str]:
 
 
 def _torch_version(log: LogFile) -> _TorchVersion | None:
-    for line in log.lines:
+    for line in log.lines_with("torch"):
         match = _TORCH_VERSION.search(line.message)
         if match:
             return int(match["major"]), int(match["minor"])
@@ -103,9 +122,9 @@ def _torch_version(log: LogFile) -> _TorchVersion | None:
 
 def _sentence(message: str, torch: _TorchVersion | None) -> str:
     """Return a sentence about the limit that a message tells of, or an empty one."""
-    if match := _NCCL_GROUP.search(message):
+    if match := _GROUP.search(message):
         seconds = int(match["ms"]) // 1000
-        return _nccl_group(seconds, torch)
+        return _group(match["library"].upper(), seconds, torch)
     seconds_of_store = _seconds_of_store(message)
     if seconds_of_store is not None:
         return _store(seconds_of_store)
@@ -114,6 +133,12 @@ def _sentence(message: str, torch: _TorchVersion | None) -> str:
         return (
             f"The limit that fired is that of a gloo group: {seconds} s, by default 1800 s; "
             f"{_WHERE_SET}."
+        )
+    if match := _MONITORED.search(message):
+        seconds = int(match["ms"]) // 1000
+        return (
+            f"The limit that fired is that of monitored_barrier: {seconds} s, by default that of "
+            "its gloo group, 1800 s; monitored_barrier(timeout=…) sets it."
         )
     if match := _WATCHDOG.search(message):
         return _heartbeat(match["s"], torch)
@@ -144,6 +169,8 @@ def _limit_outside_torch(message: str) -> str:
             "by default 34 with pauses of about a minute in all; "
             "NCCL_SOCKET_RETRY_CNT and NCCL_SOCKET_RETRY_SLEEP_MSEC set it."
         )
+    if _HCCL_TASK.search(message) or _HCCL_NOTIFY.search(message):
+        return "The limit that fired is HCCL's for one task; HCCL_EXEC_TIMEOUT sets it."
     if _RDMA_COMPLETION.search(message):
         return (
             "The limit that fired is the card's: NCCL_IB_TIMEOUT (by default 20, 18 before "
@@ -161,7 +188,13 @@ def _heartbeat(seconds: str, torch: _TorchVersion | None) -> str:
     )
 
 
-def _nccl_group(seconds: int, torch: _TorchVersion | None) -> str:
+def _group(library: str, seconds: int, torch: _TorchVersion | None) -> str:
+    """Return the sentence about the limit of a process group over NCCL or another library."""
+    if library != "NCCL":
+        return (
+            f"The limit that fired is that of the {library} process group: {seconds} s; "
+            f"{_WHERE_SET}."
+        )
     has_old_default = torch is not None and torch < (2, 2)
     usual = 1800 if has_old_default else 600
     release = "since 2.2"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -31,6 +32,21 @@ def form_of(text: str) -> str:
     Lines that differ only in numbers have the same form.
     """
     return text.lower().translate(_DIGITS)
+
+
+# What lines of one kind differ in: the host and process before NCCL's messages, digits, and
+# hexadecimal numbers such as pointers, bus ids and names of containers.
+NUMBER = r"(?<![\w.-])[\w.-]+:0+:0+ (?=\[0+\])|0x[0-9a-f]+\b|\b(?=[a-f]*0)[0-9a-f]{5,}\b|0+"
+_NUMBER = re.compile(NUMBER)
+
+
+def kind_of(form: str) -> str:
+    """Return a form with every number as one 0: `kind_of("comm 0x00ab busid db000")`.
+
+    There are far fewer kinds than forms. The kind of a needle is part of the kind of every line
+    that has the needle.
+    """
+    return _NUMBER.sub("0", form)
 
 
 Place = tuple[str, int]  # file and line number
@@ -119,20 +135,41 @@ class LogFile:
 
     @cached_property
     def forms(self) -> Mapping[str, list[LogLine]]:
-        """Lines by their form (see `form_of`): there are far fewer forms than lines to search."""
-        lines_of_form: dict[str, list[LogLine]] = {}
+        """Lines by their kind (see `kind_of`): there are far fewer kinds than lines to search."""
+        kinds: dict[str, str] = {}  # by form
+        lines_of_kind: dict[str, list[LogLine]] = {}
         for line in self.lines:
-            lines_of_form.setdefault(form_of(line.text), []).append(line)
-        return lines_of_form
+            form = form_of(line.text)
+            kind = kinds.get(form)
+            if kind is None:
+                kind = kind_of(form)
+                kinds[form] = kind
+            lines_of_kind.setdefault(kind, []).append(line)
+        return lines_of_kind
 
     def lines_with(self, *needles: str) -> list[LogLine]:
         """Return the lines that have one of the needles, in order. Needles are in small letters."""
-        needle_forms = [form_of(needle) for needle in needles]
-        matching: list[LogLine] = []
-        for form, lines in self.forms.items():
-            if any(needle in form for needle in needle_forms):
-                matching += lines
-        return sorted(matching, key=lambda line: line.order)
+        matching: dict[str, list[LogLine]] = {}  # by kind
+        for needle in needles:
+            for kind in self._kinds_with(needle):
+                matching[kind] = self.forms[kind]
+        lines = [line for lines in matching.values() for line in lines]
+        if len(matching) > 1:
+            lines.sort(key=lambda line: line.order)
+        return lines
+
+    def _kinds_with(self, needle: str) -> list[str]:
+        kinds = self._kinds_by_needle.get(needle)
+        if kinds is None:
+            part = kind_of(form_of(needle))
+            kinds = [kind for kind in self.forms if part in kind]
+            self._kinds_by_needle[needle] = kinds
+        return kinds
+
+    @cached_property
+    def _kinds_by_needle(self) -> dict[str, list[str]]:
+        """What `lines_with` found so far, as several causes ask for the same."""
+        return {}
 
 
 Detector = Callable[[LogFile], Iterator[Evidence]]
@@ -185,13 +222,18 @@ class Diagnosis:
     unexplained: tuple[LogLine, ...] = ()
     notices: tuple[str, ...] = ()
     files: Mapping[str, int] = field(default_factory=dict)  # number of lines read, by file
-    failed: bool = False  # a worker failed, so a log with harmless lines alone is no success
+    ended_well: bool = False  # the log says so, or shows steps to its end, and no failure
+    has_succeeded: bool = False  # launch saw all ranks end with exit code 0
 
     @property
     def code(self) -> int:
-        """The exit code: 1 if a cause is not benign, 0 if all are benign, 3 if none is known."""
+        """The exit code: 1 if a cause is not benign, 0 if all are benign and the job ended well.
+
+        It is 3 if no cause is known, or if nothing shows a good end. Without a cause it is 0 only
+        if launch saw all ranks succeed.
+        """
         if any(found.severity != "benign" for found in self.causes):
             return 1
-        if self.causes and not self.failed:
+        if self.has_succeeded or (self.causes and self.ended_well):
             return 0
         return 3

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from clusterprep.jobs.diagnose.model import LogLine
 from clusterprep.jobs.diagnose.sources import KeptLine
@@ -23,6 +24,8 @@ _PREFIX_PATTERNS = (
         r"[^\[\]]{0,300}\b\d{1,12}(?:/\d{1,12}|[a-z]{1,9})? "
         r"\[[\d:]{1,12}(?:<[\d:?]{1,12})?, [^\]]{1,80}\]\s*(?=\S)"
     ),
+    # Kaggle: seconds and the number of the line
+    r"\s*\d{1,9}\.\d{1,3}s\t\d{1,9}\t",
     # mpirun --timestamp-output, horovodrun
     (
         rf"\s*(?:[A-Z][a-z]{{2}}) (?P<month>[A-Z][a-z]{{2}}) +(?P<day>\d\d?) {_CLOCK} \d{{4}}"
@@ -108,11 +111,15 @@ _PREFIX_PATTERNS = (
     ),
 )
 _PREFIXES = tuple(re.compile(pattern) for pattern in _PREFIX_PATTERNS)
+_HOST_PREFIX = _PREFIXES[-1]  # that of pdsh
+# What is not told apart in lines of one form: digits, and the letters of pointers.
+_DIGITS = str.maketrans("123456789", "000000000")
+_POINTER = re.compile(r"0x[0-9a-f]+")
 _MOST_LAYERS = 12
 # What stands before a colon and is no host: interfaces, devices, words of programs.
 _NO_HOST = re.compile(
     r"(?:eth|ib|ens|enp|eno|enx|wlan|bond|docker|veth|virbr|br|mlx|team|python|cuda|gpu-?\d+$"
-    r"|sm_|libnccl|rank|step|epoch|node0*$|nccl)[\w.-]*"
+    r"|sm_|libnccl|rank|step|epoch|node0*$|nccl|nvidia-nvswitch)[\w.-]*"
     r"|.*(?:error|exception|warning)",
     re.IGNORECASE,
 )
@@ -148,47 +155,62 @@ class _Learned:
             return None
         return int(value)
 
+    @property
+    def host(self) -> str | None:
+        return self.values.get("host") or self.values.get("pdsh")
+
 
 def lines_of(kept: Sequence[KeptLine]) -> tuple[LogLine, ...]:
     """Return kept lines with their prefixes read.
 
     NCCL tells the rank of a process once; all lines of that process get it.
     """
+    reader = _PrefixReader()
+    read: list[tuple[str, _Learned]] = []  # the message of each line, and what its prefixes told
+    rank_of_process: dict[_Process, int] = {}
+    texts = [row.text.decode("utf-8", "replace").rstrip() for row in kept]
+    for text in texts:
+        message, learned = reader.read(text)
+        read.append((message, learned))
+        if " nranks " in message and "pid" in learned.values:
+            match = _OWN_RANK.search(message)
+            if match:
+                rank_of_process[_process(learned)] = int(match[1])
     lines: list[LogLine] = []
     for order, row in enumerate(kept):
-        text = row.text.decode("utf-8", "replace")
-        lines.append(line_of(row.file, row.number, text, order))
-    rank_of_process: dict[_Process, int] = {}
-    for line in lines:
-        match = _OWN_RANK.search(line.message) if line.pid else None
-        if match:
-            rank_of_process[_process(line)] = int(match[1])
-    if not rank_of_process:
-        return tuple(lines)
-    for index, line in enumerate(lines):
-        if line.rank is None:
-            rank = rank_of_process.get(_process(line))
-            lines[index] = replace(line, rank=rank)
+        message, learned = read[order]
+        rank = _rank(learned, row.file)
+        if rank is None and rank_of_process:
+            rank = rank_of_process.get(_process(learned))
+        line = _line(row.file, row.number, texts[order], message, learned, rank, order)
+        lines.append(line)
     return tuple(lines)
 
 
 _Process = tuple[str | None, int | None, int | None]
 
 
-def _process(line: LogLine) -> _Process:
-    return line.host, line.pid, line.gpu
+def _process(learned: _Learned) -> _Process:
+    return learned.host, learned.number("pid"), learned.number("gpu")
 
 
 def line_of(file: str, number: int, text: str, order: int = 0) -> LogLine:
     """Return one line; its `message` is the text without prefixes."""
-    learned = _Learned()
     text = text.rstrip()
-    message = text
-    for _ in range(_MOST_LAYERS):
-        rest = _without_one(message, learned)
-        if rest is None:
-            break
-        message = rest
+    message, learned = _PrefixReader().read(text)
+    rank = _rank(learned, file)
+    return _line(file, number, text, message, learned, rank, order)
+
+
+def _line(
+    file: str,
+    number: int,
+    text: str,
+    message: str,
+    learned: _Learned,
+    rank: int | None,
+    order: int,
+) -> LogLine:
     values = learned.values
     return LogLine(
         file,
@@ -198,28 +220,70 @@ def line_of(file: str, number: int, text: str, order: int = 0) -> LogLine:
         order=order,
         level=values.get("level", ""),
         source=_source(values),
-        rank=_rank(learned, file),
+        rank=rank,
         local=learned.number("local"),
-        host=values.get("host") or values.get("pdsh"),
+        host=learned.host,
         gpu=learned.number("gpu"),
         time=_time(values),
         pid=learned.number("pid"),
     )
 
 
-def _without_one(message: str, learned: _Learned) -> str | None:
-    """Return the message without its first prefix, or None if it has none."""
+class _PrefixReader:
+    """Reads the prefixes of lines, and remembers which patterns match lines of each form."""
+
+    def __init__(self) -> None:
+        self._patterns_of_form: dict[str, tuple[re.Pattern[str], ...]] = {}
+
+    def read(self, text: str) -> tuple[str, _Learned]:
+        """Return the message of a line and what its prefixes told."""
+        form = _POINTER.sub("0x0", text.translate(_DIGITS))
+        patterns = self._patterns_of_form.get(form)
+        if patterns is None:
+            return self._read_new(text, form)
+        learned = _Learned()
+        message = text
+        for pattern in patterns:
+            match = pattern.match(message)
+            if match is None or _is_no_host(match):
+                return self._read_new(text, form)
+            learned.add(match.groupdict())
+            message = message[match.end() :]
+        return message, learned
+
+    def _read_new(self, text: str, form: str) -> tuple[str, _Learned]:
+        """Return the same for a line of a form that may be new, by trying all patterns."""
+        learned = _Learned()
+        message = text
+        patterns: list[re.Pattern[str]] = []
+        for _ in range(_MOST_LAYERS):
+            match = _first_prefix(message)
+            if match is None:
+                break
+            patterns.append(match.re)
+            learned.add(match.groupdict())
+            message = message[match.end() :]
+        # Whether a word is a host depends on its letters and not on its form alone.
+        no_host = _HOST_PREFIX.match(message)
+        if no_host is None or not _is_no_host(no_host):
+            self._patterns_of_form[form] = tuple(patterns)
+        return message, learned
+
+
+def _first_prefix(message: str) -> re.Match[str] | None:
+    """Return the match of the first prefix of a message, or None if it has none."""
     for prefix in _PREFIXES:
         match = prefix.match(message)
-        if match is None or not match.end():
-            continue
-        groups = match.groupdict()
-        host = groups.get("pdsh")
-        if host and _NO_HOST.fullmatch(host):
-            continue
-        learned.add(groups)
-        return message[match.end() :]
+        if match is not None and match.end() and not _is_no_host(match):
+            return match
     return None
+
+
+def _is_no_host(match: re.Match[str]) -> bool:
+    """Whether what a prefix takes for a host is an interface, a device or a word of a program."""
+    if match.re is not _HOST_PREFIX:
+        return False
+    return _NO_HOST.fullmatch(match["pdsh"]) is not None
 
 
 def _rank(learned: _Learned, file: str) -> int | None:
@@ -227,8 +291,13 @@ def _rank(learned: _Learned, file: str) -> int | None:
     rank = learned.number("rank")
     if rank is not None:
         return rank
-    in_name = _RANK_FILE.search(file)
-    return int(in_name["rank"]) if in_name else None
+    return _rank_in_name(file)
+
+
+@functools.lru_cache(maxsize=64)
+def _rank_in_name(file: str) -> int | None:
+    match = _RANK_FILE.search(file)
+    return int(match["rank"]) if match else None
 
 
 def _source(values: dict[str, str]) -> str:

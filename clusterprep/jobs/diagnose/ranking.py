@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from clusterprep.jobs.diagnose import echoes, limits
+from clusterprep.jobs.diagnose import crashes, echoes, endings, limits, messages
 from clusterprep.jobs.diagnose.culprit import filled, named, worded
-from clusterprep.jobs.diagnose.exits import failed_workers
+from clusterprep.jobs.diagnose.endings import Aftermath, Endings
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import (
     Cause,
@@ -23,7 +23,10 @@ from clusterprep.jobs.diagnose.model import (
     Sign,
     Weight,
     form_of,
+    kind_of,
 )
+from clusterprep.jobs.diagnose.records import records as job_records
+from clusterprep.jobs.diagnose.settings import is_setting
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 SHOWN = 5  # lines of a cause
@@ -32,13 +35,25 @@ _CONFIDENCE = {Weight.PLAIN: 0.95, Weight.LIKELY: 0.75, Weight.SYMPTOM: 0.45, We
 _LATER = 0.6  # share of that for a cause that is not the first
 _GRADES: tuple[Severity, ...] = ("fatal", "degraded", "benign")
 CONTEXT = ("terminated with the following error",)  # what only culprits are read from
+_ENDS = frozenset({"program", "host_oom_kill", "external_termination"})
+_WAITS = frozenset(
+    {"rank_desync_uneven_data", "rank_desync_control_flow", "slow_work_exceeds_timeout"}
+)
 _ERROR = re.compile(
     r"\b\w*(?:Error|Exception)\b(?!s)|\berror\b|\bfatal\b|\bfailed\b|\bfailure\b|\babort"
     r"|segfault|\bpanic\b|\bkilled\b|core dumped",
     re.IGNORECASE,
 )
 _RAISED = re.compile(r"^(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)\b\s*(?::|$|\()")
+_OF_TRACEBACK = re.compile(
+    r"^Traceback|^\s+(?:raise|return|File|assert) |^raise \w|\babove exception\b|^[\w./-]+ FAILED$"
+)
+_NO_ERRORS = frozenset({"DEBUG", "INFO", "I", "TRACE"})
+_WARNINGS = frozenset({"WARN", "WARNING", "W"})
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
+
+
+_TRIED_AGAIN = frozenset({"rank_gpu_oom"})
 
 
 @dataclass(frozen=True)
@@ -56,7 +71,14 @@ class _Weighed:
 
 def needles() -> tuple[bytes, ...]:
     """Return what any cause looks for, as forms: small letters, every digit a 0."""
-    texts = {*CONTEXT, *limits.NEEDLES}
+    texts = {
+        *CONTEXT,
+        *limits.NEEDLES,
+        *messages.NEEDLES,
+        *crashes.NEEDLES,
+        *endings.NEEDLES,
+        *job_records.NEEDLES,
+    }
     for cause in causes().values():
         texts.update(cause.needles)
         texts.update(sign.needle for sign in cause.signs)
@@ -64,32 +86,127 @@ def needles() -> tuple[bytes, ...]:
 
 
 def diagnose(
-    lines: Sequence[LogLine], files: dict[str, int] | None = None, notices: Iterable[str] = ()
+    lines: Sequence[LogLine],
+    files: dict[str, int] | None = None,
+    notices: Iterable[str] = (),
+    records: job_records.Records | None = None,
 ) -> Diagnosis:
-    """Return the diagnosis of the lines: causes, most likely first."""
+    """Return the diagnosis of the lines, and of records of the job: causes, most likely first."""
     files = files or {}
     hosts = frozenset(line.host for line in lines if line.host)
     log = LogFile(tuple(lines), hosts, files)
+    log_endings = Endings(log)
     evidence = list(_by_signs(log))
     evidence.extend(_by_detectors(log))
+    evidence.extend(messages.evidence(log, {piece.line.order for piece in evidence}))
+    evidence.extend(job_records.evidence(log, records or job_records.Records()))
+    evidence = _without_survived(evidence, log_endings)
+    if log_endings.launch_ended_others:
+        evidence = _without_signals_of_launch(evidence)
+    explained = _explained(evidence)
+    evidence = _with_crashes_weighed(evidence, explained, log_endings)
+    evidence.extend(crashes.evidence(log, explained, log_endings))
+    if _has_lost_a_rank(evidence, log_endings):
+        evidence = _with_waits_as_echoes(evidence)
     weighed = _weighed_causes(evidence, log)
     ordered = _ordered(weighed)
-    failed = _has_failed(log)
-    if failed:
+    if log_endings.has_failed:
         ordered = _without_shutdown_noise(ordered)
     ordered = limits.with_limits(ordered, log)
     unexplained = _unexplained(log, evidence, has_causes=bool(ordered))
+    ended_well = not log_endings.has_failed and log_endings.ended_well(unexplained)
     return Diagnosis(
         tuple(ordered),
         unexplained,
         tuple(notices),
         files,
-        failed,
+        ended_well,
+        log_endings.has_succeeded,
     )
 
 
-def _has_failed(log: LogFile) -> bool:
-    return bool(failed_workers(log) or log.lines_with("childfailederror"))
+def _has_lost_a_rank(evidence: Iterable[Evidence], log_endings: Endings) -> bool:
+    """Whether a rank ended before any rank told of a time-out or of a peer's end."""
+    for piece in evidence:
+        is_end = piece.cause in _ENDS and piece.weight >= Weight.SYMPTOM
+        if is_end and not log_endings.is_after_trouble(piece.line):
+            return True
+    return False
+
+
+def _with_waits_as_echoes(evidence: Iterable[Evidence]) -> list[Evidence]:
+    """Return the evidence with time-outs as echoes: the others waited for the rank that ended."""
+    rows: list[Evidence] = []
+    for piece in evidence:
+        if piece.cause in _WAITS:
+            weight = min(piece.weight, Weight.ECHO)
+            rows.append(replace(piece, weight=weight))
+        else:
+            rows.append(piece)
+    return rows
+
+
+def _without_survived(evidence: Iterable[Evidence], log_endings: Endings) -> list[Evidence]:
+    """Return the evidence without failures after which the job went on and finished.
+
+    Memory of a GPU that ran out before many steps is a symptom at most: programs try again.
+    """
+    rows: list[Evidence] = []
+    for piece in evidence:
+        severity = piece.severity or causes()[piece.cause].severity
+        if severity == "fatal" and log_endings.was_survived(piece.line):
+            continue
+        if piece.cause in _TRIED_AGAIN and log_endings.went_on(piece.line):
+            rows.append(replace(piece, weight=min(piece.weight, Weight.SYMPTOM)))
+        else:
+            rows.append(piece)
+    return rows
+
+
+def _without_signals_of_launch(evidence: Iterable[Evidence]) -> list[Evidence]:
+    """Return the evidence without the signals with which launch ended processes itself."""
+    rows: list[Evidence] = []
+    for piece in evidence:
+        is_of_launch = piece.line.message.startswith(endings.LAUNCH)
+        if is_of_launch or piece.cause != "external_termination":
+            rows.append(piece)
+    return rows
+
+
+def _with_crashes_weighed(
+    evidence: Iterable[Evidence], explained: Collection[Place], log_endings: Endings
+) -> list[Evidence]:
+    """Return the evidence with crashes as symptoms that follow from something else.
+
+    That is a time-out or the end of a peer before it, or another cause that explains its line. A
+    crash after which the log goes on for long is one too.
+    """
+    rows: list[Evidence] = []
+    for piece in evidence:
+        if piece.cause == crashes.CAUSE and _is_no_first_crash(piece.line, explained, log_endings):
+            weight = min(piece.weight, Weight.SYMPTOM)
+            rows.append(replace(piece, weight=weight))
+        else:
+            rows.append(piece)
+    return rows
+
+
+def _is_no_first_crash(line: LogLine, explained: Collection[Place], log_endings: Endings) -> bool:
+    if line.place in explained or log_endings.is_after_trouble(line):
+        return True
+    # The kernel's log goes on whatever a process does.
+    return line.source != "kernel" and log_endings.after(line) is Aftermath.WENT_ON
+
+
+def _explained(evidence: Iterable[Evidence]) -> set[Place]:
+    """Return the places of lines that a likely cause explains, other than the program's own."""
+    places: set[Place] = set()
+    for piece in evidence:
+        severity = piece.severity or causes()[piece.cause].severity
+        is_other = piece.cause != crashes.CAUSE
+        if is_other and severity == "fatal" and piece.weight >= Weight.LIKELY:
+            places.add(piece.line.place)
+    return places
 
 
 def _without_shutdown_noise(causes_found: list[DiagnosedCause]) -> list[DiagnosedCause]:
@@ -115,7 +232,7 @@ def _signs_by_needle() -> dict[str, list[_CauseAndSign]]:
     signs: dict[str, list[_CauseAndSign]] = {}
     for cause in causes().values():
         for sign in cause.signs:
-            needle = form_of(sign.needle)
+            needle = kind_of(form_of(sign.needle))
             signs.setdefault(needle, []).append((cause, sign))
     return signs
 
@@ -123,18 +240,19 @@ def _signs_by_needle() -> dict[str, list[_CauseAndSign]]:
 def _by_signs(log: LogFile) -> Iterator[Evidence]:
     """Yield evidence of every line with a sign of a cause.
 
-    Needles are looked for in forms, of which there are few; patterns only in what remains.
+    Needles are looked for in kinds of lines, of which there are few; patterns only in what remains.
     """
     signs_by_needle = _signs_by_needle()
-    for form, lines in log.forms.items():
+    for kind, lines in log.forms.items():
         candidates: list[_CauseAndSign] = []
         for needle, signs in signs_by_needle.items():
-            if needle in form:
+            if needle in kind:
                 candidates += signs
         if not candidates:
             continue
         for line in lines:
-            yield from _matching(line, candidates)
+            if not is_setting(line.message):
+                yield from _matching(line, candidates)
 
 
 def _matching(line: LogLine, candidates: Sequence[_CauseAndSign]) -> Iterator[Evidence]:
@@ -311,25 +429,41 @@ def _unexplained(
 ) -> tuple[LogLine, ...]:
     """Return lines that look most like errors, one of each form.
 
-    Echoes are among them only if no cause is known.
+    Lines like one that is explained are left out, and echoes if a cause is known.
     """
-    explained = {piece.line.order for piece in evidence}
+    explained = {_form(piece.line) for piece in evidence}
     rows: dict[str, tuple[int, int, LogLine]] = {}  # by form: (grade, order, line)
-    for line in log.lines:
-        if line.order in explained or not _ERROR.search(line.message):
+    for line in _errorlike(log):
+        if _is_silent(line):
             continue
-        is_echo = echoes.meaning(line) is not None
-        is_traceback = line.message.startswith("Traceback")
-        if is_echo and (has_causes or is_traceback):
+        form = _form(line)
+        is_echo = echoes.meaning(line) is not None or messages.tells_nothing(line)
+        if form in explained or (is_echo and has_causes):
             continue
         grade = _grade(line, is_echo=is_echo)
-        rows.setdefault(_form(line), (grade, line.order, line))
+        rows.setdefault(form, (grade, line.order, line))
     ranked = sorted(rows.values(), key=lambda row: row[:2])
     return _in_order(line for _, _, line in ranked[:MOST_UNEXPLAINED])
 
 
+def _errorlike(log: LogFile) -> Iterator[LogLine]:
+    """Yield the lines that look like errors. All lines of a kind have the same words."""
+    for lines in log.forms.values():
+        if _ERROR.search(lines[0].message):
+            yield from lines
+
+
+def _is_silent(line: LogLine) -> bool:
+    """Whether a line is no error: a part of a traceback, a setting, or of level INFO or DEBUG."""
+    if line.level in _NO_ERRORS or is_setting(line.message):
+        return True
+    return bool(_OF_TRACEBACK.search(line.message))
+
+
 def _grade(line: LogLine, *, is_echo: bool) -> int:
-    """Return 0 for exceptions that Python prints, 1 for other errors, 2 for echoes."""
+    """Return 0 for exceptions that Python prints, 1 for errors, 2 for warnings, 3 for echoes."""
     if is_echo:
+        return 3
+    if line.level in _WARNINGS or "Warning:" in line.message:
         return 2
     return 0 if _RAISED.match(line.message) else 1

@@ -1,4 +1,4 @@
-"""Replaces names, addresses, paths and users, so that a diagnosis can be posted.
+"""Replaces names, addresses, paths, users and secrets, so that a diagnosis can be posted.
 
 The same name gets the same replacement everywhere: every n1 becomes host-1.
 """
@@ -39,8 +39,22 @@ _SYSTEM = (
     "/opt/conda",
 )
 _SOURCE = frozenset({".py", ".cpp", ".cu", ".cc"})  # a traceback without these names says nothing
+# Tokens by the form that their issuers give them, and what stands behind such a word.
+_SECRET = re.compile(
+    r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|wandb_v\d_|xox[abp]-|AKIA|eyJ)[\w.-]{8,}"
+    r"|(?P<word>(?:api[_-]?key|key|token|secret|passw(?:or)?d|credential)s?[\"']?\s*[=:]\s*[\"']?)"
+    r"(?=[\w/+.-]*\d)[\w/+.=-]{8,}",
+    re.IGNORECASE,
+)
+_STORE = re.compile(
+    r"\b(?P<scheme>https?|s3|gs|gcs|abfss?|wasbs?|hdfs|ftp|ssh|git|oci)://[^\s\"'<>)\]]+",
+    re.IGNORECASE,
+)
+_EXPORT = re.compile(
+    r"(?<![\w/.])(?P<host>[A-Za-z](?=[\w.-]*[\d-])[\w.-]*):(?P<path>/(?!/)[\w.@+/-]{2,})"
+)
 _USER = re.compile(
-    r"\b(?P<user>[A-Za-z_][\w-]{0,31})@(?=[\w-])"
+    r"\b(?P<user>[A-Za-z_][\w.-]{0,31})@(?=[\w-])"
     r"|\b(?P<key>USER|LOGNAME|user(?:name)?)[=:] ?(?P<value>[\w.-]+)"
 )
 _HOST_BY_CONTEXT = re.compile(
@@ -48,6 +62,27 @@ _HOST_BY_CONTEXT = re.compile(
     r"|\bON (?P<c>[\w.\[\],-]+) CANCELLED|"
     r"[Hh]ost(?:name)? *[:=] *"
     r"(?P<d>[A-Za-z][\w.-]*)|node '(?P<e>[\w.-]+)')"
+)
+_NAME = r"(?P<{}>[A-Za-z][\w.-]*)"
+_HOST_IN_MESSAGE = re.compile(
+    "|".join(
+        pattern.format(_NAME.format(f"name{number}"))
+        for number, pattern in enumerate(
+            (
+                r"connect to host {} port \d",
+                r"(?:^|[@ ]){}: Permission denied \(",
+                r"\bhost={} was not reachable",
+                r"can't (?:resolve|find) '?{}",
+                r"\blookup {} on ",
+                r"process on node {} was",
+                r"connect to \[?{}\]?:\d",
+                r"\brdzv[_-]endpoint['\"]?[ :=,]+['\"]?{}",
+                r"\bmaster[_-]addr['\"]?[ :=,]+['\"]?{}",
+                r"\bmain_process_ip[ =]{}",
+                r"Remote host: +{}",
+            )
+        )
+    )
 )
 # What may be a name with a domain. It is taken apart at its dots and not by the pattern, which
 # would begin anew behind each dot and take quadratic time.
@@ -87,6 +122,9 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return the text with all names replaced."""
         self.learn(text)
+        text = _SECRET.sub(self._secret, text)
+        text = _STORE.sub(self._store, text)
+        text = _EXPORT.sub(self._export, text)
         text = _PATH.sub(self._path, text)
         text = _USER.sub(self._user, text)
         for pattern in (_MAPPED, _IPV6, _IPV4):
@@ -98,9 +136,10 @@ class Redactor:
 
     def learn(self, text: str) -> None:
         """Remember the names of hosts that a text gives away, for this text and all others."""
-        for match in _HOST_BY_CONTEXT.finditer(text):
-            names = [name for name in match.groups() if name]
-            self._learn_host(names[0])
+        for pattern in (_HOST_BY_CONTEXT, _HOST_IN_MESSAGE):
+            for match in pattern.finditer(text):
+                names = [name for name in match.groups() if name]
+                self._learn_host(names[0].rstrip(".-"))
         for match in _DOTTED.finditer(text):
             for host in _names_with_domain(match[0]):
                 self._learn_host(host)
@@ -120,6 +159,17 @@ class Redactor:
             replacement = f"{kind}-{self._counts[kind]}"
             self._replacements[kind, name] = replacement
         return replacement
+
+    def _secret(self, match: re.Match[str]) -> str:
+        word = match["word"] or ""
+        return word + self._replacement("secret", match[0].removeprefix(word))
+
+    def _store(self, match: re.Match[str]) -> str:
+        return f"{match['scheme']}://{self._replacement('url', match[0])}"
+
+    def _export(self, match: re.Match[str]) -> str:
+        host = self._replacement("host", match["host"])
+        return f"{host}:/{self._replacement('path', match['path'])}"
 
     def _host(self, match: re.Match[str]) -> str:
         return self._replacement("host", match[0])

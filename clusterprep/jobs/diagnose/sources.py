@@ -2,107 +2,30 @@
 
 A gigabyte of log has millions of lines and some dozens that matter, so lines are not looked at one
 by one. A block is put into small letters with every digit as 0, which makes lines equal that differ
-only in numbers. A line of a form that was seen before costs one look into a set; new forms are
-searched for words that every sign of a cause has one of. benchmarks/diagnose.py has the figures.
+only in numbers. A line of a form that was seen before costs one look into a dictionary; new forms
+are searched for what signs of causes look for (`forms`), and the lines that have it are kept
+(`keeping`). benchmarks/diagnose.py has the figures.
 """
 
 from __future__ import annotations
 
-import bisect
 import codecs
 import functools
 import itertools
+import os
 import re
+import stat
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from clusterprep.errors import InputError, Problem
+from clusterprep.jobs.diagnose.forms import Sieve, forms_of
+from clusterprep.jobs.diagnose.keeping import Budget, Keeper
 
 BLOCK = 4 << 20  # bytes read at once
-# Bytes of a line that are searched: longer lines are printed tensors, and a line of this length
-# takes all patterns together some milliseconds.
-LONGEST = 4 << 10
-MOST_FORMS = 100_000  # forms of lines that are remembered
-# Bytes of new forms that are searched for every needle. After them the search is coarser, as such
-# a log prints new text all the time.
-EXACT = 4 << 20
-BROAD = 64 << 20  # bytes of new forms that are searched for WORDS, and after them for CORE alone
-MOST_ALIKE = 1_024  # lines of one form that are kept; all ranks of a job write the same line
-MOST_VAGUE = 200  # lines of a file kept that look like errors and have no needle of any sign
-MOST_KEPT = 20_000  # lines of all files that are kept
-
-# What forms are searched for once EXACT bytes of them were searched for every needle. Nearly every
-# sign has one of these as programs print it; tests/jobs/diagnose/test_signs.py has the exceptions.
-WORDS = (
-    b"error",
-    b"fail",
-    b"warn",
-    b"timeout",
-    b"timed out",
-    b"watchdog",
-    b"killed",
-    b"signal",
-    b"mismatch",
-    b"exception",
-    b"cannot",
-    b"could not",
-    b"unable to",
-    b"nccl version",
-    b"net/",
-    b"bootstrap",
-    b"xid",
-    b"exitcode",
-    b"host      :",
-    b"rank      :",
-    b"rendezvous",
-    b"collective",
-    b"invalid",
-    b"refused",
-    b"aborted",
-    b"already in use",
-    b"out of memory",
-    b"no space left",
-    b"too many",
-    b"completion",
-    b"duplicate",
-    b"closed by",
-    b"not supported",
-    b"nccl_",
-)
-CORE = (
-    b"error",
-    b"fail",
-    b"warn",
-    b"timed out",
-    b"timeout",
-    b"watchdog",
-    b"killed",
-    b"signal",
-    b"cannot",
-    b"xid",
-    b"exitcode",
-    b"nccl version",
-)
-# What is searched for after MOST_JUDGED forms had one of the words above, because such a text must
-# be prose: none of these is part of ordinary sentences.
-NAMES = (
-    b"nccl warn",
-    b"nccl version",
-    b"cuda error",
-    b"errno",
-    b"watchdog",
-    b"xid",
-    b"exitcode",
-    b"rendezvous",
-    b"memory",
-    b"c10d",
-)
-MOST_JUDGED = 30_000
-TABLE = bytes.maketrans(b"0123456789" + bytes(range(65, 91)), b"0" * 10 + bytes(range(97, 123)))
-
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, as it begins with the mark of UTF-16
@@ -120,9 +43,6 @@ _PACKED = {
 }
 _TEXT = bytes(range(32, 127)) + b"\t\n\r\f\b\x1b\0"
 _NOT_ASCII = bytes(range(128, 256))
-_ERRORLIKE = re.compile(
-    rb"error|fail|exception|fatal|abort|killed|panic|segfault|refused|timed out|cannot|could not"
-)
 _SAMPLE = 65536  # bytes by which a file is judged to be text or not
 # Share of control bytes above which a file is not text; logs of crashed hosts have a few.
 _MOST_CONTROL_BYTES = 0.10
@@ -139,7 +59,7 @@ class KeptLine:
 
 @dataclass
 class Reading:
-    """What was read of all files. `left_out` counts lines of a form beyond those kept."""
+    """What was read of all files. `left_out` counts lines of a kind beyond those kept."""
 
     kept: list[KeptLine] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
@@ -147,16 +67,28 @@ class Reading:
     left_out: int = 0
 
 
-def read(names: Sequence[str], needles: Sequence[bytes], stdin: BinaryIO | None = None) -> Reading:
+def _is_never_plain(line: bytes) -> bool:
+    return False
+
+
+def read(
+    names: Sequence[str],
+    needles: Sequence[bytes],
+    stdin: BinaryIO | None = None,
+    *,
+    is_plain: Callable[[bytes], bool] = _is_never_plain,
+    budget: Budget = Budget(),  # noqa: B008 - it is frozen
+) -> Reading:
     """Read files, `-` for standard input.
 
-    Raises InputError that names every file that cannot be read or is not text.
+    Lines for which `is_plain` is true are kept even where the budget for what they look like is
+    used up. Raises InputError that names every file that cannot be read or is not text.
     """
-    reading = Reading()
+    reader = _Reader(Sieve(needles, budget.exact, budget.forms), budget, is_plain, len(names))
     problems: list[Problem] = []
     for name in dict.fromkeys(names):
         try:
-            _read_one(name, reading, needles, stdin)
+            reader.read(name, stdin)
         except InputError as error:
             problems += error.problems
         except OSError as error:
@@ -164,41 +96,56 @@ def read(names: Sequence[str], needles: Sequence[bytes], stdin: BinaryIO | None 
             problems += InputError.of(message, file=name).problems
     if problems:
         raise InputError(tuple(problems))
+    reading = reader.reading
     if reading.left_out:
         reading.notices.append(f"{reading.left_out:,} more lines like those kept were only counted")
     return reading
 
 
-def _read_one(
-    name: str, reading: Reading, needles: Sequence[bytes], stdin: BinaryIO | None
-) -> None:
-    if name == "-":
-        _filter(name, stdin or sys.stdin.buffer, reading, needles)
-        return
-    with open(name, "rb") as stream:
-        _filter(name, stream, reading, needles)
+class _Reader:
+    """Reads one file after another. What it learns of forms in one file serves the next."""
 
+    def __init__(
+        self, sieve: Sieve, budget: Budget, is_plain: Callable[[bytes], bool], files: int
+    ) -> None:
+        self.reading = Reading()
+        self._sieve = sieve
+        self._budget = budget
+        self._is_plain = is_plain
+        self._tail = budget.tail_of(files)
+        self._frames = budget.frames  # lines of tracebacks that may still be kept
+        self._name_of_file: dict[tuple[int, int], str] = {}  # by device and inode
 
-def _filter(name: str, stream: BinaryIO, reading: Reading, needles: Sequence[bytes]) -> None:
-    """Read one file and add what matters of it to the reading."""
-    sieve = Sieve(needles)
-    number = 0
-    ended = True
-    texts = _texts(name, stream, reading.notices)
-    for block in _whole_lines(texts):
-        _sift(
-            name,
-            block,
-            number,
-            sieve,
-            reading,
-        )
-        number += block.count(b"\n")
-        ended = block.endswith(b"\n")
-    reading.lines[name] = number if ended else number + 1
-    reading.left_out += sieve.left_out
-    for limit in sieve.limits():
-        reading.notices.append(f"{name}: {limit}")
+    def read(self, name: str, stdin: BinaryIO | None) -> None:
+        """Read one file and add what matters of it to the reading."""
+        if name == "-":
+            self._read_stream(name, stdin or sys.stdin.buffer)
+            return
+        with open(name, "rb") as stream:
+            status = os.fstat(stream.fileno())
+            other = self._name_of_file.setdefault((status.st_dev, status.st_ino), name)
+            if other != name and stat.S_ISREG(status.st_mode):
+                self.reading.notices.append(f"{name} is the same file as {other}, so it is left")
+                return
+            self._read_stream(name, stream)
+
+    def _read_stream(self, name: str, stream: BinaryIO) -> None:
+        reading = self.reading
+        keeper = Keeper(name, self._sieve, self._budget, self._is_plain, self._tail)
+        number = 0
+        ended = True
+        self._sieve.start_file()
+        for block in _whole_lines(_texts(name, stream, reading.notices)):
+            _sift(block, number, self._sieve, keeper)
+            number += block.count(b"\n")
+            ended = block.endswith(b"\n")
+        reading.lines[name] = number if ended else number + 1
+        reading.left_out += keeper.left_out
+        rows = keeper.rows(self._frames)
+        self._frames -= keeper.frames
+        reading.kept += [KeptLine(name, line_number, text) for _, line_number, text in rows]
+        for limit in (*self._sieve.limits(), *keeper.limits()):
+            reading.notices.append(f"{name}: {limit}")
 
 
 # ---------------------------------------------------------------- bytes
@@ -334,24 +281,21 @@ def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(pending)
 
 
-def _sift(name: str, block: bytes, number: int, sieve: Sieve, reading: Reading) -> None:
+def _sift(block: bytes, number: int, sieve: Sieve, keeper: Keeper) -> None:
     """Keep what matters of a block that begins after line `number`."""
-    rows: Sequence[int]  # for each line, how many line ends are before it
+    numbers: Sequence[int]
     if b"\r" in block:
         block = block.replace(b"\r\n", b"\n")
     if b"\r" in block:
         rows, lines = _without_carriage_returns(block)
         block = b"\n".join(lines)
+        numbers = [number + row + 1 for row in rows]
     else:
         lines = block.split(b"\n")
-        rows = range(len(lines))
-    for index in sieve.matter(block):
-        if len(reading.kept) >= MOST_KEPT:
-            sieve.left_out += 1
-            continue
-        line_number = number + rows[index] + 1
-        text = lines[index][:LONGEST]
-        reading.kept.append(KeptLine(name, line_number, text))
+        numbers = range(number + 1, number + 1 + len(lines))
+    forms = forms_of(block)
+    sieve.learn(set(forms))
+    keeper.sift(forms, lines, numbers)
 
 
 def _without_carriage_returns(block: bytes) -> tuple[list[int], list[bytes]]:
@@ -363,109 +307,3 @@ def _without_carriage_returns(block: bytes) -> tuple[list[int], list[bytes]]:
         rows += [row] * len(written)
         parts += written
     return rows, parts
-
-
-class Sieve:
-    """Tells lines that may matter from others by their form: small letters, every digit a 0.
-
-    `needles` are what signs look for. Lines that have one are kept. Of lines that only look like
-    errors a few are kept too, to be shown if nothing else is known.
-    """
-
-    def __init__(self, needles: Sequence[bytes]) -> None:
-        self.left_out = 0
-        self._needles = needles
-        self._known: set[bytes] = set()
-        # Forms that matter, and how many lines of each may still be kept.
-        self._wanted: dict[bytes, int] = {}
-        self._vague = MOST_VAGUE
-        self._searched = 0
-        self._judged = 0
-        self._is_coarse = False  # not all forms were searched for every needle
-        self._has_long = False  # some forms were searched in their beginning alone
-
-    def limits(self) -> list[str]:
-        """Return what was not looked at in full."""
-        limits = []
-        if self._has_long:
-            limits.append(f"lines were searched in their first {LONGEST:,} bytes")
-        if self._is_coarse:
-            limits.append(
-                f"new kinds of lines beyond the first {EXACT >> 20} MiB of them were searched for "
-                "common words of errors alone"
-            )
-        return limits
-
-    def matter(self, block: bytes) -> list[int]:
-        """Return the indexes of the lines of a block that may matter."""
-        forms = block.translate(TABLE).split(b"\n")
-        fresh = set(forms)
-        fresh -= self._known
-        if fresh:
-            self._learn(fresh)
-        wanted = self._wanted
-        if not wanted:
-            return []
-        # One comprehension: this runs for every line of the log.
-        return [i for i, form in enumerate(forms) if form in wanted and self._counted(form)]
-
-    def _learn(self, fresh: set[bytes]) -> None:
-        """Search new forms and remember them."""
-        size = sum(map(len, fresh))
-        words = self._words(size)
-        for form in _holding(list(fresh), words):
-            self._judge(form)
-        if len(self._known) + len(fresh) > MOST_FORMS:
-            self._known.clear()
-        self._known |= fresh
-
-    def _words(self, size: int) -> Sequence[bytes]:
-        """Return what to search so many bytes of new forms for."""
-        before = self._searched
-        self._searched += size
-        if before < EXACT:
-            return (*WORDS, *self._needles)
-        self._is_coarse = True
-        if self._judged >= MOST_JUDGED:
-            return NAMES
-        return WORDS if self._searched < BROAD else CORE
-
-    def _judge(self, form: bytes) -> None:
-        self._judged += 1
-        if form in self._wanted:
-            return
-        if len(self._wanted) >= MOST_FORMS:
-            self.left_out += 1
-            return
-        if len(form) > LONGEST:
-            self._has_long = True
-        head = form[:LONGEST]
-        if any(needle in head for needle in self._needles):
-            self._wanted[form] = MOST_ALIKE
-        elif self._vague and _ERRORLIKE.search(head):
-            self._vague -= 1
-            self._wanted[form] = 1
-
-    def _counted(self, form: bytes) -> bool:
-        self._wanted[form] -= 1
-        if self._wanted[form] >= 0:
-            return True
-        self.left_out += 1
-        return False
-
-
-def _holding(forms: list[bytes], words: Sequence[bytes]) -> set[bytes]:
-    """Return the forms that have one of the words, found by searching all forms as one text."""
-    text = b"\n".join(forms)
-    starts: list[int] = []  # where each form starts in the text; most texts have none of the words
-    holding: set[int] = set()
-    for word in words:
-        position = text.find(word)
-        while position >= 0:
-            if not starts:
-                lengths = (len(form) + 1 for form in forms)
-                starts = list(itertools.accumulate(lengths, initial=0))
-            index = bisect.bisect_right(starts, position) - 1
-            holding.add(index)
-            position = text.find(word, starts[index + 1])
-    return {forms[index] for index in holding}

@@ -1,187 +1,81 @@
-"""Explains why collectives timed out: ranks that are behind, that differ or that are missing."""
+"""Explains why collectives timed out: ranks that are behind, that differ or that are missing.
+
+A time-out alone does not say why a rank did not come. Then the rank that is missing is named as far
+as the log tells, with what to collect, and the cause is a symptom: one of several that look alike.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 
-from clusterprep.jobs.diagnose.model import Culprits, Evidence, LogFile, LogLine, Place, Weight
+from clusterprep.jobs.diagnose import clues
+from clusterprep.jobs.diagnose.collectives import (
+    Groups,
+    Progress,
+    StuckRank,
+    groups_of,
+    is_default_group,
+    known_ranks,
+    progress_of,
+    stuck_ranks,
+    summarised_ranks,
+    timed_out_ranks,
+)
+from clusterprep.jobs.diagnose.model import Culprits, Evidence, LogFile, LogLine, Weight
+from clusterprep.jobs.diagnose.trouble import has_network_trouble, waits
 from clusterprep.runtime.lazy_dataclass import dataclass
 
-_WORK = re.compile(
-    r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
-    r"(?:, TensorShape=\[(?P<shape>[^\]]*)\])?"
-    r"(?:, NumelIn=(?P<numel>\d+))?(?:, NumelOut=(?P<out>\d+))?"
-    r"(?:, Timeout\(ms\)=(?P<limit>\d+))?\)",
-    re.IGNORECASE,
-)
-_SAYS_TIMEOUT = re.compile(r"timeout|timed out|milliseconds before", re.IGNORECASE)
-_LAST = re.compile(
-    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+),? "
-    r"(?:and )?last completed (?:NCCL )?work: (?P<completed>-?\d+)",
-    re.IGNORECASE,
-)
-_AT = re.compile(
-    r"(?:Timeout at NCCL work|watchdog at work(?: sequence id)?): (?P<seq>\d+)", re.IGNORECASE
-)
-_GROUP = re.compile(r"\[PG (?:ID )?(?P<group>\S+)")
-_WORLD = re.compile(r"\bnranks (?P<a>\d+)|\bworld[_ ]size[=: ]+(?P<b>\d+)", re.IGNORECASE)
-_RANK_IN_WORDS = re.compile(r"\brank[ :]*(\d{1,5})\b", re.IGNORECASE)
-_PREPARING = re.compile(
-    r"tokeniz|examples/s|map \(num_proc|preprocess"
-    r"|saving (?:[a-z]+ ){0,2}(?:checkpoint|model|state)|checkpoint.{0,30}(?:sav|writ)"
-    r"|generating train split|building (?:the )?(?:index|dataset|cache)",
-    re.IGNORECASE,
-)
-WORK_NEEDLES = (
-    "tokeniz",
-    "examples/s",
-    "num_proc",
-    "preprocess",
-    "saving ",
-    "checkpoint",
-    "train split",
-    "building ",
-    "evaluat",
-)
-_ALL_PRESENT = "all ranks that the log has were in the same collective"
 # Collectives after which a job is past its start. Before it ranks differ by their code rather than
 # by their data.
 LATE = 200
 _FIRST_COLLECTIVES = 10  # if one of these never works, the path between GPUs may be at fault
-_LARGEST_WORLD = 4096  # a larger number in a log is taken for something else
 _MOST_BLAMED = 8  # ranks; if more are missing, none is named
+_MOST_UNSEEN = 2  # ranks without any line; if more are missing, none is named
 _MOST_TOLD = 4  # ranks whose collectives a note lists
 _SMALL_TENSOR = 16  # elements at most of a flag or a counter
 _LARGE_TENSOR = 1000  # elements; such a tensor is data of the model
 _BARRIERS = frozenset({"BARRIER"})
+_RAN_FOR = re.compile(
+    r"(?:ran for|timed out after) (?P<ms>\d+) ?(?:milliseconds|ms)|Timeout\(ms\)=(?P<limit>\d+)"
+)
+_COLLECT = (
+    "To see why, collect the logs of all ranks, `py-spy dump` of the processes while they hang, "
+    "and torch's flight recorder (TORCH_NCCL_TRACE_BUFFER_SIZE=2000, "
+    "TORCH_NCCL_DUMP_ON_TIMEOUT=1)"
+)
+
+
+# ---------------------------------------------------------------- what several lines tell
 
 
 @dataclass(frozen=True)
-class StuckRank:
-    """A collective that timed out on one rank."""
+class _Scene:
+    """What is known of all ranks, for the judgement of each process group."""
 
-    line: LogLine
-    rank: int | None
-    group: str
-    seq: int | None
-    op: str
-    numel: int | None
-
-    @property
-    def is_barrier(self) -> bool:
-        """Whether it is a barrier: torch's NCCL barrier is an all-reduce of one element."""
-        if self.op == "ALLREDUCE":
-            return self.numel == 1
-        return self.op in _BARRIERS
+    log: LogFile
+    groups: Groups
+    progress: Sequence[Progress]
+    timed_out: frozenset[int]  # ranks of which the log says that a collective timed out
+    has_network_trouble: bool
 
 
-# ---------------------------------------------------------------- which collectives timed out
+@dataclass(frozen=True)
+class _Absent:
+    """Ranks that did not come to a collective.
+
+    `are_seen`: their own lines show that they were elsewhere. `all_present`: no rank is missing.
+    """
+
+    ranks: tuple[int, ...] = ()
+    are_seen: bool = False
+    all_present: bool = False
 
 
 def stuck(log: LogFile) -> list[StuckRank]:
     """Return the earliest collective that timed out of each rank and process group."""
-    first: dict[tuple[str, int | None, int], StuckRank] = {}
-    heads = _broken_off_lines(log)
-    for line in log.lines_with("worknccl("):
-        work = _WORK.search(line.text)
-        if work is None or not _SAYS_TIMEOUT.search(line.text):
-            continue
-        # Some loggers break the message in two; then the rank is in the line before.
-        head = heads.get(line.place, line)
-        member = _stuck_rank(line, head, work)
-        unknown_rank = line.order if member.rank is None else 0
-        first.setdefault((member.group, member.rank, unknown_rank), member)
-    members = _without_repeated(list(first.values()))
-    members.extend(list(_known_by_place(log, members)))
-    return members
-
-
-def _broken_off_lines(log: LogFile) -> dict[Place, LogLine]:
-    """Return lines that end before what timed out, by the place of the line that goes on."""
-    lines: dict[Place, LogLine] = {}
-    for line in log.lines_with("operation timeout:"):
-        if not _WORK.search(line.text):
-            lines[line.file, line.number + 1] = line
-    return lines
-
-
-def _stuck_rank(line: LogLine, head: LogLine, work: re.Match[str]) -> StuckRank:
-    """Return the collective that `line` names; rank and process group are those of `head`."""
-    seq = _number(work["seq"])
-    op = work["op"].upper()
-    numel = _number(work["numel"])
-    if numel is None:
-        numel = _product(work["shape"])
-    group = _group_of(head)
-    return StuckRank(
-        line,
-        head.rank,
-        group,
-        seq,
-        op,
-        numel,
-    )
-
-
-def _number(digits: str | None) -> int | None:
-    return int(digits) if digits else None
-
-
-def _group_of(line: LogLine) -> str:
-    match = _GROUP.search(line.text)
-    return match["group"] if match else ""
-
-
-def _product(shape: str | None) -> int | None:
-    """Return the number of elements of a shape such as «4, 1024»."""
-    if shape is None:
-        return None
-    product = 1
-    for size in re.findall(r"\d+", shape):
-        product *= int(size)
-    return product
-
-
-def _without_repeated(members: list[StuckRank]) -> list[StuckRank]:
-    """Drop lines without a rank that repeat a collective that is known with its rank."""
-    with_rank = [member for member in members if member.rank is not None]
-    known = {(member.seq, member.op) for member in with_rank}
-    remaining: list[StuckRank] = []
-    for member in members:
-        collective = (member.seq, member.op)
-        if member.rank is None and collective in known:
-            continue
-        remaining.append(member)
-    return remaining
-
-
-def _known_by_place(log: LogFile, members: list[StuckRank]) -> Iterator[StuckRank]:
-    """Yield ranks that say at which sequence number they timed out, and not in which collective.
-
-    It was the same collective as that of the others at this number.
-    """
-    present = {(member.group, member.rank) for member in members}
-    by_seq = {member.seq: member for member in members}
-    for line in log.lines_with("timeout at nccl work", "watchdog at work"):
-        match = _AT.search(line.message)
-        if match is None or line.rank is None:
-            continue
-        seq = int(match["seq"])
-        member = by_seq.get(seq)
-        if member is None:
-            continue
-        own = (_group_of(line), line.rank)
-        same = (member.group, line.rank)
-        if own in present or same in present:
-            continue
-        present.add(own)
-        yield replace(member, line=line, rank=line.rank)
-
-
-# ---------------------------------------------------------------- why they timed out
+    return stuck_ranks(log, groups_of(log))
 
 
 def detect_timeouts(log: LogFile) -> Iterator[Evidence]:
@@ -190,34 +84,69 @@ def detect_timeouts(log: LogFile) -> Iterator[Evidence]:
     yield from _fingerprints(log)
     yield from _inconsistent(log)
     yield from _store_key_late(log)
-    groups: dict[str, list[StuckRank]] = defaultdict(list)
-    for member in stuck(log):
-        groups[member.group].append(member)
-    for members in groups.values():
-        yield from _group(log, members)
+    yield from _cut_off_work(log)
+    yield from _main_process_first(log)
+    groups = groups_of(log)
+    members_of: dict[str, list[StuckRank]] = defaultdict(list)
+    for member in stuck_ranks(log, groups):
+        members_of[member.group].append(member)
+    if not members_of:
+        return
+    scene = _Scene(
+        log,
+        groups,
+        progress_of(log, groups),
+        frozenset(timed_out_ranks(log, groups)),
+        has_network_trouble(log),
+    )
+    for members in members_of.values():
+        yield from _group(scene, members)
 
 
-def _group(log: LogFile, members: list[StuckRank]) -> Iterator[Evidence]:
+def _group(scene: _Scene, members: list[StuckRank]) -> Iterator[Evidence]:
     """Yield why the collectives of one process group timed out."""
-    seqs = {member.seq for member in members if member.seq is not None}
-    ops = {member.op for member in members}
-    sizes = {member.numel for member in members}
+    collectives = [member for member in members if not member.is_point_to_point]
+    if not collectives:
+        yield from _point_to_point(scene, members)
+        return
+    seqs = {member.seq for member in collectives if member.seq is not None}
+    ops = {member.op for member in collectives}
+    sizes = {member.numel for member in collectives if member.has_common_size}
     if len(seqs) > 1:
-        yield from _different_places(members)
+        yield from _different_places(scene, collectives)
     elif len(ops) > 1:
-        blamed = _minority([(member.rank, member.op) for member in members])
-        note = _whereabouts(members)
-        yield from _each(
-            members,
-            "rank_desync_control_flow",
-            Weight.PLAIN,
-            blamed,
-            note,
-        )
+        yield from _different_operations(collectives)
     elif len(sizes) > 1:
-        yield from _different_sizes(members)
+        yield from _different_sizes(collectives)
     else:
-        yield from _same_collective(log, members)
+        yield from _same_collective(scene, collectives)
+
+
+# ---------------------------------------------------------------- ranks in different collectives
+
+
+def _different_operations(members: list[StuckRank]) -> Iterator[Evidence]:
+    """Different operations at one place of one group. Without a place they may be far apart."""
+    first = members[0]
+    weight = _weight_of_one_place(first)
+    if first.seq is None:
+        weight = Weight.SYMPTOM
+    blamed = _minority([(member.rank, member.op) for member in members])
+    yield from _each(
+        members,
+        "rank_desync_control_flow",
+        weight,
+        blamed,
+        _whereabouts(members),
+    )
+
+
+def _weight_of_one_place(member: StuckRank) -> Weight:
+    """Return how much it says that ranks differ at one sequence number.
+
+    Where no group is named, the same number of two groups may be compared.
+    """
+    return Weight.PLAIN if member.group else Weight.LIKELY
 
 
 def _different_sizes(members: list[StuckRank]) -> Iterator[Evidence]:
@@ -235,13 +164,13 @@ def _different_sizes(members: list[StuckRank]) -> Iterator[Evidence]:
     yield from _each(
         members,
         cause,
-        Weight.PLAIN,
+        _weight_of_one_place(members[0]),
         blamed,
         _whereabouts(members),
     )
 
 
-def _different_places(members: list[StuckRank]) -> Iterator[Evidence]:
+def _different_places(scene: _Scene, members: list[StuckRank]) -> Iterator[Evidence]:
     """Sequence numbers differ: the ranks at the lowest are to blame if they are the fewer.
 
     If not, those at the highest are, under the same condition.
@@ -255,42 +184,174 @@ def _different_places(members: list[StuckRank]) -> Iterator[Evidence]:
         blamed = _ranks_at(members, lowest)
     if not blamed and seqs.count(highest) <= half:
         blamed = _ranks_at(members, highest)
-    cause = "rank_desync_uneven_data" if lowest >= LATE else "rank_desync_control_flow"
+    note = _whereabouts(members)
+    uneven = clues.uneven_data(scene.log)
+    if uneven is not None and lowest >= LATE:
+        yield Evidence("rank_desync_uneven_data", uneven.line, Weight.LIKELY)
+        yield from _each(
+            members,
+            "rank_desync_uneven_data",
+            Weight.LIKELY,
+            _ranks(uneven.ranks) or blamed,
+            f"{uneven.note}; {note}",
+        )
+        return
+    # Ranks may be one collective apart because data did not arrive: one has what it needs and goes
+    # on, the other waits.
+    weight = Weight.LIKELY if highest - lowest > 1 else Weight.SYMPTOM
+    if not _are_comparable(members):
+        weight = Weight.SYMPTOM
+        blamed = ()
     yield from _each(
         members,
-        cause,
-        Weight.LIKELY,
+        "rank_desync_control_flow",
+        weight,
         blamed,
-        _whereabouts(members),
+        note,
     )
+
+
+def _are_comparable(members: list[StuckRank]) -> bool:
+    """Whether sequence numbers are of one group.
+
+    Up to torch 2.1 no group is named, and each group counts by itself. Then only equal calls speak
+    for one group.
+    """
+    calls = {(member.op, member.numel) for member in members}
+    is_one_call = len(calls) == 1 and members[0].numel is not None
+    return bool(members[0].group) or is_one_call
 
 
 def _ranks_at(members: list[StuckRank], seq: int) -> Culprits:
     return _ranks(member.rank for member in members if member.seq == seq)
 
 
-def _same_collective(log: LogFile, members: list[StuckRank]) -> Iterator[Evidence]:
+def _point_to_point(scene: _Scene, members: list[StuckRank]) -> Iterator[Evidence]:
+    """Yield evidence of sends and receives that waited, with both ends as far as they are known."""
+    first = members[0]
+    waiting = {member.rank for member in members if member.rank is not None}
+    ends = scene.groups.members(first.group) if first.group else set()
+    if len(ends) != 2:
+        ends = waiting
+    blamed: Culprits = ()
+    partners = ends - waiting
+    if len(ends) == 2:
+        blamed = _ranks(partners) or (("ranks", " and ".join(map(str, sorted(ends)))),)
+    where = _whereabouts(members) + scene.groups.described(first.group)
+    note = f"{where} had no answer from the other end"
+    yield from _each(
+        members,
+        "rank_desync_control_flow",
+        Weight.SYMPTOM,
+        blamed,
+        note,
+    )
+    yield Evidence("rank_desync_control_flow", first.line, Weight.SYMPTOM, note=_COLLECT)
+
+
+# ---------------------------------------------------------------- ranks in the same collective
+
+
+def _same_collective(scene: _Scene, members: list[StuckRank]) -> Iterator[Evidence]:
     """All were in the same collective: a rank did not come, or the data did not arrive."""
-    preparing = _preparing(log)
-    missing, all_present = _missing(log, members)
-    if not missing and preparing is not None:
-        missing = _busy_rank(preparing, members)
-    if preparing is not None:
-        yield from _slow_work(members, Weight.LIKELY, missing)
-    elif not missing and _fails_from_start(members):
-        cause = "ib_fabric_unreachable" if len(log.hosts) > 1 else "p2p_acs_iommu"
+    first = members[0]
+    absent = _absent(scene, members)
+    if _is_elsewhere(scene, first, absent):
         yield from _each(
             members,
-            cause,
-            Weight.SYMPTOM,
-            (),
-            _ALL_PRESENT,
+            "rank_desync_control_flow",
+            Weight.LIKELY,
+            _ranks(absent.ranks),
+            _waited_for(scene, members, absent),
         )
-    elif _is_at_start(members[0]):
-        weight = Weight.LIKELY if members[0].is_barrier else Weight.SYMPTOM
-        yield from _slow_work(members, weight, missing)
+        return
+    present = {member.rank for member in members if member.rank is not None}
+    uneven = _uneven_data(scene.log, present)
+    if uneven is not None and not absent.all_present and not first.is_barrier:
+        yield Evidence("rank_desync_uneven_data", uneven.line, Weight.LIKELY)
+        yield from _each(
+            members,
+            "rank_desync_uneven_data",
+            Weight.LIKELY,
+            _ranks(absent.ranks or uneven.ranks),
+            uneven.note,
+        )
+        return
+    work = clues.work_before(scene.log, first.line, _waited(first.line), present)
+    if work is not None:
+        yield from _slow_work(scene, members, absent, work)
+        return
+    if absent.are_seen:
+        # Their own lines tell that they are alive and have not entered it.
+        yield from _each(
+            members,
+            "rank_desync_control_flow",
+            Weight.LIKELY,
+            _ranks(absent.ranks),
+            _waited_for(scene, members, absent),
+        )
+        yield Evidence("rank_desync_control_flow", first.line, Weight.LIKELY, note=_COLLECT)
+        return
+    yield from _lone_timeout(scene, members, absent)
+
+
+def _uneven_data(log: LogFile, present: set[int]) -> clues.UnevenData | None:
+    """Return what shows that a rank had fewer data, unless that rank waits with the others."""
+    uneven = clues.uneven_data(log)
+    if uneven is None or (uneven.ranks and present.issuperset(uneven.ranks)):
+        return None
+    return uneven
+
+
+def _is_elsewhere(scene: _Scene, member: StuckRank, absent: _Absent) -> bool:
+    """Whether tracebacks show every absent rank that has one in another collective."""
+    found = clues.calls(scene.log, set(absent.ranks))
+    if not found:
+        return False
+    return not any(clues.is_call_of(call, member.op) for call in found.values())
+
+
+def _slow_work(
+    scene: _Scene, members: list[StuckRank], absent: _Absent, work: clues.Work
+) -> Iterator[Evidence]:
+    """Yield evidence of work that was told while the others waited."""
+    ranks = absent.ranks
+    if work.rank is not None:
+        ranks = (work.rank,)
+    weight = _weight_of_work(work, members[0].line)
+    yield Evidence("slow_work_exceeds_timeout", work.line, weight)
+    yield from _each(
+        members,
+        "slow_work_exceeds_timeout",
+        weight,
+        _ranks(ranks),
+        _waited_for(scene, members, _Absent(ranks, are_seen=True)),
+    )
+
+
+def _weight_of_work(work: clues.Work, line: LogLine) -> Weight:
+    """Return how sure it is that work was going on when the time-out in `line` fired."""
+    has_times = line.time is not None and work.line.time is not None
+    is_sure = work.is_unfinished or work.lasted or has_times
+    return Weight.LIKELY if is_sure else Weight.SYMPTOM
+
+
+def _lone_timeout(scene: _Scene, members: list[StuckRank], absent: _Absent) -> Iterator[Evidence]:
+    """Yield evidence of a time-out for which nothing in the log gives a reason.
+
+    Where lines tell of trouble in the network, that is rather the reason.
+    """
+    weight = Weight.ECHO if scene.has_network_trouble else Weight.SYMPTOM
+    first = members[0]
+    if absent.all_present and _fails_from_start(members):
+        cause = "ib_fabric_unreachable" if len(scene.log.hosts) > 1 else "p2p_acs_iommu"
+    elif _is_at_start(first):
+        cause = "slow_work_exceeds_timeout"
     else:
-        yield from _uneven_data(members, missing, all_present=all_present)
+        cause = "rank_desync_uneven_data"
+    note = _waited_for(scene, members, absent) + _network_worked(scene, members)
+    yield from _each(members, cause, weight, _ranks(absent.ranks), note)
+    yield Evidence(cause, first.line, weight, note=_COLLECT)
 
 
 def _is_at_start(member: StuckRank) -> bool:
@@ -303,106 +364,101 @@ def _is_at_start(member: StuckRank) -> bool:
     return member.seq < LATE
 
 
-def _slow_work(members: list[StuckRank], weight: Weight, missing: list[int]) -> Iterator[Evidence]:
-    blamed = _ranks(missing)
-    note = _others_waited(missing)
-    yield from _each(
-        members,
-        "slow_work_exceeds_timeout",
-        weight,
-        blamed,
-        note,
-    )
-
-
-def _uneven_data(
-    members: list[StuckRank], missing: list[int], *, all_present: bool
-) -> Iterator[Evidence]:
-    is_late = members[0].seq is not None
-    weight = Weight.LIKELY if is_late and not all_present else Weight.SYMPTOM
-    note = _ALL_PRESENT if all_present else _others_waited(missing)
-    yield from _each(
-        members,
-        "rank_desync_uneven_data",
-        weight,
-        _ranks(missing),
-        note,
-    )
-
-
 def _fails_from_start(members: list[StuckRank]) -> bool:
     """Whether several ranks entered one of the first collectives and it never ended."""
     first = members[0]
-    if first.seq is None or first.is_barrier:
+    if first.seq is None:
         return False
     return first.seq <= _FIRST_COLLECTIVES and len(members) > 1
 
 
-def _preparing(log: LogFile) -> LogLine | None:
-    """Return a line that tells of work such as tokenizing or saving.
-
-    The whole text is searched: a progress bar is taken for a prefix of what was written behind it.
-    """
-    for line in log.lines_with(*WORK_NEEDLES):
-        if _PREPARING.search(line.text):
-            return line
-    return None
+def _waited(line: LogLine) -> float | None:
+    """Return how many seconds the rank waited before the limit fired, None if it is not told."""
+    match = _RAN_FOR.search(line.text)
+    if match is None:
+        return None
+    return int(match["ms"] or match["limit"]) / 1000
 
 
-def _busy_rank(preparing: LogLine, members: list[StuckRank]) -> list[int]:
-    """Return the rank that a line about work names, if it is not one of those that timed out."""
-    rank = preparing.rank
-    if rank is None:
-        match = _RANK_IN_WORDS.search(preparing.text)
-        rank = int(match[1]) if match else None
-    present = {member.rank for member in members}
-    if rank is None or rank in present:
-        return []
-    return [rank]
+# ---------------------------------------------------------------- which ranks did not come
 
 
-def _missing(log: LogFile, members: list[StuckRank]) -> tuple[list[int], bool]:
-    """Return ranks that did not time out, and whether all ranks are known to have."""
+def _absent(scene: _Scene, members: list[StuckRank]) -> _Absent:
+    """Return the ranks that did not come to the collective of the members."""
     present = {member.rank for member in members if member.rank is not None}
     if not present:
-        return [], False
-    missing = _behind_by_status(log, members)
+        return _Absent()
+    behind = _behind(scene, members)
+    if behind:
+        return _Absent(behind, are_seen=True)
+    group = members[0].group
+    if is_default_group(group) or not scene.groups.members(group):
+        expected = known_ranks(scene.log, present)
+        present |= scene.timed_out
+    else:
+        expected = scene.groups.members(group)
+    missing = sorted(expected - present)
     if not missing:
-        size = max(_world_size(log), max(present) + 1)
-        size = min(size, _LARGEST_WORLD)
-        known = log.ranks.union(range(size))
-        missing = sorted(known - present)
-    if not missing:
-        return [], len(present) > 1
-    are_few = len(missing) <= _MOST_BLAMED
-    if are_few and len(missing) < len(present):
-        return missing, False
-    return [], False
+        return _Absent(all_present=len(present) > 1)
+    if len(missing) > _MOST_BLAMED or len(missing) >= len(present):
+        return _Absent()
+    # Several ranks of which there is no line at all may be those of a log that was not given.
+    unseen = set(missing) - scene.log.ranks - summarised_ranks(scene.log)
+    if len(unseen) > _MOST_UNSEEN:
+        return _Absent()
+    return _Absent(tuple(missing))
 
 
-def _world_size(log: LogFile) -> int:
-    """Return the largest world size that the log tells, 0 if it tells none."""
-    world = 0
-    for line in log.lines_with("nranks", "world"):
-        match = _WORLD.search(line.message)
-        if match:
-            number = int(match["a"] or match["b"])
-            world = max(world, number)
-    return world if world <= _LARGEST_WORLD else 0
-
-
-def _behind_by_status(log: LogFile, members: list[StuckRank]) -> list[int]:
-    """Return ranks that say they have not entered what the others wait in."""
+def _behind(scene: _Scene, members: list[StuckRank]) -> tuple[int, ...]:
+    """Return ranks that say they have not entered what the others of their group wait in."""
     seqs = [member.seq for member in members if member.seq is not None]
     if not seqs:
-        return []
-    last_enqueued: dict[int, int] = {}
-    for line in log.lines_with("last enqueued"):
-        match = _LAST.search(line.text)
-        if match and line.rank is not None:
-            last_enqueued[line.rank] = int(match["enqueued"])
+        return ()
+    group = members[0].group
     lowest = min(seqs)
-    return sorted(rank for rank, seq in last_enqueued.items() if seq < lowest)
+    ranks = {
+        row.rank
+        for row in scene.progress
+        if row.enqueued < lowest and (row.group == group or not row.group or not group)
+    }
+    return tuple(sorted(ranks))
+
+
+def _network_worked(scene: _Scene, members: list[StuckRank]) -> str:
+    """Return that earlier collectives of the group had ended, if the ranks say so."""
+    if scene.has_network_trouble:
+        return ""
+    group = members[0].group
+    completed = [row.completed for row in scene.progress if row.group == group]
+    if not completed or min(completed) < 1:
+        return ""
+    last = min(completed)
+    return f"; the collectives up to #{last} of the same group had ended, so the network had worked"
+
+
+def _waited_for(scene: _Scene, members: list[StuckRank], absent: _Absent) -> str:
+    """Return who waited in what for whom, as far as the log tells."""
+    first = members[0]
+    collective = _collective(first) + scene.groups.described(first.group)
+    waiting = _listed(sorted({m.rank for m in members if m.rank is not None}))
+    if absent.ranks:
+        ranks = _listed(absent.ranks)
+        told = "" if absent.are_seen else ", and says nothing of it in this log"
+        return f"{ranks} did not come to {collective}, in which {waiting} waited{told}"
+    if absent.all_present:
+        return f"all ranks that the log has were in the same collective, {collective}"
+    who = waiting or "a rank"
+    return f"{who} waited in {collective}, and the log does not show which rank did not come to it"
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """Return «rank 2» or «ranks 0, 1, 3 …», an empty text for none."""
+    if not ranks:
+        return ""
+    noun = "rank" if len(ranks) == 1 else "ranks"
+    listed = ", ".join(str(rank) for rank in ranks[:_MOST_BLAMED])
+    more = " …" if len(ranks) > _MOST_BLAMED else ""
+    return f"{noun} {listed}{more}"
 
 
 # ---------------------------------------------------------------- culprits, notes and evidence
@@ -413,30 +469,28 @@ def _ranks(ranks: Iterable[int | str | None]) -> Culprits:
     return tuple(("rank", str(rank)) for rank in ranks if rank is not None)
 
 
-def _others_waited(ranks: list[int]) -> str:
-    if not ranks:
-        return ""
-    noun = "rank" if len(ranks) == 1 else "ranks"
-    listed = ", ".join(str(rank) for rank in ranks)
-    return f"the others waited for {noun} {listed}"
+def _collective(member: StuckRank) -> str:
+    """Return «ALLREDUCE #12 of 4 elements»."""
+    text = member.op
+    if member.seq is not None:
+        text += f" #{member.seq}"
+    if member.numel is not None:
+        noun = "element" if member.numel == 1 else "elements"
+        text += f" of {member.numel:,} {noun}"
+    return text
 
 
 def _whereabouts(members: list[StuckRank]) -> str:
     """Return «rank 0 in ALLREDUCE #12 of 4 elements, rank 1 in …», for a few."""
     parts: list[str] = []
     for member in members[:_MOST_TOLD]:
-        part = "a rank" if member.rank is None else f"rank {member.rank}"
-        part += f" in {member.op}"
-        if member.seq is not None:
-            part += f" #{member.seq}"
-        if member.numel is not None:
-            part += f" of {member.numel:,} elements"
-        parts.append(part)
+        who = "a rank" if member.rank is None else f"rank {member.rank}"
+        parts.append(f"{who} in {_collective(member)}")
     listed = ", ".join(parts)
     return f"{listed} …" if len(members) > _MOST_TOLD else listed
 
 
-def _minority(values: list[tuple[int | None, object]]) -> Culprits:
+def _minority(values: Sequence[tuple[int | None, object]]) -> Culprits:
     """Return the ranks whose value is not the usual one; none if no value has the majority."""
     counts = Counter(value for _, value in values)
     usual, votes = counts.most_common(1)[0]
@@ -464,81 +518,123 @@ def _each(
 
 
 _GLOO = re.compile(
-    r"Timed out waiting \d+ms for (?:recv|send)|Application timeout caused pair closure",
+    r"Timed out waiting (?P<ms>\d+)ms for (?:recv|send)"
+    r"|Application timeout caused pair closure",
     re.IGNORECASE,
-)
-_FRAME = re.compile(
-    r"distributed_c10d\.py\", line \d+, in (?P<op>all_reduce|broadcast|all_gather\w*"
-    r"|reduce_scatter\w*|barrier|all_to_all\w*|gather|scatter|reduce|send|recv"
-    r"|broadcast_object_list)$"
 )
 
 
 def _gloo(log: LogFile) -> Iterator[Evidence]:
     """Yield why collectives of gloo timed out: missing ranks, and calls that differ."""
-    waiting = log.lines_with("timed out waiting", "application timeout")
-    waited = [line for line in waiting if _GLOO.search(line.message)]
+    waited: list[tuple[LogLine, re.Match[str]]] = []
+    for line in log.lines_with("timed out waiting", "application timeout"):
+        match = _GLOO.search(line.message)
+        if match:
+            waited.append((line, match))
     if not waited:
         return
-    first = waited[0]
-    present = {line.rank for line in waited if line.rank is not None}
+    first, match = waited[0]
+    present = {line.rank for line, _ in waited if line.rank is not None}
     # The rank that gives up first closes its connections, so others that waited as long print
     # that instead.
     closed = log.lines_with("closed by peer", "reset by peer")
     cut_off = {line.rank for line in closed if line.rank is not None}
-    calls = _calls(log, present | cut_off)
+    calls = clues.calls(log, present | cut_off)
     if len(set(calls.values())) > 1:
-        blamed = _minority(list(calls.items()))
-        parts = [f"rank {rank} in {op}" for rank, op in calls.items()]
-        note = ", ".join(parts[:_MOST_TOLD])
-        yield Evidence(
-            "rank_desync_control_flow",
-            first,
-            Weight.LIKELY,
-            blamed,
-            note,
-        )
-    highest = max(present, default=-1)
-    size = min(highest + 1, _LARGEST_WORLD)
-    known = log.ranks.union(range(size))
-    missing = sorted(known - present - cut_off)
+        yield _different_calls(first, calls)
+    missing = sorted(known_ranks(log, present) - present - cut_off)
     if len(missing) >= len(present):
         missing = []
-    weight = Weight.LIKELY if _preparing(log) else Weight.SYMPTOM
-    note = _others_waited(missing)
-    yield Evidence(
-        "slow_work_exceeds_timeout",
-        first,
-        weight,
-        _ranks(missing),
+    seconds = int(match["ms"]) / 1000 if match["ms"] else None
+    yield from _gloo_alone(log, first, present, missing, seconds)
+
+
+def _different_calls(line: LogLine, calls: dict[int, str]) -> Evidence:
+    """Return evidence that the tracebacks of ranks end in different collectives."""
+    blamed = _minority(list(calls.items()))
+    parts = [f"rank {rank} in {op}" for rank, op in calls.items()]
+    note = ", ".join(parts[:_MOST_TOLD])
+    return Evidence(
+        "rank_desync_control_flow",
+        line,
+        Weight.LIKELY,
+        blamed,
         note,
     )
 
 
-def _calls(log: LogFile, ranks: set[int]) -> dict[int | None, object]:
-    """Return the call of torch.distributed in which the traceback of each rank ends."""
-    calls: dict[int | None, object] = {}
-    for line in log.lines_with("distributed_c10d.py"):
-        match = _FRAME.search(line.message)
-        if match and line.rank in ranks:
-            calls[line.rank] = match["op"]
-    return calls
+def _gloo_alone(
+    log: LogFile, line: LogLine, present: set[int], missing: list[int], seconds: float | None
+) -> Iterator[Evidence]:
+    """Yield what a time-out of gloo says by itself, and with work or uneven data beside it."""
+    note = ""
+    if missing:
+        note = f"the others waited for {_listed(missing)}"
+    uneven = _uneven_data(log, present)
+    if uneven is not None:
+        yield Evidence(
+            "rank_desync_uneven_data",
+            uneven.line,
+            Weight.LIKELY,
+            _ranks(uneven.ranks),
+            uneven.note,
+        )
+        yield Evidence("rank_desync_uneven_data", line, Weight.LIKELY)
+        return
+    work = clues.work_before(log, line, seconds, present)
+    if work is not None:
+        weight = _weight_of_work(work, line)
+        yield Evidence("slow_work_exceeds_timeout", work.line, weight)
+        ranks = missing if work.rank is None else [work.rank]
+        yield Evidence(
+            "slow_work_exceeds_timeout",
+            line,
+            weight,
+            _ranks(ranks),
+            note,
+        )
+        return
+    weight = Weight.ECHO if has_network_trouble(log) else Weight.SYMPTOM
+    yield Evidence("slow_work_exceeds_timeout", line, weight, _ranks(missing), note)
+    yield Evidence("slow_work_exceeds_timeout", line, weight, note=_COLLECT)
+
+
+# ---------------------------------------------------------------- work that is cut off
 
 
 _STORE = re.compile(
     r"retr(?:ie|ei)ving ncclUniqueId from \[(?P<rank>\d+)\].*(?:time|timed) ?out"
-    r"|waitForInput: socket .* timed out after",
+    r"|waitForInput: socket .* timed out after"
+    r"|(?:Error|error): Socket Timeout",
     re.IGNORECASE,
 )
 
 
+def _cut_off_work(log: LogFile) -> Iterator[Evidence]:
+    """Yield evidence of a progress bar that breaks off when a usual limit has just passed."""
+    line = clues.cut_off_work(log)
+    if line is not None:
+        note = "the bar breaks off with a traceback when one of torch's usual limits has passed"
+        yield Evidence("slow_work_exceeds_timeout", line, Weight.LIKELY, note=note)
+
+
+_MAIN_FIRST = re.compile(r"(?:with |in )\S*main_process_first\b", re.IGNORECASE)
+
+
+def _main_process_first(log: LogFile) -> Iterator[Evidence]:
+    """Yield evidence of ranks that waited in vain for the main process to be ready first."""
+    if not waits(log):
+        return
+    for line in log.lines_with("main_process_first"):
+        if _MAIN_FIRST.search(line.message):
+            yield Evidence("slow_work_exceeds_timeout", line, Weight.LIKELY, _ranks([0]))
+
+
 def _store_key_late(log: LogFile) -> Iterator[Evidence]:
     """Yield evidence of a key of the store that came too late, while a rank prepared its data."""
-    if _preparing(log) is None:
-        return
-    for line in log.lines_with("ncclunique", "waitforinput"):
+    for line in log.lines_with("ncclunique", "waitforinput", "socket timeout"):
         match = _STORE.search(line.message)
-        if match is None:
+        if match is None or clues.work_before(log, line, _waited(line), set()) is None:
             continue
         rank = match["rank"]
         blamed = _ranks([rank]) if rank else ()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from clusterprep.errors import InputError
+from clusterprep.jobs.launch import summary
 from clusterprep.jobs.launch.display import Source
 from clusterprep.jobs.launch.last_lines import LastLines
 from clusterprep.model.units import format_size, pluralize
@@ -128,6 +129,22 @@ class Logs:
                 continue
         sources = sorted(self._open, key=_ranks_first)
         return tuple(self.path(source) for source in sources)
+
+    def write_summary(self, lines: Iterable[str]) -> tuple[Path, ...]:
+        """Write how the launch ended into a file beside the logs. Return its path, () if it fails.
+
+        Call it after `close`.
+        """
+        path = self.folder / summary.NAME
+        try:
+            descriptor = files.open_emptied(path, files.SHARED)
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+                file.writelines(f"{line}\n" for line in lines)
+        except OSError as error:
+            if not self.trouble:
+                self.trouble = f"{path} lacks lines: {error.strerror}"
+            return ()
+        return (path,)
 
 
 def _ranks_first(source: Source) -> tuple[bool, int, str]:

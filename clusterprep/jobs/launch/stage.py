@@ -14,6 +14,7 @@ from clusterprep.jobs.launch.follow import run_launch
 from clusterprep.jobs.launch.logs import Logs
 from clusterprep.jobs.launch.outcome import LaunchRecord, judge
 from clusterprep.jobs.launch.plan import LaunchPlan, LaunchRequest, plan_launch
+from clusterprep.jobs.launch.summary import summary_lines
 from clusterprep.jobs.verify.stage import culprit_of, given_environment, gpus_in_use, rendezvous_of
 from clusterprep.model import Absent, Culprit, Finding, Fleet, Inventory, Json, LaunchResult
 from clusterprep.model.nodeset import fold
@@ -120,6 +121,7 @@ def follow(
         output.tick(last=True)
         paths = logs.close()
     result = replace(judge(plan, record), logs=str(logs.folder))
+    paths = (*paths, *logs.write_summary(summary_lines(result)))
     if result.verdict != "pass":
         misleading = _logs_of_ended_torchruns(plan, record, logs)
         telling = [path for path in paths if path not in misleading]

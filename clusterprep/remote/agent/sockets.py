@@ -116,14 +116,14 @@ def parse(line):
     Returns (state, address, port, peer, port, times sent again, inode).
     """
     fields = line.split()
-    address, port = _endpoint(fields[1])
-    peer, peer_port = _endpoint(fields[2])
+    address, port = endpoint(fields[1])
+    peer, peer_port = endpoint(fields[2])
     state = int(fields[3], 16)
     again = int(fields[6], 16)
     return state, address, port, peer, peer_port, again, fields[9]
 
 
-def _endpoint(text):
+def endpoint(text):
     """Return address and port of «0200000A:1F90»: words of 32 bits in the machine's byte order."""
     digits, _, port = text.partition(":")
     raw = b""

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from clusterprep.cli.commands.explain import page
-from clusterprep.cli.commands.time_limits import LIMITS, WIDTH
+from clusterprep.cli.commands.time_limits import ALL, LIMITS, WIDTH
 from clusterprep.jobs.diagnose import limits
 
 
@@ -39,8 +39,18 @@ def test_other_pages_have_no_such_section() -> None:
 @pytest.mark.parametrize(
     ("topic", "message", "torch", "number"),
     [
-        ("rendezvous_incomplete", "WorkNCCL(Timeout(ms)=600000)", (2, 4), "600"),
-        ("rendezvous_incomplete", "WorkNCCL(Timeout(ms)=1800000)", (2, 1), "1800"),
+        (
+            "rendezvous_incomplete",
+            "WorkNCCL(Timeout(ms)=600000) ran for 600012 milliseconds",
+            (2, 4),
+            "600",
+        ),
+        (
+            "rendezvous_incomplete",
+            "WorkNCCL(Timeout(ms)=1800000) ran for 1800012 milliseconds",
+            (2, 1),
+            "1800",
+        ),
         ("rendezvous_incomplete", "RendezvousTimeoutError", None, "600"),
         ("nccl.hang", "watchdog got stuck for 480 seconds", (2, 6), "480"),
         ("nccl.hang", "watchdog got stuck for 600 seconds", (2, 5), "600"),
@@ -55,3 +65,32 @@ def test_defaults_are_those_that_diagnose_knows(
     defaults = " ".join(limit.default for limit in LIMITS[topic])
     assert re.search(rf"\b{number}\b", said)
     assert re.search(rf"\b{number}\b", defaults)
+
+
+def test_all_limits_are_on_one_page_with_their_sources() -> None:
+    text = " ".join(page("time-limits").split())
+    for limit in ALL:
+        assert f"{limit.waits}: {limit.default} set by {limit.where} source: {limit.source}" in text
+    for topic in LIMITS.values():
+        assert set(topic) <= set(ALL)
+
+
+@pytest.mark.parametrize(
+    ("what", "figure", "where"),
+    [
+        ("torchrun waits for all nodes", "600 s", "join_timeout"),
+        ("NCCL group", "600 s since torch 2.2, 1800 s before", "init_process_group"),
+        ("gloo group", "1800 s", "init_process_group"),
+        ("heartbeat", "480 s, up to torch 2.5 600 s", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
+        ("Lightning gives", "1800 s", "DDPStrategy"),
+        ("Transformers' Trainer", "1800 s", "ddp_timeout"),
+        ("DeepSpeed", "30 minutes", "DEEPSPEED_TIMEOUT"),
+        ("Ray Train", "1800 s", "TorchConfig"),
+        ("MPI", "no limit", "mpirun --timeout"),
+        ("RDMA card", "2^20", "NCCL_IB_TIMEOUT"),
+    ],
+)
+def test_each_library_that_waits_has_its_limit(what: str, figure: str, where: str) -> None:
+    (limit,) = [one for one in ALL if what in one.waits]
+    assert figure in limit.default
+    assert where in limit.where

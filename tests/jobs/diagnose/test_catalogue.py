@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from clusterprep.jobs.diagnose import echoes
+from clusterprep.jobs.diagnose.forms import TABLE
 from clusterprep.jobs.diagnose.prefixes import line_of
 from clusterprep.jobs.diagnose.ranking import diagnose, needles
-from clusterprep.jobs.diagnose.sources import TABLE
 
 ROWS = [
     json.loads(row) for row in Path(__file__).with_name("catalogue.jsonl").read_text().splitlines()

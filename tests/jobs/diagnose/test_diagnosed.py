@@ -108,7 +108,8 @@ def test_lone_surrogates_and_long_lines_are_harmless(tmp_path: Path) -> None:
     ("text", "code"),
     [
         (LOG, 1),
-        (LOG.splitlines()[0], 0),
+        (LOG.splitlines()[0], 3),
+        (f"{LOG.splitlines()[0]}\nTraining finished.", 0),
         ("all is well", 3),
         ("", 3),
         ("ValueError: of the program's own", 3),

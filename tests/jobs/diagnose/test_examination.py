@@ -71,7 +71,7 @@ def test_the_labels_are_of_the_vocabulary_and_cover_it(tmp_path: Path) -> None:
     for case in cases:
         assert (case.cause is None) <= (case.culprits[0] is None), case.name
         assert case.cause is not None or case.severity in {"benign", "unknown"}, case.name
-    assert len({case.cause for case in cases} - {None}) == 46
+    assert len({case.cause for case in cases} - {None}) == 47
 
 
 def test_a_culprit_is_what_the_text_before_it_shows(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_ranks_out_of_step_while_saving(ranks: tuple[int | None, ...], culprit: 
     first = told(*lines).causes[0]
     assert (first.cause.name, first.culprit) == ("rank_desync_uneven_data", culprit)
     assert "seed" in first.cause.remedy
-    assert "not the network" in first.cause.remedy
+    assert first.confidence < 0.5  # the log shows who did not come, and not why
     assert "600 s" in first.message
 
 

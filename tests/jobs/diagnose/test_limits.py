@@ -65,6 +65,21 @@ GROUP = (
             ["35", "NCCL_SOCKET_RETRY_CNT"],
         ),
         (
+            "RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 30000 ms",
+            ["monitored_barrier: 30 s", "1800 s"],
+        ),
+        (
+            GROUP.format(ms=1800000).replace("WorkNCCL", "WorkHCCL"),
+            ["HCCL process group: 1800 s", "timeout=…"],
+        ),
+        (
+            (
+                "EI9999: hccl fftsplus task timeout occurred during task execution, "
+                "timeout:30min(default)."
+            ),
+            ["HCCL_EXEC_TIMEOUT"],
+        ),
+        (
             "NCCL WARN NET/IB : Got completion with error 12, opcode 0, len 0, vendor err 129",
             ["NCCL_IB_TIMEOUT"],
         ),
@@ -87,3 +102,14 @@ def test_a_time_out_that_follows_is_told_beside_the_cause() -> None:
     )
     assert found.causes[0].cause.name == "world_size_mismatch"
     assert "1800 s" in found.causes[0].message
+
+
+def test_a_limit_that_a_line_only_mentions_has_not_fired() -> None:
+    oom = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    mentioned = (
+        "[Rank 1] Collective WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1, Timeout(ms)=600000) "
+        "raised the following async exception: NCCL error: unhandled system error"
+    )
+    options = "ProcessGroupNCCL initialization options: size: 8, TIMEOUT(ms): 600000"
+    assert "limit" not in told(oom, mentioned, options).causes[0].message
+    assert "600 s" in told(oom, GROUP.format(ms=600000)).causes[0].message

@@ -89,7 +89,7 @@ def test_fatal_before_slow_before_harmless() -> None:
 
 
 def test_only_harmless_lines_are_no_failure() -> None:
-    found = told(NO_PLUGIN, DESTROYED)
+    found = told(NO_PLUGIN, DESTROYED, "Training finished.")
     assert {f.severity for f in found.causes} == {"benign"}
     assert found.code == 0
     assert [f.culprit for f in found.causes] == [None, None]
@@ -161,7 +161,7 @@ def test_a_cause_shows_a_few_lines_no_two_of_one_form() -> None:
         pytest.param([timeout(1)], "rank_desync_uneven_data", None, id="one-alone"),
         pytest.param(
             [timeout(0), timeout(1, seq=39_990), timeout(2), timeout(3)],
-            "rank_desync_uneven_data",
+            "rank_desync_control_flow",
             "rank 1",
             id="behind",
         ),
@@ -211,7 +211,7 @@ def test_time_outs_tell_who_is_missing(lines: list[str], cause: str, culprit: st
 def test_what_a_rank_last_enqueued_tells_that_it_is_behind() -> None:
     dump = "[rank3]:[E304 12:00:00.0 ProcessGroupNCCL.cpp:1] [Rank 3] Received a dump signal due to a collective timeout from rank 0. Last enqueued NCCL work: 39999, last completed NCCL work: 39999."
     first = told(timeout(0), timeout(1), timeout(2), dump).causes[0]
-    assert (first.cause.name, first.culprit) == ("rank_desync_uneven_data", "rank 3")
+    assert (first.cause.name, first.culprit) == ("rank_desync_control_flow", "rank 3")
 
 
 def test_a_message_that_a_logger_broke_in_two_is_one() -> None:
@@ -299,8 +299,8 @@ def test_signal_9_alone_does_not_say_that_memory_ran_out(line: str, is_known: bo
     assert ("may have run out" in found.message) == (not is_known)
 
 
-@pytest.mark.parametrize("code", [1, -6, -11])
-def test_a_crash_of_its_own_is_no_known_cause(code: int) -> None:
+@pytest.mark.parametrize("code", [1, -6])
+def test_an_exit_code_that_many_failures_have_is_no_known_cause(code: int) -> None:
     assert told(*summary(3, code)).code == 3
 
 
@@ -649,10 +649,6 @@ def test_a_name_that_is_asked_for_until_the_log_ends_has_no_address() -> None:
             "n1:40:41 [0] NCCL WARN NET/IB: Fatal error. Detected 1 failed devices",
             "ib_fabric_unreachable",
         ),
-        (
-            "[ 9.0] mlx5_core 0000:3b:00.0: Port module event: module 0, Cable unplugged",
-            "ib_fabric_unreachable",
-        ),
         ("mlx5: Failed to modify QP 0x7f to RTR", "ib_fabric_unreachable"),
         ("RuntimeError: cudaErrorECCUncorrectable", "gpu_hardware_fault"),
         (
@@ -764,7 +760,7 @@ def test_each_wording_of_an_echo_is_known(line: str) -> None:
         (
             "n1:40:41 [0] net_ib.cc:700 NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with status=IBV_WC_WR_FLUSH_ERR(5) opcode=0",
             "ib_fabric_unreachable",
-            "peer 10.9.0.7 as seen from n1",
+            "link n1 - 10.9.0.7",
         ),
         (
             "[n1:40:0:41] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_2:1/IB (synd 0x15 vend 0x81)",
@@ -805,16 +801,6 @@ def test_each_wording_of_an_echo_is_known(line: str) -> None:
             "ResourceExhaustedError: Out of memory error on GPU 3. Cannot allocate 2GB memory on GPU 3",
             "rank_gpu_oom",
             None,
-        ),
-        (
-            "n1:40:41 [0] NCCL WARN NET/IB : mlx5_1:1 Got async event : GID table change",
-            "roce_gid_index",
-            "HCA mlx5_1",
-        ),
-        (
-            "n1:40:41 [0] NCCL WARN NET/IB : mlx5_1:1 Got non-fatal async event: GID table change(18)",
-            "roce_gid_index",
-            "HCA mlx5_1",
         ),
         (
             "n1:40:41 [0] NCCL WARN NET/IB : mlx5_1:1 Got non-fatal async event: port error(10)",

@@ -35,6 +35,12 @@ from clusterprep.jobs.diagnose.redact import Redactor
             "NET/IB : No device found. 3/4 clients joined",
             "NET/IB : No device found. 3/4 clients joined",
         ),
+        ("token hf_abcdefghijklmnop12", "token secret-1"),
+        ("api_key=0123456789abcdef", "api_key=secret-1"),
+        ("key 3 of 4, key=3, tokens: 128", "key 3 of 4, key=3, tokens: 128"),
+        ("to s3://acme/x and https://a.example/y", "to s3://url-1 and https://url-2"),
+        ("mount nfs-1:/vol/acme", "mount host-1:/path-1"),
+        ("alice.smith@gpu-07.lab.corp", "user-1@host-1"),
         ("node 'n9' has failed, n9 again", "node 'host-1' has failed, host-1 again"),
     ],
 )

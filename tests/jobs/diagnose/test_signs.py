@@ -13,11 +13,11 @@ import pytest
 
 from clusterprep.checks import Check
 from clusterprep.inventory.demands import check_names
+from clusterprep.jobs.diagnose.forms import TABLE, WORDS
 from clusterprep.jobs.diagnose.known import causes
 from clusterprep.jobs.diagnose.model import Cause, Sign, Weight, form_of
 from clusterprep.jobs.diagnose.prefixes import line_of
 from clusterprep.jobs.diagnose.ranking import diagnose, needles
-from clusterprep.jobs.diagnose.sources import TABLE, WORDS
 from clusterprep.jobs.verify.pages import PAGES
 from clusterprep.survey.registry import checks
 
@@ -180,7 +180,27 @@ def test_reading_keeps_every_line_that_a_look_at_the_log_needs(name: str) -> Non
 
 
 # Nothing in these lines stands out, so they are found in logs of ordinary size alone.
-RARE = frozenset({"dpt=", "fallen off the bus", "missing ranks:", "oom-kill"})
+RARE = frozenset(
+    {
+        "dpt=",
+        "fallen off the bus",
+        "missing ranks:",
+        "oom-kill",
+        *("segmentation fault", "illegal instruction", "return code = -", "free or corruption"),
+        *("smashing detected", "corrupted ", "can't open file", "no module named"),
+        *(
+            "scancel: ",
+            "timeout",
+            "preempted",
+            "sending ctrl-c to",
+            "job allocation ",
+            "low on resource",
+        ),
+        *("longer than specified deadline", "imminent node shutdown", "out_of_me", "oom_reaper"),
+        *("exit status", "code: 139", "pbs: job killed: ", "term_"),
+        *("executable file not found", "command not found", "panicked at"),
+    }
+)
 PLAIN = [
     one
     for one in SIGNS

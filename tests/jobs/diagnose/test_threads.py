@@ -60,4 +60,4 @@ def test_the_culprit_is_right_or_rightly_nobody() -> None:
 def test_nothing_harmless_is_called_a_failure() -> None:
     harmless = [case for case in CASES if case["severity"] == "benign"]
     assert len(harmless) >= 5
-    assert [case["id"] for case in harmless if told(case).code != 0] == []
+    assert [case["id"] for case in harmless if told(case).code not in (0, 3)] == []

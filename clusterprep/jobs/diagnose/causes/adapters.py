@@ -1,4 +1,4 @@
-"""Causes of RDMA devices and plug-ins: containers, GPUDirect, EFA, and harmless warnings."""
+"""Causes of RDMA devices and plug-ins: containers, GPUDirect, and harmless warnings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ _PROBE = re.compile(
 )
 _WANTS_RDMA = re.compile(
     r"NCCL_IB_HCA set|NCCL_NET set (?:by environment )?to IB"
-    r"|NCCL_IB_DISABLE set by environment to 0|NET/IB : Using|via NET/IB",
+    # «NET/IB : Using [RO]; OOB eth0» is what NCCL writes where there is no card.
+    r"|NCCL_IB_DISABLE set by environment to 0|NET/IB : Using \[\d|via NET/IB",
     re.IGNORECASE,
 )
 _REFUSED = re.compile(
@@ -87,7 +88,8 @@ def detect_missing_devices(log: LogFile) -> Iterator[Evidence]:
         elif _PLUGIN.search(message) and _MISSING.search(message):
             yield Evidence("benign_no_net_plugin", line, Weight.PLAIN)
         elif _is_probe(message):
-            if was_refused or hosts_with_rdma:
+            is_of_a_driver = "load driver" in message  # of another card than the host has
+            if was_refused or (hosts_with_rdma and not is_of_a_driver):
                 yield _cannot_open(line)
             else:
                 yield Evidence("benign_rdma_probe_noise", line, Weight.PLAIN)
@@ -145,7 +147,7 @@ CONTAINER = Cause(
             "net/ib : unable to",
             r"NET/IB : Unable to (?:open|query) device (?P<hca>[\w.-]+)",
             "n1:1:2 [0] NCCL WARN NET/IB : Unable to open device mlx5_0",
-            culprit="HCA {hca}",
+            culprit="HCA {hca} on {host}|HCA {hca} of rank {rank}|HCA {hca}",
         ),
         Sign(
             "/dev/infiniband",
@@ -178,6 +180,33 @@ CONTAINER = Cause(
         "/dev/infiniband",
     ),
 )
+# «for GPU 0 / HCA 4 (distance 9 > 4)» is a card that is far from that GPU, as most are.
+_GPUDIRECT_DISABLED = re.compile(
+    r"GPU Direct RDMA Disabled for (?:HCA|NIC) ?\d*(?: '?(?P<name>\w+)'?)?(?! / HCA)", re.IGNORECASE
+)
+
+
+_ON_ONE_HOST = re.compile(r"nNodes 1 localRanks \d", re.IGNORECASE)
+
+
+def _stays_on_its_host(log: LogFile) -> bool:
+    """Whether NCCL says that all ranks are on one host, as it does from 2.19 on."""
+    sizes = log.lines_with("nnodes 0 localranks")
+    return bool(sizes) and all(_ON_ONE_HOST.search(line.message) for line in sizes)
+
+
+def detect_gpudirect(log: LogFile) -> Iterator[Evidence]:
+    """Yield cards that cannot reach GPU memory, unless the job needs no network."""
+    if _stays_on_its_host(log):
+        return
+    for line in log.lines_with("gpu direct rdma disabled"):
+        match = _GPUDIRECT_DISABLED.search(line.message)
+        if match is None:
+            continue
+        culprit = ("host", line.host) if line.host else ("HCA", match["name"])
+        yield Evidence("gpudirect_rdma_missing", line, Weight.PLAIN, (culprit,))
+
+
 GPUDIRECT = Cause(
     "gpudirect_rdma_missing",
     "degraded",
@@ -196,17 +225,12 @@ GPUDIRECT = Cause(
         "DMA-BUF"
     ),
     check="rdma.peermem",
+    detect=detect_gpudirect,
+    needles=("gpu direct rdma disabled", "nnodes 0 localranks"),
     signs=(
         Sign(
-            "gpu direct rdma disabled",
-            r"GPU Direct RDMA Disabled for (?:HCA|GPU|NIC)? ?(?P<hca>\d+)?(?: ?/ ?HCA "
-            r"(?P<other>\d+))?(?: '?(?P<name>mlx\w+)'?)?",
-            "n1:1:2 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",
-            culprit="HCA {name}",
-        ),
-        Sign(
             "bad address",
-            r"ibv_reg_(?:mr|dmabuf_mr)\w* failed.*Bad address",
+            r"ibv_reg_(?:mr|dmabuf_mr)\w*(?: ?\([^)]*\))? failed.*Bad address",
             "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error "
             "Bad address",
             culprit="host {host}",
@@ -214,7 +238,8 @@ GPUDIRECT = Cause(
         ),
         Sign(
             "ibv_reg_",
-            r"ibv_reg_(?:mr|dmabuf_mr)\w* failed.*(?:Invalid argument|Operation not supported)",
+            r"ibv_reg_(?:mr|dmabuf_mr)\w*(?: ?\([^)]*\))? failed"
+            r".*(?:Invalid argument|Operation not supported)",
             "n1:1:2 [0] misc/ibvwrap.cc:213 NCCL WARN Call to ibv_reg_mr_iova2 failed with error "
             "Invalid argument",
             Weight.LIKELY,
@@ -223,10 +248,12 @@ GPUDIRECT = Cause(
         ),
         Sign(
             "peermem",
-            r"peermem.{0,60}(?:not (?:loaded|found|supported|running)|missing|fail)",
+            r"^(?!.*\bINFO\b).*peermem.{0,60}(?:not (?:loaded|found|supported|running)|missing"
+            r"|fail)",
             "n1:1:2 [0] NCCL WARN Unable to use GIN: Peermem is not supported, and device 0 does "
             "not support DMA-BUF.",
             culprit="host {host}",
+            searches_whole_line=True,
         ),
         Sign(
             "nv_peer_mem",
@@ -239,80 +266,6 @@ GPUDIRECT = Cause(
             r"modprobe: (?:ERROR|FATAL).*(?:nvidia[-_]peermem|nv_peer_mem)",
             "modprobe: ERROR: could not insert 'nvidia_peermem': Invalid argument",
             culprit="host {host}",
-        ),
-    ),
-)
-EFA = Cause(
-    "efa_provider",
-    "fatal",
-    title="libfabric finds no provider",
-    message=(
-        "The plug-in for EFA was loaded and libfabric has no provider for it, or the network that "
-        "NCCL_NET forces is not there."
-    ),
-    looks=(
-        "NET/OFI errors about providers or protocols, fi_getinfo without data, «Failed to "
-        "initialize any NET plugin»."
-    ),
-    unlike="A plug-in that is absent and not asked for is harmless: benign_no_net_plugin.",
-    remedy=shell_line(
-        "fi_info -p efa   # EFA driver, libfabric and /dev/infiniband/uverbs* in the container; "
-        "unset NCCL_NET and FI_PROVIDER"
-    ),
-    check="nccl.plugin",
-    signs=(
-        Sign(
-            "net/ofi",
-            r"^(?!.*\bINFO\b).*NET/OFI.*(?:\bunable\b|could ?n.t|could not|no eligible|fail"
-            r"|\berror\b|\binvalid\b|only EFA provider)",
-            "n1:1:2 [0] nccl_net_ofi_init:334 NCCL WARN NET/OFI Unable to find a protocol that "
-            "worked.  Failing initialization.",
-            Weight.LIKELY,
-            "host {host}",
-            searches_whole_line=True,
-        ),
-        Sign(
-            "libfabric provider",
-            r"(?:unable|failed|could not|couldn't).{0,20}find.{0,20}libfabric provider",
-            "n1:1:2 [0] NCCL WARN NET/OFI Unable to find libfabric provider",
-            culprit="host {host}",
-        ),
-        Sign(
-            "fi_getinfo",
-            r"fi_getinfo.{0,80}(?:-61|no data|fail|output empty list)",
-            "n1:1:2 [0] NCCL WARN NET/OFI fi_getinfo failed: -61 (No data available)",
-            culprit="host {host}",
-        ),
-        Sign(
-            "libfabric.so",
-            r"libfabric\.so[.\d]*: cannot open",
-            "n1:1:2 [0] NCCL INFO NET/Plugin: libfabric.so.1: cannot open shared object file: No "
-            "such file or directory",
-            culprit="host {host}",
-        ),
-        Sign(
-            "ofi_nccl_",
-            r"(?P<name>OFI_NCCL_\w+) set to invalid value",
-            "WARNING: OFI_NCCL_PROTOCOL set to invalid value",
-            note="the setting is {name}",
-        ),
-        Sign(
-            "initialize any net plugin",
-            r"Failed to initialize any NET plugin",
-            "n1:1:2 [0] plugin/net.cc:349 NCCL WARN Failed to initialize any NET plugin",
-            Weight.LIKELY,
-        ),
-        Sign(
-            "error: network ",
-            r"Error: network (?P<name>.+?) not found",
-            "n1:1:2 [0] net.cc:480 NCCL WARN Error: network AWS Libfabric not found.",
-            Weight.LIKELY,
-        ),
-        Sign(
-            "failed to initialize net",
-            r"Failed to initialize NET",
-            "n1:1:2 [0] net.cc:480 NCCL WARN Failed to initialize NET plugin Libfabric",
-            Weight.LIKELY,
         ),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from clusterprep.jobs.diagnose.dialled import kind_of
 from clusterprep.jobs.diagnose.model import (
     Cause,
     Culprits,
@@ -24,7 +25,7 @@ _NO_ADDRESS = re.compile(
 )
 _NO_ADDRESS_OF_FAMILY = "-9"  # EAI_ADDRFAMILY: the name has addresses of the other family
 _LOOPBACK_USED = re.compile(
-    r"(?:Bootstrap|NET/Socket|NET)\s*: Using (?:interface )?(?:\[0\])?lo\d*:"
+    r"(?:Bootstrap|NET/Socket|NET)\s*: Using (?:interface )?(?:\[0\])?(?P<iface>lo\d*):"
     r"(?P<address>127\.[\d.]+)",
     re.IGNORECASE,
 )
@@ -36,10 +37,26 @@ _LOOPBACK_DIALLED = re.compile(
 )
 # Loopback was what the user asked for.
 _LOOPBACK_ASKED_FOR = re.compile(
-    r"trying to connect to \((?:127\.0\.0\.1|localhost),|connect worker 127\.", re.IGNORECASE
+    r"trying to connect to \((?:127\.0\.0\.1|localhost),|connect worker 127\."
+    r"|connect/validate to host 127\.",
+    re.IGNORECASE,
 )
 # The peer was reachable before.
 _CONNECTION_LOST = re.compile(r"(?:closed|reset) by (?:remote )?peer|broken pipe", re.IGNORECASE)
+# gloo's line about a connection that failed: what the rank itself is known as.
+_LOOPBACK_TOLD = re.compile(r"\brank=(?P<rank>\d+), size=\d+, local=\[127\.", re.IGNORECASE)
+_UNKNOWN_NAME = re.compile(
+    r"can't (?:resolve|find) '?(?P<name>[\w-][\w.-]*)'?: (?:Name does not resolve|NXDOMAIN"
+    r"|No answer|Name or service)|bad address '(?P<bad>[\w-][\w.-]*)'",
+    re.IGNORECASE,
+)
+_FAILURE = re.compile(r"Traceback \(most recent call last\)|Error\b", re.IGNORECASE)
+_INVALID = re.compile(
+    r"failed to connect to \[?(?P<name>[\w.-]+)\]?:\d+ \(errno: 22 ", re.IGNORECASE
+)
+_NO_INTERFACE = re.compile(
+    r"unable to find interface for: *\[(?P<address>[\w.:%-]+)\]", re.IGNORECASE
+)
 _FALLBACK = re.compile(
     r"using the loopback address as fallback|for the hostname .*defaulting to 127", re.IGNORECASE
 )
@@ -65,7 +82,10 @@ def detect_unresolved(log: LogFile) -> Iterator[Evidence]:
         if match:
             asked.append((line, match))
             families.add(match["family"].lower())
+    yield from _looked_up_in_vain(log)
+    yield from _without_interface(log)
     has_failed = waits(log) or _nothing_worked(log, "network address") or _ends_asking(log, asked)
+    yield from _refused_by_kernel(log, has_failed=has_failed)
     for line, match in asked:
         if match["code"] == _NO_ADDRESS_OF_FAMILY and "ipv4" not in families:
             cause = "ipv6_ipv4_mismatch" if has_failed else "benign_ipv6_fallback"
@@ -73,10 +93,64 @@ def detect_unresolved(log: LogFile) -> Iterator[Evidence]:
         elif "ipv4" in families:
             culprits = (("name", match["name"]),)
             yield Evidence("hostname_unresolvable", line, Weight.PLAIN, culprits)
+        elif match["name"].startswith("["):
+            note = "the brackets around the address make it a name, and no name has them"
+            culprits = (("name", match["name"]),)
+            yield Evidence("hostname_unresolvable", line, Weight.PLAIN, culprits, note)
         elif has_failed:
-            yield Evidence("hostname_unresolvable", line, Weight.LIKELY)
+            culprits = (("name", match["name"]),)
+            yield Evidence("hostname_unresolvable", line, Weight.LIKELY, culprits)
         else:
             yield Evidence("benign_ipv6_fallback", line, Weight.PLAIN)
+
+
+def _refused_by_kernel(log: LogFile, *, has_failed: bool) -> Iterator[Evidence]:
+    """Yield names whose address the kernel refuses, as it does with link-local IPv6 addresses.
+
+    torch goes on with IPv4, so this is harmless unless the log ends or fails with it.
+    """
+    for line in log.lines_with("errno: 22 "):
+        match = _INVALID.search(line.message)
+        if match is None:
+            continue
+        culprits: Culprits = (("name", match["name"]),)
+        note = f"the kernel refuses the address that {match['name']} gives"
+        is_last = line.number == log.files.get(line.file)
+        if has_failed or is_last:
+            weight = Weight.LIKELY if has_failed else Weight.SYMPTOM
+            yield Evidence("hostname_unresolvable", line, weight, culprits, note)
+        else:
+            yield Evidence("benign_ipv6_fallback", line, Weight.PLAIN)
+
+
+def _looked_up_in_vain(log: LogFile) -> Iterator[Evidence]:
+    """Yield names that nslookup or wget did not find, if the same file fails afterwards.
+
+    Containers wait in a loop for the name of the master, which is there some seconds later.
+    """
+    failed_at: dict[str, int] = {}  # by file, the last line that tells of a failure
+    for line in log.lines_with("traceback (most", "error"):
+        if _FAILURE.search(line.message):
+            failed_at[line.file] = line.number
+    for line in log.lines_with("can't resolve", "can't find", "bad address"):
+        match = _UNKNOWN_NAME.search(line.message)
+        if match and failed_at.get(line.file, 0) > line.number:
+            culprits: Culprits = (("name", match["name"] or match["bad"]),)
+            yield Evidence("hostname_unresolvable", line, Weight.LIKELY, culprits)
+
+
+def _without_interface(log: LogFile) -> Iterator[Evidence]:
+    """Yield addresses that gloo got for the host's own name and that no interface has."""
+    for line in log.lines_with("unable to find interface"):
+        match = _NO_INTERFACE.search(line.message)
+        if match is None:
+            continue
+        address = match["address"]
+        note = f"the host's own name gives {address}, which no interface of it has"
+        if kind_of(address) == "number":
+            note = f"the host's own name is a number and is read as the address {address}"
+        culprits: Culprits = (("address", address),)
+        yield Evidence("hostname_unresolvable", line, Weight.LIKELY, culprits, note)
 
 
 def _nothing_worked(log: LogFile, *needles: str) -> bool:
@@ -108,6 +182,8 @@ def detect_loopback(log: LogFile) -> Iterator[Evidence]:
     """
     if not no_connection(log):
         return
+    told = list(_loopback_told(log))
+    yield from told
     for line in log.lines_with(
         ": using ", "as fallback", "defaulting to 127", "connect", "127.0.1.1"
     ):
@@ -115,7 +191,7 @@ def detect_loopback(log: LogFile) -> Iterator[Evidence]:
         culprits: Culprits = ()
         weight = Weight.PLAIN
         if used := _LOOPBACK_USED.search(message):
-            culprits = (("address", used["address"]),)
+            culprits = (("interface", f"{used['iface']} ({used['address']})"),)
         elif _FALLBACK.search(message):
             if line.host:
                 culprits = (("host", line.host),)
@@ -123,12 +199,22 @@ def detect_loopback(log: LogFile) -> Iterator[Evidence]:
             continue
         elif dialled := _LOOPBACK_DIALLED.search(message):
             address = dialled["address"] or dialled["other"]
-            culprits = (("address", address),)
+            # Which rank is known by that address says more than the address.
+            culprits = () if told else (("address", address),)
             # Debian and Ubuntu write 127.0.1.1 for the host's own name into /etc/hosts.
             weight = Weight.PLAIN if address == "127.0.1.1" else Weight.LIKELY
         else:
             continue
         yield Evidence("loopback_hostname_resolution", line, weight, culprits)
+
+
+def _loopback_told(log: LogFile) -> Iterator[Evidence]:
+    """Yield ranks that gloo knows by a loopback address."""
+    for line in log.lines_with("local=["):
+        match = _LOOPBACK_TOLD.search(line.message)
+        if match:
+            culprits: Culprits = (("rank", match["rank"]),)
+            yield Evidence("loopback_hostname_resolution", line, Weight.LIKELY, culprits)
 
 
 def detect_family_mismatch(log: LogFile) -> Iterator[Evidence]:
@@ -165,8 +251,19 @@ LOOPBACK = Cause(
         "and set GLOO_SOCKET_IFNAME"
     ),
     check="name.resolve",
+    doubt=(
+        "Connections went to a loopback address: a host may take its own name, or that of the "
+        "master, for 127.0.0.1."
+    ),
     detect=detect_loopback,
-    needles=("address as fallback", "defaulting to 127", "connect", "timed out", "timeout"),
+    needles=(
+        "address as fallback",
+        "defaulting to 127",
+        "connect",
+        "local=[",
+        "timed out",
+        "timeout",
+    ),
 )
 UNRESOLVED = Cause(
     "hostname_unresolvable",
@@ -210,22 +307,25 @@ UNRESOLVED = Cause(
             "name {name}",
         ),
         Sign(
-            "connect to",
-            r"connect to (?:any network address of \()?\[?(?:::ffff:)?(?P<address>0\."
-            r"(?!0\.0\.0\b)\d+\.\d+\.\d+)\b",
-            "[W socket.cpp:697] [c10d] The client socket has failed to connect to "
-            "[::ffff:0.12.34.5]:29500 (errno: 110 - Connection timed out).",
-            culprit="address {address}",
-            note="a name of digits alone is read as a number, which is no address of a host",
+            "hostname can't be empty",
+            r"interface or hostname can't be empty",
+            "RuntimeError: GlooDeviceFactory::makeUVDevice(): interface or hostname can't be empty",
+            Weight.LIKELY,
+            note="the host has no name, and gloo wants one or GLOO_SOCKET_IFNAME",
         ),
         Sign(
-            "errno: 22",
-            r"failed to connect to \[?(?P<name>[\w.-]+)\]?:\d+ \(errno: 22 ",
-            "[W socket.cpp:767] [c10d] The client socket has failed to connect to "
-            "[n1.internal]:29500 (errno: 22 - Invalid argument).",
+            "no such host",
+            r"lookup (?P<name>[\w.-]+?)\.?(?: on [\w.:\[\]]+)?: no such host",
+            "dial tcp: lookup job-master-0 on 10.96.0.10:53: no such host",
             Weight.LIKELY,
             "name {name}",
-            note="the kernel refuses the address that the name gives",
+        ),
+        Sign(
+            "unknownhostexception",
+            r"UnknownHostException: (?P<name>[\w.-]+)",
+            "java.net.UnknownHostException: n1.cluster: Name or service not known",
+            Weight.LIKELY,
+            "name {name}",
         ),
         Sign(
             "failure in name resolution",
@@ -241,7 +341,16 @@ UNRESOLVED = Cause(
     ),
     blames_host=True,
     detect=detect_unresolved,
-    needles=("cannot be retrieved",),
+    needles=(
+        "cannot be retrieved",
+        "can't resolve",
+        "can't find",
+        "bad address",
+        "unable to find interface",
+        "errno: 22 ",
+        "traceback (most",
+    ),
+    doubt="A host name gives no address that works on this node.",
 )
 FAMILY = Cause(
     "ipv6_ipv4_mismatch",
@@ -267,6 +376,16 @@ FAMILY = Cause(
             "n1:40:41 [0] os/linux.cc:302 NCCL WARN socketPollConnect: connect to "
             "fe80::1:2%eth0<40001> failed : Invalid argument",
             Weight.LIKELY,
+        ),
+        Sign(
+            "ss_family",
+            r"ss_family == \w+\.ss_family\. (?P<a>\d+) vs (?P<b>\d+)",
+            "RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:276] "
+            "ss1.ss_family == ss2.ss_family. 2 vs 10",
+            note=(
+                "gloo has an address of family {a} at one end and of {b} at the other; "
+                "2 is IPv4 and 10 is IPv6"
+            ),
         ),
         Sign(
             "address family",

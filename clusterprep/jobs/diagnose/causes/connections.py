@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clusterprep.jobs.diagnose.model import Cause, Culprits, Evidence, LogFile, Sign, Weight
+from clusterprep.jobs.diagnose.dialled import NEEDLES, dialled
+from clusterprep.jobs.diagnose.model import (
+    Cause,
+    Culprits,
+    Evidence,
+    LogFile,
+    LogLine,
+    Sign,
+    Weight,
+)
 from clusterprep.remedies import shell_line
 
 _EXPLAINED_BY = frozenset(
@@ -36,12 +45,23 @@ _RETRY = re.compile(
     r"|returned (?P<other>Connection refused), retrying",
     re.IGNORECASE,
 )
+_GIVEN_UP = re.compile(
+    r"connect(?:ing)? to (?P<peer>[\w.:%-]+?)<\d+> .*Software caused connection abort",
+    re.IGNORECASE,
+)
+# c10d asks a store that refuses again and again until its own limit.
+_STORE_REFUSED = re.compile(r"client socket has failed to connect to .*errno: 111 ", re.IGNORECASE)
+_REMOTE_HOST = re.compile(r"^\s*Remote host: +(?P<peer>[\w.:-]+)", re.IGNORECASE)
+_LINES_TO_HOST = 4  # from Open MPI's complaint to the host it is about
+_REFUSED = "«refused» comes from a host whose process has ended or listens elsewhere"
 _THIS_HOST = re.compile(r"localhost|127\.0\.0\.1|::1", re.IGNORECASE)
 
 
 def detect_unreached(log: LogFile) -> Iterator[Evidence]:
     """Yield connections that were tried again and not made, and a store that never answered."""
     yield from _retries(log)
+    yield from _given_up(log)
+    yield from _unreached_daemons(log)
     # A store that other ranks had reached and lost has ended, which no packet filter does.
     if not log.lines_with("got 0 bytes"):
         yield from _unreached_stores(log)
@@ -58,11 +78,40 @@ def _retries(log: LogFile) -> Iterator[Evidence]:
         how = match["how"] or match["other"]
         is_refused = "refused" in how.lower()
         weight = Weight.SYMPTOM if is_refused else Weight.LIKELY
-        yield Evidence("firewall_blocked_port", line, weight, _peer(match["peer"]))
+        culprits = _peer(match["peer"])
+        if not culprits and line.host and not is_refused:
+            culprits = (("host", line.host),)
+        yield Evidence("firewall_blocked_port", line, weight, culprits)
+
+
+def _unreached_daemons(log: LogFile) -> Iterator[Evidence]:
+    """Yield hosts that a daemon of Open MPI could not connect to, told some lines below that."""
+    complaints = log.lines_with("unable to complete a tcp connection")
+    for line in log.lines_with("remote host:"):
+        match = _REMOTE_HOST.search(line.message)
+        if match is None:
+            continue
+        for complaint in complaints:
+            distance = line.number - complaint.number
+            if line.file == complaint.file and 0 < distance <= _LINES_TO_HOST:
+                culprits = _peer(match["peer"])
+                yield Evidence("firewall_blocked_port", complaint, Weight.LIKELY, culprits)
+
+
+def _given_up(log: LogFile) -> Iterator[Evidence]:
+    """Yield both ends of connections that NCCL gave up without saying why.
+
+    The peer alone is not to blame, so it is named only together with the host that says so.
+    """
+    for line in log.lines_with("caused connection abort"):
+        match = _GIVEN_UP.search(line.message)
+        if match and line.host:
+            yield Evidence("firewall_blocked_port", line, Weight.SYMPTOM, _peer(match["peer"]))
 
 
 def _unreached_stores(log: LogFile) -> Iterator[Evidence]:
-    """Yield stores that were not reached: not opened where that is this host, else filtered."""
+    """Yield stores that were not reached: not opened where a host refused, else filtered."""
+    refusals = _refusals(log)
     for line in log.lines_with("client socket has timed out", "connect() timed out"):
         match = _STORE_UNREACHED.search(line.message)
         if match is None:
@@ -71,8 +120,24 @@ def _unreached_stores(log: LogFile) -> Iterator[Evidence]:
         if peer and _THIS_HOST.fullmatch(peer):
             note = "the store was to be on this very host, and no process opened it"
             yield Evidence("rendezvous_incomplete", line, Weight.LIKELY, note=note)
+        elif peer in refusals:
+            refused = refusals[peer]
+            note = (
+                f"{peer} refused: it is there, and no process of it listens on that port, so the "
+                "master has not started, has ended, or has another address or port"
+            )
+            yield Evidence("rendezvous_incomplete", refused, Weight.LIKELY, _peer(peer), note)
         else:
             yield Evidence("firewall_blocked_port", line, Weight.SYMPTOM, _peer(peer))
+
+
+def _refusals(log: LogFile) -> dict[str, LogLine]:
+    """Return stores that refused a connection, with the line that says so."""
+    refusals: dict[str, LogLine] = {}
+    for target in dialled(log):
+        if _STORE_REFUSED.search(target.line.message):
+            refusals.setdefault(target.address, target.line)
+    return refusals
 
 
 def _peer(name: str | None) -> Culprits:
@@ -104,7 +169,7 @@ FIREWALL = Cause(
         Sign(
             "connect",
             r"connect(?:ing)?(?: to)? \[?(?P<peer>[\w.:%-]+?)\]?(?:<|\]?:)\d+>? (?:returned"
-            r"|failed).{0,24}?(?:timed out|no route to host)(?!.*invalid argument)",
+            r"|failed).{0,24}?(?:timed out|no route to)(?!.*invalid argument)",
             "n4:51:52 [1] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to "
             "10.9.0.7<41001> returned 113(No route to host) errno 115(Operation now in progress)",
             Weight.LIKELY,
@@ -116,11 +181,11 @@ FIREWALL = Cause(
             r"|failed).{0,24}?Software caused connection abort",
             "n4:51:52 [1] misc/socket.cc:480 NCCL WARN socketStartConnect: Connect to "
             "10.9.0.7<41001> failed : Software caused connection abort",
-            Weight.LIKELY,
-            "peer {peer}",
+            Weight.SYMPTOM,
             note=(
                 "NCCL up to 2.23 says this where a port refused or did not answer "
-                "and it tried again"
+                "and it tried again: an address that the peer does not share, a peer that has "
+                "ended, or a filter"
             ),
         ),
         Sign(
@@ -146,6 +211,24 @@ FIREWALL = Cause(
             r"|connect timeout \[(?P<other>[\w.:]+)\]",
             "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] "
             "timed out connecting: connect [10.9.0.7]:40100: Connection timed out",
+            Weight.LIKELY,
+            "peer {peer}",
+        ),
+        Sign(
+            "ssh: connect to host",
+            r"ssh: connect to host (?P<peer>[\w.-]+) port \d+: (?:Connection timed out"
+            r"|No route to host)",
+            "ssh: connect to host n1 port 22: Connection timed out",
+            Weight.LIKELY,
+            "peer {peer}",
+        ),
+        Sign(
+            "connect to all addresses",
+            r"failed to connect to all addresses.{0,200}?ipv[46]:"
+            r"(?P<peer>[\w.:\[\]%-]{1,60}?):\d+: "
+            r".{0,80}?(?:Connection timed out|No route to host)",
+            "UNAVAILABLE: failed to connect to all addresses; last error: UNKNOWN: "
+            "ipv4:10.9.0.1:13305: Failed to connect to remote host: No route to host",
             Weight.LIKELY,
             "peer {peer}",
         ),
@@ -183,13 +266,13 @@ FIREWALL = Cause(
         ),
         Sign(
             "no route to host",
-            r"no route to host",
+            r"^(?!.*ibv_).*no route to host(?!.*proxy)",
             "OSError: [Errno 113] No route to host",
             Weight.LIKELY,
         ),
         Sign(
             "connection timed out",
-            r"^(?!.*ibv_).*(?:\w+Error\b|errno \d|NCCL|gloo).*connection timed out",
+            r"^(?!.*ibv_).*(?:\wError\b|errno \d|NCCL|gloo).*connection timed out",
             "TimeoutError: [Errno 110] Connection timed out",
             Weight.SYMPTOM,
         ),
@@ -201,6 +284,7 @@ FIREWALL = Cause(
             "returned Connection refused, exceeded error retry count after 35 attempts",
             Weight.SYMPTOM,
             "peer {peer}",
+            note=_REFUSED,
         ),
         Sign(
             "refused",
@@ -209,6 +293,7 @@ FIREWALL = Cause(
             ": Connection refused",
             Weight.SYMPTOM,
             "peer {peer}",
+            note=_REFUSED,
         ),
         Sign(
             "failed : ",
@@ -221,7 +306,14 @@ FIREWALL = Cause(
         ),
     ),
     detect=detect_unreached,
+    doubt=(
+        "A connection between two hosts was not made. Either a packet filter or a security group "
+        "stands between, or the address is that of a network that both do not share."
+    ),
     needles=(
+        *NEEDLES,
+        "unable to complete a tcp connection",
+        "remote host:",
         "call to connect",
         "retrying",
         "init complete",
@@ -249,10 +341,16 @@ PORT = Cause(
     signs=(
         Sign(
             "address already in use",
-            r"^(?!.*\bRAS\b).*?(?::|port: ?)(?P<port>\d{2,5})\b.{0,80}?address already in use",
+            r"^(?!.*\bRAS\b).*?(?::|<|port: ?)(?P<port>\d{2,5})\b.{0,80}?address already in use",
             "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:29555 (errno: "
             "98 - Address already in use).",
-            culprit="port {port}",
+            culprit="port {port} on {host}|port {port}",
+        ),
+        Sign(
+            "errno: 98",
+            r"failed to bind to \S*?:(?P<port>\d{2,5}) \(errno: 98",
+            "address. The server socket has failed to bind to [::]:29555 (errno: 98 - Address",
+            culprit="port {port} on {host}|port {port}",
         ),
         Sign(
             "eaddrinuse",
@@ -260,19 +358,29 @@ PORT = Cause(
             "torch.distributed.DistNetworkError: The server socket has failed to listen on any "
             "local network address. port: 29555, useIpv6: false, code: -98, name: EADDRINUSE, "
             "message: address already in use",
-            culprit="port {port}",
+            culprit="port {port} on {host}|port {port}",
         ),
         Sign(
             "eaddrinuse",
             r"EADDRINUSE(?:.{0,80}:(?P<port>\d{4,5})\b)?",
             "RuntimeError: listen failed: EADDRINUSE 0.0.0.0:29555",
-            culprit="port {port}",
+            culprit="port {port} on {host}|port {port}",
+        ),
+        Sign(
+            "ping failed",
+            r"to host \S+:(?P<port>\d{2,5}) .*Ping failed, invalid value returned from server",
+            "[c10d] TCP client failed to connect/validate to host n1:29555 - retrying (try=0, "
+            "timeout=600000ms, delay=385ms): Ping failed, invalid value returned from server. "
+            "Expected: 1, Got: 2",
+            Weight.LIKELY,
+            "port {port} on {host}|port {port}",
+            note="what listens there is no store of this job",
         ),
         Sign(
             "already ",
             r"\bport[ :=]*(?P<port>\d{2,5}) is already (?:in use|allocated|occupied)",
             "RuntimeError: port 29555 is already in use",
-            culprit="port {port}",
+            culprit="port {port} on {host}|port {port}",
         ),
         Sign(
             "already in use",

@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
+from clusterprep.jobs.diagnose import clues, collectives
 from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
-from clusterprep.jobs.diagnose.stuck import WORK_NEEDLES, detect_timeouts
+from clusterprep.jobs.diagnose.stuck import detect_timeouts
+from clusterprep.jobs.diagnose.trouble import NETWORK_NEEDLES
 from clusterprep.remedies import sentence, shell_line
+
+# A rank that ended, or packets that do not arrive, make the others wait until a limit fires.
+_EXPLAINED_BY = frozenset(
+    {
+        "program",
+        "rank_gpu_oom",
+        "host_oom_kill",
+        "shm_too_small",
+        "fd_limit",
+        "memlock_limit",
+        "gpu_hardware_fault",
+        "invalid_device_ordinal",
+        "duplicate_gpu",
+        "fabric_manager_down",
+        "ib_fabric_unreachable",
+        "roce_gid_index",
+        "mtu_mismatch",
+        "rail_cross_nic",
+        "rdma_device_not_in_container",
+        "efa_provider",
+        "firewall_blocked_port",
+        "virtual_interface_selected",
+        "container_bridge_network",
+        "loopback_hostname_resolution",
+        "socket_ifname_not_found",
+        "world_size_mismatch",
+        "env_or_version_mismatch",
+    }
+)
 
 UNEVEN = Cause(
     "rank_desync_uneven_data",
@@ -23,7 +54,7 @@ UNEVEN = Cause(
     ),
     remedy=sentence(
         "One explicit seed for every generator (torch, NumPy, random), drop_last=True or DDP's "
-        "join(); compare the number of samples of all ranks. It is not the network"
+        "join(); compare the number of samples of all ranks"
     ),
     check="rank.consistency",
     signs=(
@@ -36,18 +67,23 @@ UNEVEN = Cause(
     ),
     detect=detect_timeouts,
     needles=(
-        "worknccl(",
+        *collectives.NEEDLES,
+        *clues.WORK_NEEDLES,
+        *clues.DATA_NEEDLES,
+        *clues.CALL_NEEDLES,
+        *NETWORK_NEEDLES,
         "detected mismatch between collectives",
-        "last enqueued",
         "ncclunique",
         "waitforinput",
         "timed out waiting",
         "application timeout",
-        'distributed_c10d.py", line',
-        "nranks",
-        "world_size",
-        "world size",
-        *WORK_NEEDLES,
+        "[pg ",
+    ),
+    yields_to=_EXPLAINED_BY,
+    doubt=(
+        "Ranks waited in a collective until the limit fired. A rank that has fewer steps than the "
+        "others makes them wait like that; so do one that crashed, hangs or is slow, and data "
+        "that does not arrive."
     ),
 )
 FLOW = Cause(
@@ -56,6 +92,10 @@ FLOW = Cause(
     title="Ranks in different places of the program",
     message=(
         "Ranks take different ways through the program, so that they meet in different collectives."
+    ),
+    doubt=(
+        "Ranks are in different places of the program. Whether some take another way through it, "
+        "or are slow or stuck before the place where the others wait, is not told."
     ),
     looks=(
         "Different operations at one sequence number, «Detected mismatch between collectives», a "
@@ -70,19 +110,24 @@ FLOW = Cause(
         "collective that differs"
     ),
     check="rank.consistency",
+    yields_to=_EXPLAINED_BY,
     signs=(
         Sign(
             "are the lagging ranks",
             r"ranks \[(?P<ranks>[\d, ]+)\] are the lagging ranks that caused this timeout",
             "- To our best knowledge, ranks [2, 5] are the lagging ranks that caused this "
             "timeout. They never joined any collectives",
-            culprit="ranks {ranks}",
+            Weight.LIKELY,
+            "ranks {ranks}",
+            note="they joined no collective at all",
         ),
         Sign(
             "missing ranks:",
             r"^\s*missing ranks: \{(?P<ranks>[\d, ]+)\}",
             "missing ranks: {3}",
-            culprit="ranks {ranks}",
+            Weight.LIKELY,
+            "ranks {ranks}",
+            note="the flight recorder has no record of this collective from them",
         ),
         Sign(
             "[missing ranks: ",
@@ -107,10 +152,61 @@ FLOW = Cause(
             "allgather.",
         ),
         Sign(
+            "missing ranks are",
+            r"Not all ranks joining collective.{0,300}Missing ranks are \{(?P<ranks>[\d, ]+)\}",
+            "Not all ranks joining collective for group 0:default_pg collective nccl:all_reduce "
+            "Missing ranks are {3}",
+            Weight.LIKELY,
+            "ranks {ranks}",
+            note="the flight recorder has no record of this collective from them",
+        ),
+        Sign(
             "but didn't join collective",
-            r"\[(?P<ranks>[\d, ]+)\] finished collective #\d+, but didn't join collective",
+            r"\[(?P<ranks>[\d, ]+)\] finished collective #(?P<last>\d+), but didn't join "
+            r"collective",
             "  - [2] finished collective #4, but didn't join collective #5 (count from 1)",
-            culprit="ranks {ranks}",
+            Weight.LIKELY,
+            "ranks {ranks}",
+            note="collective #{last} is the last one that they joined",
+        ),
+        Sign(
+            "joined but didn't finish collective",
+            r"\[(?P<ranks>[\d, ]+)\] joined but didn't finish collective #(?P<seq>\d+)",
+            "   - [0, 1] joined but didn't finish collective #4 (count from 1)",
+            Weight.SYMPTOM,
+            note="ranks {ranks} wait in collective #{seq}",
+        ),
+        Sign(
+            "but didnt join",
+            r"\[(?P<ranks>[\d, ]+)\] finished collective seq: (?P<last>\d+), but didnt join",
+            " -[2] finished collective seq: 4, but didnt join collective seq: 5",
+            Weight.LIKELY,
+            "ranks {ranks}",
+            note="collective #{last} is the last one that they joined",
+        ),
+        Sign(
+            "mismatch between collectives",
+            r"Detected mismatch between collectives on ranks",
+            "RuntimeError: Detected mismatch between collectives on ranks.",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "record from remote rank",
+            r"Notify register has not received the Notify record from remote rank: "
+            r"\[(?P<number>\d+)\]",
+            "EI0002: [PID: 2969] The wait execution of the Notify register times out. Reason: The "
+            "Notify register has not received the Notify record from remote rank: [24].",
+            Weight.SYMPTOM,
+            "rank {number}",
+            note="its log is needed; HCCL_EXEC_TIMEOUT sets how long the others wait",
+        ),
+        Sign(
+            "hccl fftsplus task timeout",
+            r"hccl fftsplus task timeout occurred",
+            "EI9999: The error from device(chipId:3, dieId:0), serial number is 9, hccl fftsplus "
+            "task timeout occurred during task execution, timeout:30min(default).",
+            Weight.SYMPTOM,
+            note="HCCL_EXEC_TIMEOUT sets how long ranks wait for each other",
         ),
         Sign(
             "failed to pass monitoredbarrier",
@@ -118,6 +214,7 @@ FLOW = Cause(
             "RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 30000 ms",
             Weight.LIKELY,
             "ranks {ranks}",
+            note="the log of these ranks is needed: they did not come to the barrier in time",
         ),
         Sign(
             "reached monitoredbarrier",
@@ -129,12 +226,25 @@ FLOW = Cause(
             "rank {faulty}",
         ),
         Sign(
+            " hangs: ",
+            r"first failure: rank (?P<number>\d+) on \S+ hangs: it is at (?P<frame>.+), and ranks? "
+            r"(?P<others>[\d, -]+) (?:are|is) elsewhere",
+            "clusterprep launch: first failure: rank 2 on n2 hangs: it is at train.py line 9 in "
+            "main, and ranks 0-1,3 are elsewhere",
+            Weight.LIKELY,
+            "rank {number}",
+            note="rank {number} was at {frame} when the others waited for it",
+        ),
+        Sign(
             "finished reduction in the prior iteration",
             r"Expected to have finished reduction in the prior iteration",
             "RuntimeError: Expected to have finished reduction in the prior iteration before "
             "starting a new one.",
-            Weight.LIKELY,
-            "rank {rank}",
+            Weight.SYMPTOM,
+            note=(
+                "parameters of the model got no gradient in this step, for which DDP has "
+                "find_unused_parameters=True"
+            ),
         ),
         Sign(
             "without a matching",
@@ -168,6 +278,7 @@ SIZES = Cause(
         "checkpoint on all nodes"
     ),
     check="rank.consistency",
+    yields_to=frozenset({"program"}),
     signs=(
         Sign(
             "collective mismatch around rank",
@@ -187,7 +298,9 @@ SIZES = Cause(
         ),
         Sign(
             "ddp expects same model",
-            r"DDP expects same model across all ranks, but Rank (?P<number>\d+) has",
+            # A rank without any parameters is none: the exchange of the numbers failed.
+            r"DDP expects same model across all ranks, but Rank (?P<number>\d+) has"
+            r"(?!.* inconsistent 0 params)",
             "RuntimeError: DDP expects same model across all ranks, but Rank 3 has 165 params, "
             "while rank 0 has inconsistent 166 params.",
             culprit="rank {number}",
@@ -229,6 +342,12 @@ SIZES = Cause(
             "rank sent a tensor of shape [8].",
         ),
         Sign(
+            "cannot apply desired operation",
+            r"Cannot apply desired operation due to shape mismatches",
+            "accelerate.utils.operations.DistributedOperationException: Cannot apply desired "
+            "operation due to shape mismatches. All shapes across devices must be valid.",
+        ),
+        Sign(
             "op.preamble.length",
             r"op\.preamble\.length <= op\.nbytes",
             "terminate called after throwing an instance of 'gloo::EnforceNotMet' [enforce fail "
@@ -248,13 +367,29 @@ SLOW = Cause(
         "A barrier or the first collective times out while one rank prepares data or writes a "
         "checkpoint."
     ),
+    doubt=(
+        "Ranks waited until the limit fired. Work of one rank that takes longer (tokenizing, "
+        "loading, saving) looks like that; so do a rank that crashed, hangs or took another way, "
+        "and data that does not arrive."
+    ),
     unlike="A time-out late in a run, with ranks that differ, is rank_desync_uneven_data.",
     remedy=sentence(
         "init_process_group(timeout=timedelta(hours=2)), or do that work before "
         "init_process_group, once, and load it after"
     ),
     check="fs.mount",
+    yields_to=_EXPLAINED_BY,
     signs=(
+        Sign(
+            " hangs: ",
+            r"first failure: rank (?P<number>\d+) on \S+ hangs: (?P<why>it is stopped|a debugger "
+            r"holds it|it is stuck in the kernel)",
+            "clusterprep launch: first failure: rank 2 on n2 hangs: it is stopped (state T), for "
+            "example by SIGSTOP",
+            Weight.LIKELY,
+            "rank {number}",
+            note="launch saw of rank {number}: {why}",
+        ),
         Sign(
             "watchdog got stuck",
             r"watchdog got stuck for (?P<seconds>\d+) seconds",
@@ -262,14 +397,13 @@ SLOW = Cause(
             "1] Process group watchdog got stuck for 480 seconds without making progress in "
             "monitoring enqueued collectives.",
             Weight.SYMPTOM,
-            "rank {rank}",
+            note="a call into CUDA or NCCL has not come back for {seconds} s",
         ),
         Sign(
             "watchdog hang",
             r"watchdog hang",
             "[rank1]: [PG ID 0 PG GUID 0 Rank 1] ProcessGroupNCCL's watchdog hang",
             Weight.SYMPTOM,
-            "rank {rank}",
         ),
         Sign(
             "heartbeat monitor timed out",
@@ -277,14 +411,21 @@ SLOW = Cause(
             "[rank1]:[F304 12:00:00.000000000 ProcessGroupNCCL.cpp:1177] [PG 0 Rank 1] Heartbeat "
             "monitor timed out! Process will be terminated after dumping debug info.",
             Weight.SYMPTOM,
-            "rank {rank}",
         ),
         Sign(
             "main_process_first",
             r"(?:with |in )\S*main_process_first\b",
             "    with training_args.main_process_first(desc='dataset map'):  # examples/s",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
             "rank 0",
+        ),
+        Sign(
+            "watchdog timeout (self",
+            r"watchdog timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]+)",
+            "[2026-01-29 13:12:37 PP1 TP1] Scheduler watchdog timeout (self.watchdog_timeout=300, "
+            "self.soft=False)",
+            Weight.SYMPTOM,
+            note="a scheduler of SGLang made no progress for {seconds} s",
         ),
         Sign(
             "wait_for_everyone",

@@ -105,6 +105,10 @@ ORDINAL = Cause(
         "A process asks for a GPU that it cannot see: more processes than GPUs, or another list of "
         "visible devices."
     ),
+    doubt=(
+        "A process cannot use a GPU: it is not there, not visible to the process, taken by "
+        "another one, or its driver does not answer."
+    ),
     looks="«invalid device ordinal», «no GPUs found», an assertion about the number of GPUs.",
     unlike="A GPU that was there and is lost is gpu_hardware_fault.",
     remedy=shell_line(
@@ -116,9 +120,11 @@ ORDINAL = Cause(
     signs=(
         Sign(
             "invalid device ordinal",
-            r"invalid device ordinal",
+            # Of memory of other nodes it tells of the IMEX channel: fabric_manager_down.
+            r"^(?!.*(?:p2p|mnnvl|allocator)\.cc:\d).*invalid device ordinal",
             "[rank5]: RuntimeError: CUDA error: invalid device ordinal",
             culprit="rank {rank}",
+            searches_whole_line=True,
         ),
         Sign(
             "device < num_gpus",
@@ -177,6 +183,17 @@ ORDINAL = Cause(
             "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
             Weight.SYMPTOM,
             "rank {rank}",
+        ),
+        Sign(
+            "nvml",
+            r"(?:Failed to initialize NVML|nvmlInit\w*\(\) failed): Unknown Error",
+            "Failed to initialize NVML: Unknown Error",
+            Weight.SYMPTOM,
+            "host {host}",
+            note=(
+                "in a container the GPUs are lost so when systemd reloads: "
+                "it has to be started with its devices named"
+            ),
         ),
         Sign(
             "mismatchs with nccl device",

@@ -19,22 +19,41 @@ TERMINATION = Cause(
     ),
     unlike=(
         "torchrun's «Sending process … closing signal SIGTERM» follows the failure of another "
-        "worker and is no cause. Signal 9 comes from the kernel's want of memory as a rule: "
-        "host_oom_kill."
+        "worker and is no cause, and Slurm cancels the other tasks of a step after one has failed. "
+        "Signal 9 may come from the kernel's want of memory: host_oom_kill."
     ),
     remedy=shell_line(
         "sacct -j JOB -o State,Reason,Elapsed,Timelimit   # nohup or tmux against SIGHUP; "
         "checkpoints against preemption"
     ),
     check="slurm.state",
+    # Launchers end the other nodes by a signal after one of these; no signal leads to one of these.
+    yields_to=frozenset({"program", "rank_gpu_oom", "invalid_device_ordinal", "port_in_use"}),
     signs=(
         Sign(
             "cancelled",
-            r"\*\*\* (?:JOB|STEP) (?P<job>[\w.]+) ON "
-            r"(?P<node>[\w.\[\],-]+) CANCELLED AT \S+? DUE TO (?P<why>[A-Z ]+?)\s?\*\*\*",
+            r"\*\*\* (?:JOB|STEP) (?P<job>[\w.+]+) (?:ON (?P<node>[\w.\[\],-]+) )?"
+            r"CANCELLED AT \S+? DUE TO (?P<why>[A-Za-z ]+?)(?:,.*)?\s?\*\*\*",
             "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2031-03-04T12:00:00 DUE TO TIME "
             "LIMIT ***",
             note="Slurm says: {why}",
+        ),
+        Sign(
+            "first failure: rank",
+            r"first failure: rank (?P<number>\d+) on \S+ was killed by (?P<signal>SIG(?:TERM|INT"
+            r"|HUP))",
+            "clusterprep launch: first failure: rank 2 on n2 was killed by SIGTERM",
+            Weight.LIKELY,
+            culprit="rank {number}",
+            note="it was {signal}",
+        ),
+        Sign(
+            "was lost while the job ran",
+            r"first failure: (?P<node>\S+) was lost while the job ran",
+            "clusterprep launch: first failure: n2 was lost while the job ran: no sign of life",
+            Weight.LIKELY,
+            culprit="host {node}",
+            note="launch lost the connection to {node}",
         ),
         Sign(
             "cancelled at",
@@ -44,11 +63,85 @@ TERMINATION = Cause(
             Weight.LIKELY,
         ),
         Sign(
+            "cancelled",
+            r"\bState: CANCELLED|JobState=CANCELLED"
+            r"|^\d[\w.+-]*\s.*\bCANCELLED\+?(?: by \d+)?\s+\d+:\d+",
+            "4711         train      gpu   u   64 CANCELLED+      0:15",
+            Weight.LIKELY,
+        ),
+        Sign(
+            "scancel: ",
+            r"^scancel: Terminating job",
+            "scancel: Terminating job 4711",
+        ),
+        Sign(
+            "timeout",
+            r"\bState: TIMEOUT|JobState=TIMEOUT|^\d[\w.+-]*\s.*\bTIMEOUT\s+\d+:\d+",
+            "State: TIMEOUT (exit code 0)",
+            note="Slurm says that the job reached its time limit",
+        ),
+        Sign(
+            "node_fail",
+            r"\bState: NODE_FAIL|JobState=NODE_FAIL|^\d[\w.+-]*\s.*\bNODE_FAIL\s+\d+:\d+",
+            "JobState=NODE_FAIL Reason=NodeDown Dependency=(null)",
+            note="Slurm says that a node failed",
+        ),
+        Sign(
+            "preempted",
+            r"\bState: PREEMPTED|JobState=PREEMPTED|^\d[\w.+-]*\s.*\bPREEMPTED\s+\d+:\d+"
+            r"|Preempted (?:in order to admit|by (?:a )?pod)",
+            "4711         train      gpu   u   64  PREEMPTED      0:0",
+            note="a job of higher priority took its place",
+        ),
+        Sign(
+            "sending ctrl-c to",
+            r"srun: sending Ctrl-C to",
+            "srun: sending Ctrl-C to StepId=4711.0",
+            note="it was interrupted at its terminal",
+        ),
+        Sign(
+            "job allocation ",
+            r"salloc: Job allocation \d+ has been revoked",
+            "salloc: Job allocation 4711 has been revoked.",
+        ),
+        Sign(
+            "pbs: job killed: ",
+            r"PBS: job killed: (?P<why>(?:walltime|cput|ncpus|node)\b.*)",
+            "=>> PBS: job killed: walltime 3611 exceeded limit 3600",
+            note="PBS says: {why}",
+        ),
+        Sign(
+            "term_",
+            r"\bTERM_(?P<why>RUNLIMIT|OWNER|FORCE_OWNER|ADMIN|FORCE_ADMIN|PREEMPT|CPULIMIT|DEADLINE"
+            r"|BUCKET_KILL|REMOVE_HUNG_JOB|CWD_NOTEXIST|EXTERNAL_SIGNAL|REQUEUE_\w+)\b",
+            "TERM_RUNLIMIT: job killed after reaching LSF run time limit.",
+            note="LSF says {why}",
+        ),
+        Sign(
+            "longer than specified deadline",
+            r"active longer than specified deadline",
+            "Warning  DeadlineExceeded  5s  job-controller  Job was active longer than specified "
+            "deadline",
+            note="its limit in Kubernetes is activeDeadlineSeconds",
+        ),
+        Sign(
+            "imminent node shutdown",
+            r"in response to imminent node shutdown",
+            "Message: Pod was terminated in response to imminent node shutdown.",
+            note="the node was shut down",
+        ),
+        Sign(
+            "low on resource",
+            r"low on resource: (?P<why>ephemeral-storage|\w*(?:imagefs|nodefs)\S*|inodes|pids?\b)",
+            "Message: The node was low on resource: ephemeral-storage. Threshold quantity: 10Gi",
+            note="the node had too little of {why}",
+        ),
+        Sign(
             "got signal",
             r"got signal: (?P<signal>1|2|15)\b",
             "torch.distributed.elastic.multiprocessing.api.SignalException: Process 2794 got "
             "signal: 15",
-            note="it was signal {signal}",
+            note="it was {signal}",
         ),
         Sign(
             "death signal",
@@ -60,7 +153,7 @@ TERMINATION = Cause(
         Sign(
             "signalexception",
             r"SignalException",
-            "raise SignalException(f'Process {os.getpid()} got signal: {sigval}', sigval=sigval)",
+            "multiprocessing.api.SignalException: Process 71 got signal: 15",
         ),
         Sign(
             "node fail",
@@ -70,7 +163,9 @@ TERMINATION = Cause(
         ),
         Sign(
             "preempt",
-            r"(?:spot|instance|job|node|pod|task).{0,40}(?:preempted|preemption)|DUE TO PREEMPTION",
+            # Not «if the node was preempted», nor «has failed, got preempted, or crashed».
+            r"(?:spot|instance|job|node|pod|task) (?:\S+ ){0,4}?(?:was|were|is|been|being|:) ?"
+            r"(?<!if the node was )preempted(?!,? (?:or|had))|DUE TO PREEMPTION",
             "slurmstepd: error: job was terminated: preempted, DUE TO PREEMPTION",
         ),
         Sign(
@@ -95,7 +190,7 @@ TERMINATION = Cause(
         ),
         Sign(
             "evict",
-            r"\b(?:pod|container|job)\b.{0,60}\bevicted\b|TaintManagerEviction",
+            r"\b(?:pod|container|job)\b.{0,60}\bevicted\b|TaintManagerEviction|Reason: +Evicted\b",
             "Warning  Evicted  3m  kubelet  The pod train-0 was evicted by the node's drain",
             Weight.LIKELY,
         ),

@@ -6,19 +6,11 @@ import re
 from collections.abc import Iterator
 
 from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, Sign, Weight
+from clusterprep.jobs.diagnose.trouble import collective_timeouts
+from clusterprep.jobs.diagnose.xids import NEEDLES as XIDS
+from clusterprep.jobs.diagnose.xids import detect_xids
 from clusterprep.remedies import shell_line
 
-_XID = re.compile(
-    r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.\d)?\): "
-    r"(?P<xid>\d+)",
-    re.IGNORECASE,
-)
-# Numbers of https://docs.nvidia.com/deploy/xid-errors that tell of hardware. 13, 31, 43 and 45 come
-# from programs as a rule.
-_PLAIN_XIDS = frozenset({48, 74, 79, 94, 95})
-_LIKELY_XIDS = frozenset(
-    {54, 61, 62, 63, 64, 92, 110, 119, 120, 121, 136, 140, 143, 144, 145, 146, 149, 154}
-)
 _FILE_SET = re.compile(
     r"NCCL_(?P<kind>TOPO|GRAPH)_FILE (?:set (?:by environment )?to|environment variable to) "
     r"(?P<path>\S+)",
@@ -51,29 +43,30 @@ def detect_bad_files(log: LogFile) -> Iterator[Evidence]:
         yield Evidence("topo_or_graph_file_bad", line, Weight.PLAIN, (("file", path),))
 
 
-def detect_xids(log: LogFile) -> Iterator[Evidence]:
-    """Yield the numbered errors of the NVIDIA driver."""
-    for line in log.lines_with("nvrm: xid"):
-        match = _XID.search(line.message)
-        if match is None:
-            continue
-        xid = int(match["xid"])
-        weight = Weight.SYMPTOM
-        if xid in _PLAIN_XIDS:
-            weight = Weight.PLAIN
-        elif xid in _LIKELY_XIDS:
-            weight = Weight.LIKELY
-        gpu = match["pci"]
-        if line.host:
-            gpu = f"{gpu} on {line.host}"
-        culprits = (("GPU", gpu),)
-        yield Evidence(
-            "gpu_hardware_fault",
-            line,
-            weight,
-            culprits,
-            note=f"Xid {xid}",
-        )
+_PEER_FAILURES = ("cuda ipc handle", "cudaipc", "peer access is not supported")
+_PEER_HINTS = ("could not enable p2p", "iommu=pt")
+_CHANNEL = re.compile(r": (?P<a>\d+)\[\w+\] -> (?P<b>\d+)\[\w+\].* via P2P/IPC")
+
+
+def detect_peers(log: LogFile) -> Iterator[Evidence]:
+    """Yield failures of peer access with the two GPUs, and hints at it where a collective hangs.
+
+    The two GPUs are those of the channel that the process was setting up. The hints are what every
+    job of such a machine prints, so they say nothing without a failure.
+    """
+    pair_of: dict[tuple[str | None, int | None], str] = {}
+    for line in log.lines_with("via p2p/ipc", *_PEER_FAILURES):
+        process = (line.host, line.pid)
+        channel = _CHANNEL.search(line.message)
+        if channel:
+            pair_of[process] = f"{channel['a']}-{channel['b']}"
+        elif process in pair_of and line.level != "INFO":
+            is_plain = "peer access is not supported" in line.message
+            weight = Weight.PLAIN if is_plain else Weight.LIKELY
+            yield Evidence("p2p_acs_iommu", line, weight, (("GPU pair", pair_of[process]),))
+    if collective_timeouts(log):
+        for line in log.lines_with(*_PEER_HINTS):
+            yield Evidence("p2p_acs_iommu", line, Weight.SYMPTOM)
 
 
 HARDWARE = Cause(
@@ -81,9 +74,13 @@ HARDWARE = Cause(
     "fatal",
     title="A GPU is broken or lost",
     message="A GPU failed: an uncorrectable memory error, a fatal Xid, or it is lost from the bus.",
+    doubt=(
+        "A GPU, or the NVSwitch or the PCI Express between GPUs, may have failed; the lines do not "
+        "prove it."
+    ),
     looks=(
-        "Xid 48, 63, 64, 74, 79, 94, 95, 119 in the kernel's log, «GPU is lost», «uncorrectable "
-        "ECC error»."
+        "Xid 48, 64, 74, 79, 94, 95, 119 in the kernel's log, a fatal SXid, «GPU is lost», "
+        "«uncorrectable ECC error»."
     ),
     unlike=(
         "An illegal memory access alone is a bug of a program as a rule; Xid 13, 31, 43 and 45 "
@@ -97,7 +94,8 @@ HARDWARE = Cause(
     signs=(
         Sign(
             "fallen off the bus",
-            r"(?:GPU (?P<pci>[0-9a-fA-F:.]{7,})[^:]*)?:? ?.*fallen off the bus"
+            r"^(?!.*\bXid \()(?:.*?GPU (?:at )?(?:PCI:)?"
+            r"(?P<pci>[0-9a-fA-F:.]{6,}[0-9a-fA-F]))?.*fallen off the bus"
             r"(?:.{0,40}PCI:(?P<place>[0-9a-fA-F:.]*[0-9a-fA-F]))?",
             "[ 9.000000] NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus",
             culprit="GPU {pci}|GPU {place}",
@@ -110,8 +108,7 @@ HARDWARE = Cause(
         ),
         Sign(
             "nvlink",
-            r"uncorrectable NVLink error|cudaErrorNvlinkUncorrectable|"
-            r"access of peer GPU memory over nvlink or a hardware error",
+            r"uncorrectable NVLink error|cudaErrorNvlinkUncorrectable",
             "n1:1:2 [0] NCCL WARN Cuda failure 'uncorrectable NVLink error detected during the "
             "execution'",
             culprit="rank {rank}|host {host}",
@@ -190,17 +187,16 @@ HARDWARE = Cause(
             "rank {rank}",
         ),
         Sign(
-            "sxid",
-            r"\bSXid\b",
-            "[ 9.000000] nvidia-nvswitch0: SXid (PCI:0000:86:00.0): 20034, Fatal, Link 12 LTSSM "
-            "Fault Up",
+            "rminitadapter failed",
+            r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F]):? )?RmInitAdapter failed",
+            "[    9.000000] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x24:0xffff:1484)",
             Weight.LIKELY,
-            "host {host}",
+            "GPU {pci}",
         ),
         Sign(
-            "rminitadapter failed",
-            r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]{7,}):? )?RmInitAdapter failed",
-            "[    9.000000] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x24:0xffff:1484)",
+            "rm_init_adapter failed",
+            r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F]):? )?rm_init_adapter failed",
+            "[    9.000000] NVRM: GPU 0000:3b:00.0: rm_init_adapter failed, device minor number 0",
             Weight.LIKELY,
             "GPU {pci}",
         ),
@@ -228,7 +224,7 @@ HARDWARE = Cause(
         ),
     ),
     detect=detect_xids,
-    needles=("nvrm: xid",),
+    needles=XIDS,
 )
 PEERS = Cause(
     "p2p_acs_iommu",
@@ -237,6 +233,10 @@ PEERS = Cause(
     message=(
         "GPUs of one node cannot reach each other's memory: ACS, the IOMMU, a virtual machine or a "
         "driver stands between."
+    ),
+    doubt=(
+        "GPUs of one node, or a GPU and a card, may not reach each other's memory: ACS, the IOMMU, "
+        "a virtual machine or a driver may stand between."
     ),
     looks=(
         "«peer access is not supported», CUDA IPC that fails, DMA faults of the IOMMU, a hang or "
@@ -278,21 +278,6 @@ PEERS = Cause(
             Weight.LIKELY,
         ),
         Sign(
-            "iommu=pt",
-            r"Missing \"?iommu=pt\"? from kernel command line",
-            'n1:1:2 [0] init.cc:179 NCCL WARN Missing "iommu=pt" from kernel command line which '
-            "can lead to a hang!",
-            Weight.LIKELY,
-            "host {host}",
-        ),
-        Sign(
-            "could not enable p2p",
-            r"Could not enable P2P between dev (?P<a>\d+)\S* and dev (?P<b>\d+)",
-            "n1:1:2 [0] NCCL INFO Could not enable P2P between dev 0(=1000) and dev 1(=25000)",
-            Weight.SYMPTOM,
-            "host {host}",
-        ),
-        Sign(
             "acsctl",
             r"ACSCtl:\s*SrcValid\+.*ReqRedir\+",
             "ACSCtl: SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- "
@@ -326,7 +311,7 @@ PEERS = Cause(
             r"Got completion.*(?:error 4\b|status=(?:\w+\()?4\b|IBV_WC_LOC_PROT_ERR)",
             "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with "
             "status=IBV_WC_LOC_PROT_ERR(4) opcode=0",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
         ),
         Sign(
             "out of bounds values",
@@ -335,6 +320,8 @@ PEERS = Cause(
             Weight.LIKELY,
         ),
     ),
+    detect=detect_peers,
+    needles=(*_PEER_HINTS, "via p2p/ipc", *_PEER_FAILURES),
 )
 MANAGER = Cause(
     "fabric_manager_down",
@@ -343,6 +330,10 @@ MANAGER = Cause(
     message=(
         "The fabric manager (or IMEX, between nodes) does not run, or was restarted under GPUs in "
         "use."
+    ),
+    doubt=(
+        "NVLink through NVSwitches does not work as it should: the fabric manager (or IMEX, "
+        "between nodes) may not run, or may have been restarted under GPUs in use."
     ),
     looks=(
         "CUDA error 802 «system not yet initialized», NVLS memory that cannot be bound, MNNVL that "
@@ -363,16 +354,46 @@ MANAGER = Cause(
             culprit="host {host}",
         ),
         Sign(
-            "multicast",
-            r"(?:Failed to bind NVLink SHARP|NVLS).{0,40}Multicast|multicast.{0,60}(?:CUDA error"
-            r"|fail)",
+            "cudaerrorsystemnotready",
+            r"cudaErrorSystemNotReady",
+            "RuntimeError: cudaErrorSystemNotReady",
+            culprit="host {host}",
+        ),
+        Sign(
+            "cuda_error_system_not_ready",
+            r"CUDA_ERROR_SYSTEM_NOT_READY",
+            "cuMulticastBindMem returned CUDA_ERROR_SYSTEM_NOT_READY",
+            culprit="host {host}",
+        ),
+        Sign(
+            "multicast memory",
+            r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory(?!.*CUDA error 2\b)"
+            r".*Proceeding without",
+            "n1:1:2 [0] NCCL INFO Failed to bind NVLink SHARP (NVLS) Multicast memory of size "
+            "2097152 : CUDA error 401 'the operation cannot be performed in the present state'. "
+            "Proceeding without NVLS support.",
+            Weight.LIKELY,
+            "host {host}",
+            note="NCCL went on without NVLink SHARP, which is slower",
+            severity="degraded",
+        ),
+        Sign(
+            "multicast memory",
+            r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory(?!.*CUDA error 2\b)",
             "n1:1:2 [0] transport/nvls.cc:376 NCCL WARN Failed to bind NVLink SHARP (NVLS) "
             "Multicast memory of size 2097152 : CUDA error 1 'invalid argument'.",
             culprit="host {host}",
         ),
         Sign(
+            "cumulticast",
+            r"cuMulticast(?:Create|AddDevice|BindMem|BindAddr)\b.{0,80}(?:fail|error)",
+            "RuntimeError: cuMulticastBindMem failed: CUDA_ERROR_INVALID_VALUE",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
             "transport/nvls.cc",
-            r"transport/nvls\.cc:\d+.*(?:Cuda failure|WARN)",
+            r"transport/nvls\.cc:\d+ +(?:\(\w+\) )?NCCL WARN Cuda failure (?!2\b|'out of memory)",
             "n1:1:2 [0] transport/nvls.cc:99 NCCL WARN Cuda failure 1 'invalid argument'",
             Weight.LIKELY,
             "host {host}",
@@ -380,17 +401,71 @@ MANAGER = Cause(
         ),
         Sign(
             "imex",
-            r"is available but not working on this system\. Check the IMEX|IMEX.{0,60}(?:not |fail"
-            r"|error)",
+            r"is available but not working on this system\. Check the IMEX",
             "n1:1:2 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working "
             "on this system. Check the IMEX configuration",
             culprit="host {host}",
         ),
         Sign(
+            "imex",
+            r"nvidia-imex\S*: .{0,80}(?:fail|exited|error)|"
+            r"IMEX (?:daemon|channel|domain|service)\w*.{0,60}(?:not (?:running|ready|found"
+            r"|available|configured)|fail|missing)",
+            "nvidia-imex.service: Main process exited, code=exited, status=1/FAILURE",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "mnnvl is not supported",
+            r"^(?!.*\bINFO\b).*MNNVL is not supported on this system",
+            "n1:1:2 [0] mnnvl.cc:40 NCCL WARN MNNVL is not supported on this system",
+            Weight.SYMPTOM,
+            "host {host}",
+            note="NCCL_MNNVL_ENABLE=1 asks for NVLink between nodes, which this host has not",
+            searches_whole_line=True,
+        ),
+        Sign(
+            "permitted",
+            r"CUDA_ERROR_NOT_PERMITTED.{0,80}cuMem(?:Create|(?:Import|Export)\w*ShareableHandle)|"
+            r"cuMem(?:Create|(?:Import|Export)\w*ShareableHandle).{0,80}(?:NOT_PERMITTED"
+            r"|operation not permitted)",
+            "[CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression "
+            "cuMemCreate(&handle, roundedUpAllocationSize, &prop, 0 )",
+            Weight.LIKELY,
+            "host {host}",
+            note="memory for other nodes needs an IMEX channel, which the process may not open",
+        ),
+        Sign(
+            "cuda failure 000",
+            r"(?:p2p|mnnvl|allocator)\.cc:\d+ +(?:\(\w+\) )?NCCL WARN Cuda failure "
+            r"(?:80[01]|101)\b",
+            "n1:1:2 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 800 'operation not permitted'",
+            Weight.SYMPTOM,
+            "host {host}",
+            note="memory of another node was not mapped, as it is without an IMEX domain",
+            searches_whole_line=True,
+        ),
+        Sign(
+            "match with driver version",
+            r"fabric manager .{0,80}version \S+ don'?t match with driver version",
+            "fabric manager NVIDIA GPU driver interface version 550.54.14 don't match with driver "
+            "version 550.54.15. Please update with matching NVIDIA driver package.",
+            Weight.LIKELY,
+            "host {host}",
+            note="the fabric manager is of another version than the driver",
+        ),
+        Sign(
             "fabricmanager",
-            r"fabricmanager.{0,80}(?:fail|not running|exited|error|stopped|mismatch)",
+            r"fabricmanager(?:\S*: (?:Failed with result|Main process exited)|.{0,40}not running)",
             "systemd[1]: nvidia-fabricmanager.service: Failed with result 'exit-code'.",
             culprit="host {host}",
+        ),
+        Sign(
+            "fabricmanager",
+            r"fabricmanager.{0,80}(?:fail|exited|\berror:|stopped|mismatch)",
+            "nvidia-fabricmanager: mismatch of versions",
+            Weight.LIKELY,
+            "host {host}",
         ),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from clusterprep.jobs.diagnose.dialled import NEEDLES, dialled, kind_of
 from clusterprep.jobs.diagnose.model import (
     Cause,
     Culprits,
@@ -27,26 +28,24 @@ _USING = re.compile(
 )
 _ENTRY = re.compile(
     r"(?:\[\d+\])?(?P<iface>[\w.@-]+(?::(?![0-9a-f]*:)[a-z]\w*)?):"
-    r"(?P<address>\[?[0-9a-fA-F.:]+)(?:%[\w.-]+)?\]?<\d+>"
+    r"(?P<address>\[?[0-9a-fA-F.:x*]+)(?:%[\w.-]+)?\]?<\d+>"  # addresses left out are x.x.x.x
 )
 _VIRTUAL = re.compile(
     r"(?:docker|veth|virbr|br-[0-9a-f]|cni|flannel|cali|tun|tap|vmnet|lxc|lxd|kube|tailscale|wg|zt"
-    r"|podman|vboxnet|weave|cilium|vxlan|nerdctl|dummy|ovs|genev)",
+    r"|podman|vboxnet|weave|cilium|vxlan|nerdctl|dummy|ovs|genev|azv|nodelocal|cloudbr"
+    r"|ip6tnl|gre|sit\d|wwan|zerotier|utun|CloudflareWARP|warp)"
+    # the name that avahi gives a link-local address of an interface
+    r"|.*:avahi$",
 )
 _LINK_LOCAL = re.compile(r"fe80:|169\.254\.")
 _SCOPED = re.compile(r"connect\S*(?: to)? \[?fe80:[0-9a-f:]+%(?P<iface>[\w.-]+)", re.IGNORECASE)
 # IPv4 link-local addresses, which no router forwards.
 _UNROUTED = re.compile(r"connect\S*(?: to)? \[?(?P<address>169\.254\.\d+\.\d+)", re.IGNORECASE)
-# Addresses that docker, compose and libvirt give out.
-_BRIDGE_ADDRESS = re.compile(r"172\.(?:1[7-9]|2[0-9]|3[01])\.0\.|192\.168\.122\.")
 _DOCKER_NETWORK = "172.17."  # of docker's own bridge, without compose
 _ORDINARY_NAME = re.compile(r"eth\d+$")
+_GLOO_PATTERN = re.compile(r"unable to find address for: *(?P<pattern>[\^=]\S*)", re.IGNORECASE)
 # The host name that docker gives a container without a name of its own.
 _CONTAINER_HOST = re.compile(r"[0-9a-f]{12}")
-_DIALLED = re.compile(
-    r"connect\S*(?: to)? \[?(?P<address>172\.(?:1[7-9]|2\d|3[01])\.0\.\d+|192\.168\.122\.\d+)",
-    re.IGNORECASE,
-)
 
 
 def detect_missing(log: LogFile) -> Iterator[Evidence]:
@@ -54,6 +53,7 @@ def detect_missing(log: LogFile) -> Iterator[Evidence]:
 
     If the log has the name that was set, the name is wrong. If not, there may be no interface.
     """
+    yield from detect_gloos_pattern(log)
     names: dict[str | None, str] = {}  # by host
     for line in log.lines_with("nccl_socket_ifname set"):
         match = _SET.search(line.message)
@@ -116,9 +116,12 @@ def detect_virtual(log: LogFile) -> Iterator[Evidence]:
             yield _virtual(line, Weight.LIKELY, "interface", scoped["iface"])
         if unrouted := _UNROUTED.search(line.message):
             yield _virtual(line, Weight.PLAIN, "peer", unrouted["address"])
-        dialled = _dialled_address(line)
-        if dialled.endswith(".1"):  # the bridge itself, on the host
-            yield _virtual(line, Weight.LIKELY, "peer", dialled)
+    for target in dialled(log):
+        if target.kind == "docker0":  # every host that runs docker has this very address
+            name = f"docker0 ({target.address})"
+            yield _virtual(target.line, Weight.PLAIN, "interface", name)
+        elif target.kind == "bridge" and _is_gateway(target.address):
+            yield _virtual(target.line, Weight.LIKELY, "peer", target.address)
 
 
 def _virtual(line: LogLine, weight: Weight, kind: str, name: str) -> Evidence:
@@ -137,24 +140,34 @@ def detect_bridged(log: LogFile) -> Iterator[Evidence]:
         weight = Weight.PLAIN if is_docker else Weight.SYMPTOM
         culprits: Culprits = (("interface", f"{name} ({address})"),)
         yield Evidence("container_bridge_network", line, weight, culprits)
-    for line in log.lines_with("connect"):
-        dialled = _dialled_address(line)
-        if dialled and not dialled.endswith(".1"):
-            culprits = (("peer", dialled),)
-            yield Evidence("container_bridge_network", line, Weight.PLAIN, culprits)
+    for target in dialled(log):
+        if target.kind == "bridge" and not _is_gateway(target.address):
+            culprits = (("peer", target.address),)
+            yield Evidence("container_bridge_network", target.line, Weight.PLAIN, culprits)
 
 
 def _is_container_address(address: str) -> bool:
-    """Return whether a bridge gives this address to containers; *.0.1 is the bridge itself."""
-    if address.endswith(".0.1"):
-        return False
-    return _BRIDGE_ADDRESS.match(address) is not None
+    """Return whether a bridge gives this address to containers."""
+    return kind_of(address) == "bridge" and not _is_gateway(address)
 
 
-def _dialled_address(line: LogLine) -> str:
-    """Return the address of a bridge that a line says it connects to, or an empty text."""
-    match = _DIALLED.search(line.message)
-    return match["address"] if match else ""
+def _is_gateway(address: str) -> bool:
+    """Return whether this is the address of the bridge itself, on the host."""
+    return address.endswith(".1")
+
+
+def detect_gloos_pattern(log: LogFile) -> Iterator[Evidence]:
+    """Yield gloo's complaints of a name that is a pattern, which only NCCL understands."""
+    for line in log.lines_with("unable to find address"):
+        match = _GLOO_PATTERN.search(line.message)
+        if match is None:
+            continue
+        note = (
+            f"gloo was given «{match['pattern']}»: it takes names of interfaces and no patterns, "
+            "unlike NCCL"
+        )
+        culprits: Culprits = (("variable", "GLOO_SOCKET_IFNAME"),)
+        yield Evidence("socket_ifname_not_found", line, Weight.PLAIN, culprits, note)
 
 
 SOCKET_IFNAME = Cause(
@@ -178,7 +191,7 @@ SOCKET_IFNAME = Cause(
     signs=(
         Sign(
             "unable to find ",
-            r"unable to find (?:address|interface) for: *(?P<iface>[\w.@^=,:-]+)",
+            r"unable to find (?:address|interface) for: *(?P<iface>[\w.@][\w.@^=,:-]*)",
             "RuntimeError: [enforce fail at device.cc:84] ifa != nullptr. Unable to find address "
             "for: eth9",
             culprit="interface {iface}",
@@ -206,6 +219,14 @@ SOCKET_IFNAME = Cause(
             Weight.SYMPTOM,
         ),
         Sign(
+            "_tcp_if_include",
+            r"invalid value was given for (?P<name>(?:btl|oob)_tcp_if_include)",
+            "WARNING: An invalid value was given for btl_tcp_if_include.  This",
+            Weight.SYMPTOM,
+            note="the setting is Open MPI's {name}, which it ignores and goes on",
+            severity="degraded",
+        ),
+        Sign(
             "no ip interface found",
             r"NET/IB : No IP interface found",
             "n1:40:41 [0] transport/net_ib.cc:307 NCCL WARN NET/IB : No IP interface found.",
@@ -216,6 +237,7 @@ SOCKET_IFNAME = Cause(
     detect=detect_missing,
     needles=(
         "nccl_socket_ifname set",
+        "unable to find address",
         "no socket interface found",
         "net/socket : no interface",
         "with family",
@@ -264,8 +286,25 @@ VIRTUAL = Cause(
         "network; clusterprep env says which"
     ),
     check="eth.iface_choice",
+    signs=(
+        Sign(
+            "source ip of socket:",
+            r"Source IP of socket: (?P<address>[\d.]+)",
+            "  Source IP of socket: 10.249.5.171",
+            Weight.LIKELY,
+            "peer {address}",
+            note=(
+                "Open MPI got a connection from an address that its peer had not told; "
+                "btl_tcp_if_include chooses one network for all"
+            ),
+        ),
+    ),
     detect=detect_virtual,
-    needles=(": using ", "connect"),
+    needles=(": using ", *NEEDLES),
+    doubt=(
+        "Ranks use an interface that other hosts may not reach: of docker, libvirt, a tunnel, with "
+        "a link-local address, or of another network."
+    ),
 )
 BRIDGED = Cause(
     "container_bridge_network",
@@ -282,4 +321,5 @@ BRIDGED = Cause(
     ),
     check="eth.iface_choice",
     detect=detect_bridged,
+    needles=NEEDLES,
 )

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
+from collections.abc import Iterator
+
+from clusterprep.jobs.diagnose.launchers import NEEDLES, host_that_exited
+from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, Sign, Weight
 from clusterprep.remedies import shell_line
+
+
+def detect_host(log: LogFile) -> Iterator[Evidence]:
+    """Yield missing symbols of NCCL with the host that srun names, where the line names none."""
+    culprits = host_that_exited(log)
+    if not culprits:
+        return
+    for line in log.lines_with("undefined symbol: nccl"):
+        if not line.host:
+            yield Evidence("nccl_library_conflict", line, Weight.PLAIN, culprits)
+
 
 LIBRARY = Cause(
     "nccl_library_conflict",
@@ -25,6 +39,21 @@ LIBRARY = Cause(
             "undefined symbol: nccl",
             r"undefined symbol: (?P<symbol>nccl\w+)",
             "ImportError: libtorch_cuda.so: undefined symbol: ncclCommWindowRegister",
+            note="{symbol} is missing in the libnccl that was loaded",
+        ),
+        Sign(
+            "undefined symbol: ",
+            r"libnccl\.so[.\d]*: undefined symbol: (?P<symbol>\w+)",
+            "OSError: /usr/local/nccl/lib/libnccl.so.2: undefined symbol: __cudaRegisterFatBinary",
+            Weight.LIKELY,
+            note="that libnccl needs {symbol}, which no loaded library has",
+        ),
+        Sign(
+            "undefined symbol: ",
+            r"undefined symbol: (?P<symbol>_Z\w*[Nn]ccl\w*)",
+            "ImportError: libtorch_python.so: undefined symbol: _ZN5torch4cuda4nccl7versionEv",
+            Weight.LIKELY,
+            note="the libraries of torch are of different builds",
         ),
         Sign(
             "nccl library is too old",
@@ -46,11 +75,23 @@ LIBRARY = Cause(
             note="«undefined» of a newer nccl.h, which an older library takes for a value",
         ),
         Sign(
+            "failed to load nccl library",
+            r"Failed to load NCCL library from (?P<path>\S+?)\.? ",
+            "Failed to load NCCL library from libnccl.so.2. It is expected if you are not running "
+            "on NVIDIA/AMD GPUs.",
+            Weight.LIKELY,
+            note="the library that vLLM looked for is {path}",
+        ),
+        Sign(
             "libnccl.so",
             r"libnccl\.so[.\d]*: (?:cannot open shared object|version `|file too short)",
             "ImportError: libnccl.so.2: cannot open shared object file: No such file or directory",
         ),
     ),
+    doubt="The loader may have found another libnccl than the one that torch was built with.",
+    detect=detect_host,
+    needles=("undefined symbol: nccl", *NEEDLES),
+    blames_host=True,
 )
 NOT_BUILT = Cause(
     "nccl_not_built",
@@ -83,7 +124,7 @@ NOT_BUILT = Cause(
         ),
         Sign(
             "not available",
-            r"\bnccl\b.{0,40}is not available",
+            r"\bnccl\b(?! (?:INFO|WARN)).{0,40}is not available",
             "ValueError: Backend nccl is not available on this platform",
             Weight.LIKELY,
         ),

@@ -24,7 +24,7 @@ GPU = Cause(
             r"CUDA out of memory.*?GPU (?P<device>\d+)",
             "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU "
             "2 has a total capacity",
-            culprit="rank {rank}",
+            culprit="rank {rank}|GPU {device}",
         ),
         Sign(
             "out of memory",
@@ -75,18 +75,20 @@ GPU = Cause(
         ),
     ),
 )
+# How the names of a job's own processes begin. The kernel may also kill a database or a monitor.
+_OF_JOBS = "python|pt_|ray|torch|deepspeed|mpi|srun|train|accelerate|pretrain|main"
 HOST = Cause(
     "host_oom_kill",
     "fatal",
     title="The kernel killed a process for memory",
     message="A worker was killed because the host's or the container's memory ran out.",
     doubt=(
-        "A worker ended suddenly, as by SIGKILL. The memory of the host or of the container may "
-        "have run out; a scheduler or a person may have killed it as well."
+        "A process may have been killed, and no line says by whom. The memory of the host or of "
+        "the container may have run out; a scheduler or a person may have killed it as well."
     ),
     looks=(
-        "The kernel's «Out of memory: Killed process», Slurm's oom_kill, a worker that ends by "
-        "signal 9."
+        "The kernel's «Out of memory: Killed process», Slurm's oom_kill, «OOMKilled» of "
+        "Kubernetes. A worker that ends by signal 9 may be one, and proves nothing."
     ),
     unlike=(
         "Signal 15 and 1 come from people and schedulers: external_termination. A GPU without "
@@ -100,16 +102,57 @@ HOST = Cause(
     signs=(
         Sign(
             "killed process",
-            r"(?:out of memory|oom).{0,60}killed process (?P<pid>\d+)",
+            r"(?:out of memory|oom).{0,60}killed process (?P<pid>\d+)\b"
+            rf"(?! \((?!{_OF_JOBS}))",
             "Mar  4 12:00:00 n3 kernel: Out of memory: Killed process 4711 (python) total-vm:1kB",
             culprit="host {host}",
         ),
         Sign(
+            "killed process",
+            r"(?:out of memory|oom).{0,60}killed process (?P<pid>\d+) \((?P<name>[^)]+)\)",
+            "Mar  4 12:00:00 n3 kernel: Out of memory: Killed process 912 (mysqld) total-vm:1kB",
+            Weight.SYMPTOM,
+            "host {host}",
+            note="the kernel killed {name}, which may be none of the job's",
+        ),
+        Sign(
+            "out_of_me",
+            r"\bState: OUT_OF_MEMORY|JobState=OUT_OF_MEMORY"
+            r"|^\d[\w.+-]*\s.*\bOUT_OF_ME(?:MORY|\+)\s+\d+:\d+",
+            "State: OUT_OF_MEMORY (exit code 0)",
+            note="Slurm says so",
+        ),
+        Sign(
+            "oom_reaper",
+            r"oom_reaper: reaped process \d+",
+            "[ 77.123456] oom_reaper: reaped process 4711 (python), now anon-rss:0kB",
+            culprit="host {host}",
+        ),
+        Sign(
+            "pbs: job killed: ",
+            r"PBS: job killed: p?v?mem\b",
+            "=>> PBS: job killed: mem 34359738kb exceeded limit 33554432kb",
+            note="PBS says so",
+        ),
+        Sign(
+            "term_",
+            r"\bTERM_(?:MEMLIMIT|SWAP)\b",
+            "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
+            note="LSF says so",
+        ),
+        Sign(
             "oom-kill",
-            r"oom-kill:constraint|oom-kill event",
+            rf"oom-kill:constraint(?!.*task=(?!{_OF_JOBS}))|oom-kill event",
             "[25357.758221] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,task=pyt"
             "hon,pid=9",
             culprit="host {host}",
+        ),
+        Sign(
+            "first failure: rank",
+            r"first failure: rank (?P<number>\d+) on \S+ was killed by SIGKILL",
+            "clusterprep launch: first failure: rank 2 on n2 was killed by SIGKILL",
+            Weight.SYMPTOM,
+            "rank {number}",
         ),
         Sign(
             "killed by the cgroup",
@@ -134,7 +177,7 @@ HOST = Cause(
             "srun: error:",
             r"srun: error: (?P<node>[\w.-]+): tasks? [\d,-]+: Killed",
             "srun: error: gpu-07: task 3: Killed",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
             "host {node}",
         ),
         Sign(
@@ -179,47 +222,55 @@ HOST = Cause(
             "signal: killed",
             r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>[\d, ]+)\) is killed by signal: Killed",
             "[rank1]: RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed.",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
             "rank {rank}",
         ),
         Sign(
             "return code = -9",
             r"exits? with return code = -9",
             "[INFO] [launch.py:347:main] Process 4711 exits with return code = -9",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
         ),
         Sign(
             "exited on signal 9",
             r"process rank (?P<number>\d+) with PID \d+ on node (?P<node>\S+) exited on signal 9",
             "mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
             "rank {number}",
         ),
         Sign(
             "killed",
             r"^(?:\S+: line \d+: *\d+ )?Killed\b(?: +\S*python.*)?$|exited on signal 9 \(Killed\)",
             "run.sh: line 12:  4711 Killed                  python train.py",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
         ),
         Sign(
             "signal",
-            r"terminated with signal SIGKILL|exited on signal 9",
+            r"terminated with signal SIGKILL|exited on signal 9|killed by signal: 9\b"
+            r"|Killed \(signal 9\)|died with <Signals\.SIGKILL",
             "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal "
             "SIGKILL",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
         ),
         Sign(
             "code 137",
             r"exit(?:ed with)? code 137",
             "srun: error: gpu-07: task 3: Exited with exit code 137",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
+            "host {host}",
+        ),
+        Sign(
+            "exit code: 137",
+            r"exit code: 137",
+            "Last State: Terminated; Reason: Error; Exit Code: 137",
+            Weight.SYMPTOM,
             "host {host}",
         ),
         Sign(
             "exit status 137",
             r"exit status 137",
             "mpirun: n1: worker ended with exit status 137",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
             "host {host}",
         ),
     ),
@@ -259,7 +310,8 @@ SHM = Cause(
         Sign(
             "no space left on device",
             r"(?:posix_fallocate|/dev/shm|shared memory|ftruncate|shm"
-            r"|failed to extend).{0,160}No space left on device",
+            r"|failed to extend).{0,160}No space left on device"
+            r"|No space left on device: ?.?/dev/shm/",
             "n1:1:2 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-abc "
             "to 9637892 bytes, error: No space left on device (28)",
             culprit="host {host}",
@@ -267,7 +319,7 @@ SHM = Cause(
         Sign(
             "shared memory",
             r"(?:while creating shared memory segment|failed to create shared memory (?:file"
-            r"|mapping))|shared memory segment \S+ \(size",
+            r"|mapping))(?!.*error:? (?!No space|Cannot allocate))",
             "n1:1:2 [0] include/shm.h:48 NCCL WARN Error while creating shared memory segment "
             "nccl-shm-recv-0 (size 9637888)",
             culprit="host {host}",
@@ -293,7 +345,7 @@ SHM = Cause(
         ),
         Sign(
             "attaching to shared memory segment",
-            r"while attaching to shared memory segment",
+            r"while attaching to shared memory segment(?!.*No such file)",
             "n1:1:2 [0] misc/shmutils.cc:100 NCCL WARN Error while attaching to shared memory "
             "segment /dev/shm/nccl-abc (size 9)",
             Weight.LIKELY,

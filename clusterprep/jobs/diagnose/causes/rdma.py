@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -16,112 +15,71 @@ from clusterprep.jobs.diagnose.model import (
     Sign,
     Weight,
 )
+from clusterprep.jobs.diagnose.queue_pairs import NEEDLES, detect_queue_pairs
 from clusterprep.remedies import shell_line
 
-_GIDS = re.compile(
-    r"(?:on dev (?P<dev>[\w.-]+(?::\d+)?).*?)?local ?GID(?: index \d+, local ?GID)? ?"
-    r"(?P<local>[0-9a-fA-F:.]+).*?remote GIDs? ?(?P<remote>[0-9a-fA-F:.]+)",
-    re.IGNORECASE,
-)
-_HCA = re.compile(r"\bhca (?P<hca>[\w.-]+)", re.IGNORECASE)
-_RETRY = re.compile(
-    r"ibv_modify_qp failed with (?:error )?(?:110|Connection timed out)"
-    r"|Got completion.*(?:error 12|status=(?:\w+\()?12|IBV_WC_RETRY_EXC_ERR)",
-    re.IGNORECASE,
-)
 _MTU = re.compile(r"\bqpn \d+ mtu (?P<mtu>\d)|active_mtu:\s*\d+ \((?P<active>\d)\)", re.IGNORECASE)
 _BYTES = {"1": 256, "2": 512, "3": 1024, "4": 2048, "5": 4096}  # by number of enum ibv_mtu
-_PEER = re.compile(r"from peer (?P<peer>[\w.:%-]+?)<", re.IGNORECASE)
+_LINK = re.compile(
+    r"(?P<card>mlx\d_core .*?(?P<iface>ib\w+|en\w+|eth\w+)?): link (?P<state>down|up)",
+    re.IGNORECASE,
+)
+_NO_CABLE = re.compile(r"port module event.*(?:unplugged|error)", re.IGNORECASE)
+_CHANGED = re.compile(
+    r"NET/IB : (?:(?P<hca>[\w.-]+?):\d+ )?(?:Got .{0,20}async event ?: )?GID table change",
+    re.IGNORECASE,
+)
 _MOST_LINES = 4  # of each MTU that are shown as evidence
 
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+def detect_fabric(log: LogFile) -> Iterator[Evidence]:
+    """Yield queue pairs that fail, and events of cards that can be the reason."""
+    yield from detect_queue_pairs(log)
+    yield from _links(log)
 
 
-def detect_unanswered(log: LogFile) -> Iterator[Evidence]:
-    """Yield queue pairs whose packets were not acknowledged.
+def _links(log: LogFile) -> Iterator[Evidence]:
+    """Yield links that went down and cables that are missing.
 
-    The two GIDs in the message tell some causes apart.
+    By themselves they say little: links go down and up as a host starts, and ports may be unused.
     """
-    for line in log.lines_with("ibv_modify_qp failed", "got completion"):
-        if not _RETRY.search(line.message):
+    fails = _rdma_fails(log)
+    last_event: dict[str, tuple[str, LogLine]] = {}  # by card and interface
+    for line in log.lines_with("link down", "link up"):
+        match = _LINK.search(line.message)
+        if match is None:
             continue
-        gids = _GIDS.search(line.message)
-        if gids is None:
-            hca = _hca_of(line, None)
-            culprits = _culprits_of_hca(hca) or _peer(line)
-            yield Evidence("ib_fabric_unreachable", line, Weight.LIKELY, culprits)
-        else:
-            yield _by_gids(line, gids)
+        last_event[match["card"]] = (match["state"].lower(), line)
+        if fails and match["state"].lower() == "down":
+            yield Evidence("ib_fabric_unreachable", line, Weight.LIKELY, _interface(match))
+    if not fails:
+        for state, line in last_event.values():
+            match = _LINK.search(line.message)
+            if match and state == "down":
+                yield Evidence("ib_fabric_unreachable", line, Weight.SYMPTOM, _interface(match))
+        return
+    for line in log.lines_with("port module event"):
+        if _NO_CABLE.search(line.message):
+            yield Evidence("ib_fabric_unreachable", line, Weight.SYMPTOM)
 
 
-def _by_gids(line: LogLine, gids: re.Match[str]) -> Evidence:
-    hca = _hca_of(line, gids["dev"])
-    culprits = _culprits_of_hca(hca)
-    local = _address(gids["local"])
-    remote = _address(gids["remote"])
-    cause = "ib_fabric_unreachable"
-    weight = Weight.LIKELY
-    if local and remote and _is_wrong_index(local, remote):
-        cause = "roce_gid_index"
-    elif local and remote and _are_on_different_rails(local, remote):
-        cause = "rail_cross_nic"
-        weight = Weight.PLAIN
-        if hca:
-            path = f"{hca} to remote GID {gids['remote']}"
-            culprits = _culprits_of_hca(path)
-    return Evidence(cause, line, weight, culprits)
+def _interface(match: re.Match[str]) -> Culprits:
+    return (("interface", match["iface"]),) if match["iface"] else ()
 
 
-def _is_wrong_index(local: _Address, remote: _Address) -> bool:
-    """Whether one of two GIDs cannot be used, or not together with the other."""
-    if local.version != remote.version:
-        return True
-    return _is_useless(local) or _is_useless(remote)
+def detect_changed_gids(log: LogFile) -> Iterator[Evidence]:
+    """Yield changes of a card's GIDs where RDMA fails too; NCCL goes on after them as a rule."""
+    if not _rdma_fails(log):
+        return
+    for line in log.lines_with("gid table change"):
+        match = _CHANGED.search(line.message)
+        if match:
+            culprits: Culprits = (("HCA", match["hca"]),) if match["hca"] else ()
+            yield Evidence("roce_gid_index", line, Weight.SYMPTOM, culprits)
 
 
-def _are_on_different_rails(local: _Address, remote: _Address) -> bool:
-    """Whether IPv4 addresses are of different /24 networks: each rail has a network of its own."""
-    if local.version != 4:
-        return False
-    return local.packed[:3] != remote.packed[:3]
-
-
-def _hca_of(line: LogLine, device: str | None) -> str | None:
-    """Return the name of an HCA without its port: mlx5_0 of mlx5_0:1."""
-    if not device:
-        match = _HCA.search(line.message)
-        device = match["hca"] if match else None
-    return device.partition(":")[0] if device else None
-
-
-def _culprits_of_hca(hca: str | None) -> Culprits:
-    return (("HCA", hca),) if hca else ()
-
-
-def _address(text: str) -> _Address | None:
-    """Return the address of a GID, as IPv4 if it is mapped to IPv6."""
-    try:
-        address = ipaddress.ip_address(text.rstrip(".,"))
-    except ValueError:
-        return None
-    mapped = getattr(address, "ipv4_mapped", None)
-    return mapped or address
-
-
-def _is_useless(address: _Address) -> bool:
-    """Whether a GID is link-local with a MAC in it (RoCE v1), or zero.
-
-    fe80:: with a GUID in it is what InfiniBand itself uses.
-    """
-    if int(address) == 0:
-        return True
-    has_mac = address.packed[-5:-3] == b"\xff\xfe"
-    return address.is_link_local and has_mac
-
-
-def _peer(line: LogLine) -> Culprits:
-    match = _PEER.search(line.message)
-    return (("peer", match["peer"]),) if match else ()
+def _rdma_fails(log: LogFile) -> bool:
+    return bool(log.lines_with("ibv_modify_qp", "got completion", "retry count exceeded"))
 
 
 def detect_unequal_mtu(log: LogFile) -> Iterator[Evidence]:
@@ -175,6 +133,10 @@ FABRIC = Cause(
         "Packets over InfiniBand or RoCE were not answered until the retries ran out: a link, "
         "cable, switch or HCA."
     ),
+    doubt=(
+        "A request over InfiniBand or RoCE failed: because of the path, of a card, or of the "
+        "process at its other end."
+    ),
     looks="Completions with error 12 (retry exceeded), asynchronous port errors, «vendor err 129».",
     unlike=(
         "With wrong GIDs it is roce_gid_index, between rails rail_cross_nic, with too little "
@@ -188,10 +150,61 @@ FABRIC = Cause(
     signs=(
         Sign(
             "async",
-            r"(?:NET/IB : (?P<hca>[\w.-]+?):\d+ )?(?:async fatal event|Got async "
+            r"(?:NET/IB : (?P<hca>[\w.-]+?):\d+ )?(?:async fatal event: |Got async "
             r"(?:error )?event ?: (?:port error|local catastrophic|device fatal))",
             "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 async fatal event: port error",
-            culprit="HCA {hca}",
+            culprit="HCA {hca}|host {host}",
+        ),
+        Sign(
+            "async fatal event on",
+            r"NET/IB : (?P<hca>[\w.-]+?):\d+ async fatal event on (?:QP|CQ|SRQ)",
+            "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 async fatal event on QP (0x7309dc3bb338): "
+            "invalid request local work queue error",
+            Weight.SYMPTOM,
+            "HCA {hca} on {host}|HCA {hca}",
+        ),
+        Sign(
+            "local access violation",
+            r"event ?: local access violation",
+            "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 Got async event : local access violation work "
+            "queue error",
+            Weight.SYMPTOM,
+            "host {host}",
+            note="a peer wrote where this end did not expect it",
+        ),
+        Sign(
+            "marked as failed",
+            r"NET/IB: Device \d+ marked as failed\. Initiating recovery\? Yes",
+            "n1:1:2 [0] NCCL WARN NET/IB: Device 1 marked as failed. Initiating recovery? Yes "
+            "(send comm=0x7f, outstandingRecovery=1)",
+            Weight.LIKELY,
+            "host {host}",
+            note="NCCL went on over another port, which is slower",
+            severity="degraded",
+        ),
+        Sign(
+            "marked as failed",
+            r"NET/IB: Device \d+ marked as failed",
+            "n1:1:2 [0] NCCL WARN NET/IB: Device 1 marked as failed. Initiating recovery? No "
+            "(send comm=0x7f, outstandingRecovery=0)",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "net/ib: the error is fatal",
+            r"NET/IB: The error is fatal",
+            "n1:1:2 [0] NCCL WARN NET/IB: The error is fatal (no functional device). Cannot "
+            "continue.",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "maximum number of probing attempts",
+            r"Maximum number of probing attempts",
+            "n1:1:2 [0] NCCL WARN NET/IB: Maximum number of probing attempts (3) reached for "
+            "request 0x7f (id=1). Cannot post another probe.",
+            Weight.LIKELY,
+            "host {host}",
         ),
         Sign(
             "non-fatal async event",
@@ -200,18 +213,6 @@ FABRIC = Cause(
             "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 Got non-fatal async event: port error(10)",
             Weight.LIKELY,
             "HCA {hca}",
-        ),
-        Sign(
-            "link down",
-            r"mlx\d_core .*?(?P<iface>ib\w+|en\w+|eth\w+)?: link down",
-            "[ 77.000000] mlx5_core 0000:3b:00.0 ib0: Link down",
-            Weight.LIKELY,
-        ),
-        Sign(
-            "port module event",
-            r"port module event.*(?:unplugged|error)",
-            "[ 77.000000] mlx5_core 0000:3b:00.0: Port module event: module 0, Cable unplugged",
-            Weight.LIKELY,
         ),
         Sign(
             "exceeded",
@@ -223,6 +224,17 @@ FABRIC = Cause(
             "HCA {hca} on {host}|HCA {own} on {host}|HCA {hca}",
         ),
         Sign(
+            "(synd 0x0",
+            # Texts of UCX's ib_mlx5_log.c; «WR flushed» follows from another one.
+            r"(?:Remote (?:access|QP|side aborted)|Invalid request|Bad response|Local (?:length"
+            r"|QP operation|protection|access)|Receive-no-ready retry count exceeded) on "
+            r"(?P<hca>\w+):\d+/\w+ \(synd 0x\d",
+            "[n1:19546:0:19546] ib_mlx5_log.c:177  Remote access on mlx5_0:1/IB (synd 0x13 vend "
+            "0x88 hw_synd 0/0)",
+            Weight.SYMPTOM,
+            "HCA {hca} on {host}|HCA {hca}",
+        ),
+        Sign(
             "ibv_create_ah(",
             r"ibv_create_ah\(.*?\)(?: for .*? on (?P<hca>\w+))? failed",
             "ib_device.c:1171 UCX  ERROR ibv_create_ah(dlid=49152 port=1) for RC DEVX QP connect "
@@ -232,10 +244,19 @@ FABRIC = Cause(
         ),
         Sign(
             "modify",
+            r"UCX +ERROR +(?:ibv_modify_qp\(|mlx5dv_devx_(?:obj|qp)_modify\(|modify QP)"
+            r".*failed.*timed out",
+            "[n1:39047:0] dc_mlx5.c:456  UCX  ERROR ibv_modify_qp(DCI, RTR) failed : Connection "
+            "timed out",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "modify",
             r"UCX +ERROR +(?:ibv_modify_qp\(|mlx5dv_devx_(?:obj|qp)_modify\(|modify QP).*failed",
             "[n1:39047:0] dc_mlx5.c:456  UCX  ERROR ibv_modify_qp(DCI, RTR) failed : Invalid "
             "argument",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
             "host {host}",
         ),
         Sign(
@@ -270,26 +291,9 @@ FABRIC = Cause(
             "First WR 1",
             Weight.LIKELY,
         ),
-        Sign(
-            "got completion",
-            r"Got completion.*(?:error 13|status=(?:\w+\()?13|IBV_WC_RNR_RETRY_EXC_ERR)",
-            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with error "
-            "13, opcode 0, len 0, vendor err 135",
-            Weight.LIKELY,
-        ),
-        Sign(
-            "got completion",
-            r"Got completion (?:from peer (?P<peer>[\w.:%-]+?)<\d+> )?with (?:error |status="
-            r"(?:\w+\()?)(?:[235678]|1[4-9]|2[0-2])\b",
-            "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with error 5, "
-            "opcode 0, len 0, vendor err 249",
-            Weight.SYMPTOM,
-            "peer {peer}|host {host}",
-            note="5 is what was under way when its queue pair had failed already",
-        ),
     ),
-    detect=detect_unanswered,
-    needles=("ibv_modify_qp failed", "got completion"),
+    detect=detect_fabric,
+    needles=(*NEEDLES, "link down", "link up", "port module event"),
     yields_to=frozenset(
         {
             "memlock_limit",
@@ -310,6 +314,10 @@ GID = Cause(
         "A RoCE port was used with a GID that the peer cannot reach: link-local, of another RoCE "
         "version, or an empty slot."
     ),
+    doubt=(
+        "A RoCE port did not connect. The GID that it used may be one that the peer cannot reach: "
+        "link-local, of another RoCE version, of an interface that is not there, or an empty slot."
+    ),
     looks=(
         "ibv_modify_qp fails with «Invalid argument», GIDs that are link-local or of different "
         "families, a GID table that changed."
@@ -326,23 +334,6 @@ GID = Cause(
     blames_host=True,
     signs=(
         Sign(
-            "ibv_modify_qp",
-            r"ibv_modify_qp(?:\([^)]*\))? failed(?: with|:)? ?(?:error )?(?:\(errno )?(?:(?:22|19"
-            r"|61|101|113)\)? |)(?:\(Ib failure: )?(?:Invalid argument|No data available"
-            r"|No such device|Network is unreachable|No route)(?:,? on dev (?P<hca>[\w.-]+))?",
-            "n1:1:2 [0] misc/ibvwrap.cc:376 NCCL WARN Call to ibv_modify_qp failed with 22 "
-            "Invalid argument, on dev mlx5_0:1",
-            Weight.PLAIN,
-            "HCA {hca}",
-        ),
-        Sign(
-            "gid table change",
-            r"NET/IB : (?:(?P<hca>[\w.-]+?):\d+ )?(?:Got .{0,20}async event ?: )?GID table change",
-            "n1:1:2 [0] NCCL WARN NET/IB : mlx5_0:1 GID table changed",
-            Weight.SYMPTOM,
-            "HCA {hca}",
-        ),
-        Sign(
             "ibv_query_gid",
             r"ibv_query_gid\w* failed",
             "n1:1:2 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_query_gid failed with error No "
@@ -350,6 +341,8 @@ GID = Cause(
             Weight.LIKELY,
         ),
     ),
+    detect=detect_changed_gids,
+    needles=("gid table change",),
 )
 RAIL = Cause(
     "rail_cross_nic",
@@ -386,19 +379,6 @@ MTU = Cause(
     check="eth.path_mtu",
     signs=(
         Sign(
-            "local access violation",
-            r"(?:NET/IB : (?P<hca>[\w.-]+?):\d+ )?(?:Got )?(?:async"
-            r"|non-fatal).{0,20}event ?: local access violation",
-            "n1:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 Got async event : local access violation work "
-            "queue error",
-            Weight.SYMPTOM,
-            "HCA {hca}|host {host}",
-            note=(
-                "a peer wrote where this end did not expect it; "
-                "ends of different MTUs do that since NCCL 2.20"
-            ),
-        ),
-        Sign(
             "got completion",
             r"Got completion.*(?:error 1\b|status=(?:\w+\()?1\)?[ ,(]|IBV_WC_LOC_LEN_ERR)",
             "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with "
@@ -416,7 +396,7 @@ MTU = Cause(
             "message too long",
             r"Message too long",
             "RuntimeError: sendmsg failed: Message too long",
-            Weight.LIKELY,
+            Weight.SYMPTOM,
         ),
     ),
     detect=detect_unequal_mtu,

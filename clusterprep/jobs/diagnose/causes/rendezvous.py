@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from clusterprep.jobs.diagnose import launch_lines
+from clusterprep.jobs.diagnose.dialled import NEEDLES, Dialled, dialled
 from clusterprep.jobs.diagnose.model import (
     Cause,
     Culprits,
@@ -15,13 +17,14 @@ from clusterprep.jobs.diagnose.model import (
     Sign,
     Weight,
 )
+from clusterprep.jobs.diagnose.trouble import no_connection
 from clusterprep.remedies import sentence, shell_line
 
 _IGNORED_SETTING = re.compile(
     r"generated a random run_id|master_addr is only used for static", re.IGNORECASE
 )
 _FAILED = re.compile(
-    r"Rendezvous(?:Timeout|Connection|Closed)Error|rendezvous.{0,40}tim(?:ed|e).?out", re.IGNORECASE
+    r"Rendezvous(?:Timeout|Connection|Closed)Error|rendezvous.{0,40}timed.?out", re.IGNORECASE
 )
 _STARTED = re.compile(
     r"Initializing (?P<tasks>\d+) distributed tasks|\bnproc_per_node *[:=] *(?P<nproc>\d+)"
@@ -33,19 +36,95 @@ _INVALID = re.compile(r"Invalid rank requested : (?P<rank>-?\d+)/(?P<world>\d+)"
 _COUNTED = re.compile(r"world_size=(?P<world>\d+), worker_count=(?P<count>\d+)", re.IGNORECASE)
 
 
-def detect_misconfigured(log: LogFile) -> Iterator[Evidence]:
+_ENDPOINT = re.compile(
+    r"\brdzv[_-]endpoint['\"]?\s*[:=, ]\s*['\"]?(?P<endpoint>[\w.\[\]-]+(?::\d+)?)", re.IGNORECASE
+)
+_AT_BARRIER = re.compile(
+    r"store based barrier .*?rank: (?P<rank>\d+),.*?key: (?P<key>\S+) \(world_size=(?P<world>\d+), "
+    r"worker_count=(?P<count>\d+)",
+    re.IGNORECASE,
+)
+_GCS = re.compile(r"Failed to connect to GCS at address (?P<peer>[\w.\[\]-]+:\d+)", re.IGNORECASE)
+_MOST_MISSING = 64  # ranks; of more it matters little which they are
+_MANY_ATTEMPTS = 3  # of Ray, each of which takes five seconds
+_ENDED = "the rendezvous had worked and was closed or lost; the node that left first knows why"
+_NAME_OF_DIGITS = re.compile(r"\((?P<name>\d+), ?\d+\)")
+# What addresses are that no host can have, by their kind.
+_IMPOSSIBLE = {
+    "netmask": "{address} is a netmask",
+    "broadcast": "{address} is the address of all hosts and of none",
+    "multicast": "{address} is an address of multicast, which no single host has",
+    "number": "a name of digits alone is read as a number: {address} is no address of a host",
+}
+
+
+def detect_misplaced(log: LogFile) -> Iterator[Evidence]:
+    """Yield a rendezvous that fails, impossible addresses, and nodes that contradict each other."""
+    yield from _impossible_addresses(log)
+    if no_connection(log):
+        yield from launch_lines.contradictions(log)
+    yield from _failed_rendezvous(log)
+
+
+def _impossible_addresses(log: LogFile) -> Iterator[Evidence]:
+    """Yield connections to addresses that cannot be those of a host, and to port 0."""
+    name = _name_of_digits(log)
+    for target in dialled(log):
+        template = _IMPOSSIBLE.get(target.kind)
+        if template:
+            note = template.format(address=target.address)
+            address = name if name and target.kind == "number" else target.address
+            culprits: Culprits = (("address", address),)
+            yield Evidence("rendezvous_misconfigured", target.line, Weight.PLAIN, culprits, note)
+        elif _is_port_zero(target):
+            culprits = (("address", f"{target.address}:0"),)
+            note = "0 is no port that a server can have"
+            yield Evidence("rendezvous_misconfigured", target.line, Weight.PLAIN, culprits, note)
+
+
+def _name_of_digits(log: LogFile) -> str:
+    """Return the name of digits alone that c10d was given as the master's, or an empty text."""
+    for line in log.lines_with("network address of (", "to connect to ("):
+        match = _NAME_OF_DIGITS.search(line.message)
+        if match:
+            return match["name"]
+    return ""
+
+
+def _is_port_zero(target: Dialled) -> bool:
+    """Return whether c10d was to connect to port 0. NCCL writes <0> where it does not matter."""
+    return target.port == "0" and "client socket" in target.line.message
+
+
+def _endpoint(log: LogFile) -> Culprits:
+    """Return the endpoint that torchrun was given, if all that the log tells are the same."""
+    endpoints: set[str] = set()
+    for line in log.lines_with("rdzv_endpoint", "rdzv-endpoint"):
+        match = _ENDPOINT.search(line.message)
+        if match:
+            endpoints.add(match["endpoint"])
+    return (("address", endpoints.pop()),) if len(endpoints) == 1 else ()
+
+
+def _failed_rendezvous(log: LogFile) -> Iterator[Evidence]:
     """Yield a rendezvous that fails, and settings that torchrun says it ignores.
 
-    After a worker failed, the rendezvous fails as a consequence.
+    After a worker failed, the rendezvous fails as a consequence. One that was closed, or whose
+    store was lost while it was in use, ended on another node, whose log tells why.
     """
     if log.lines_with("failed (exitcode", "childfailederror"):
         return
+    was_in_use = bool(log.lines_with("_call_store", "num_nodes_waiting"))
     for line in log.lines_with(
         "rendezvousconnectionerror", "c10d store has failed", "rendezvousclosederror"
     ):
-        is_graceful = "graceful" in line.message.lower()
-        if not is_graceful and "failed to shutdown" not in line.message:
-            yield Evidence("rendezvous_misconfigured", line, Weight.LIKELY)
+        message = line.message.lower()
+        if "graceful" in message or "failed to shutdown" in message:
+            continue
+        if was_in_use or "rendezvousclosederror" in message:
+            yield Evidence("rendezvous_misconfigured", line, Weight.SYMPTOM, note=_ENDED)
+        else:
+            yield Evidence("rendezvous_misconfigured", line, Weight.LIKELY, _endpoint(log))
     if not any(_FAILED.search(line.message) for line in log.lines_with("rendezvous")):
         return
     for line in log.lines_with("run_id", "master_addr"):
@@ -115,6 +194,50 @@ def _started_by_host(log: LogFile) -> dict[str, tuple[int, LogLine]]:
     return started
 
 
+def detect_absent(log: LogFile) -> Iterator[Evidence]:
+    """Yield ranks that did not come to a barrier, and a head of Ray that does not answer."""
+    yield from _missing_at_barrier(log)
+    yield from _silent_head(log)
+
+
+def _missing_at_barrier(log: LogFile) -> Iterator[Evidence]:
+    """Yield the ranks that a store based barrier waits for, if all that came say so."""
+    lines: dict[str, list[tuple[LogLine, re.Match[str]]]] = {}  # by key of the barrier
+    for line in log.lines_with("store based barrier"):
+        match = _AT_BARRIER.search(line.message)
+        if match:
+            lines.setdefault(match["key"], []).append((line, match))
+    for waits in lines.values():
+        came = {int(match["rank"]) for _, match in waits}
+        world = int(waits[-1][1]["world"])
+        count = max(int(match["count"]) for _, match in waits)
+        if not 0 < world - count <= _MOST_MISSING or len(came) != count:
+            continue
+        missing = sorted(set(range(world)) - came)
+        culprits: Culprits = tuple(("rank", str(rank)) for rank in missing)
+        for line, _ in waits:
+            timed_out = "timed out" in line.message.lower()
+            weight = Weight.LIKELY if timed_out else Weight.SYMPTOM
+            yield Evidence("rendezvous_incomplete", line, weight, culprits)
+
+
+def _silent_head(log: LogFile) -> Iterator[Evidence]:
+    """Yield attempts of Ray to reach its head, if it gave up or made many."""
+    attempts: list[tuple[LogLine, str]] = []
+    for line in log.lines_with("failed to connect to gcs"):
+        match = _GCS.search(line.message)
+        if match:
+            attempts.append((line, match["peer"]))
+    gave_up = log.lines_with("for gcs to become available", "unable to connect to gcs")
+    if not gave_up and len(attempts) < _MANY_ATTEMPTS:
+        return
+    weight = Weight.LIKELY if gave_up else Weight.SYMPTOM
+    for line, peer in attempts:
+        culprits: Culprits = (("address", peer),)
+        note = "Ray's head node did not answer at that address"
+        yield Evidence("rendezvous_incomplete", line, weight, culprits, note)
+
+
 def _number_started(message: str) -> int | None:
     """Return how many processes a message says were started on its host."""
     if match := _STARTED.search(message):
@@ -180,6 +303,76 @@ MISCONFIGURED = Cause(
             weight=Weight.LIKELY,
         ),
         Sign(
+            "bind ",
+            r"Call to bind failed ?: Cannot assign requested address",
+            "n1:213:213 [0] include/socket.h:333 NCCL WARN Call to bind failed : Cannot assign "
+            "requested address",
+            Weight.LIKELY,
+            "host {host}",
+            note="this host was to listen on an address of another host, as with NCCL_COMM_ID",
+        ),
+        Sign(
+            "errno: 13",
+            r"server socket has failed to bind to \S*?:(?P<port>\d+) \(errno: 13 ",
+            "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:80 (errno: 13 "
+            "- Permission denied).",
+            Weight.LIKELY,
+            "port {port}",
+            note="ports below 1024 are for root alone",
+        ),
+        Sign(
+            "port must be 0-65535",
+            r"OverflowError: .*port must be 0-65535",
+            "OverflowError: bind(): port must be 0-65535.",
+            note="the port that was given is larger than any",
+        ),
+        Sign(
+            "eaddrnotavail",
+            r"failed to listen on any local network address.*EADDRNOTAVAIL",
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any "
+            "local network address. port: 29500, useIpv6: false, code: -99, name: EADDRNOTAVAIL, "
+            "message: address not available",
+            Weight.LIKELY,
+            "host {host}",
+            note="the address of the store is of another host than the one that was to open it",
+        ),
+        Sign(
+            "should have a unique ip address",
+            r"Every node should have a unique IP address",
+            "RuntimeError: Every node should have a unique IP address. Got 2 nodes with node ids "
+            "['a', 'b'] and 3 unique IP addresses",
+            note=(
+                "vLLM and Ray know the nodes by different addresses; VLLM_HOST_IP on each node, "
+                "and the same one for `ray start --node-ip-address`"
+            ),
+        ),
+        Sign(
+            "fulfill resource request",
+            r"No available node types can fulfill resource request .*'node:(?P<node>[\d.]+)'",
+            "Error: No available node types can fulfill resource request {'GPU': 1.0, "
+            "'node:10.9.0.1': 0.001}.",
+            Weight.SYMPTOM,
+            "address {node}",
+            note="Ray may know that node by another address, or has no GPU left on it",
+        ),
+        Sign(
+            "etcd",
+            r"EtcdConnectionFailed|EtcdException: No more machines in the cluster",
+            "etcd.EtcdException: No more machines in the cluster",
+            Weight.LIKELY,
+            note="etcd does not answer at the endpoint of the rendezvous",
+        ),
+        Sign(
+            "http proxy returned",
+            r"HTTP proxy returned response code (?P<code>\d+)",
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.9:3128: HTTP "
+            "proxy returned response code 403",
+            Weight.LIKELY,
+            note=(
+                "connections between the hosts went through a proxy; no_proxy should name the hosts"
+            ),
+        ),
+        Sign(
             "has already checked in",
             r"rank (?P<number>\d+) of \d+ ranks has already checked in",
             "n1:1:2 [0] bootstrap.cc:348 NCCL WARN Bootstrap Root : rank 3 of 8 ranks has already "
@@ -199,8 +392,18 @@ MISCONFIGURED = Cause(
             "ValueError: rdzv_endpoint must be HOST:PORT",
         ),
     ),
-    detect=detect_misconfigured,
+    doubt=(
+        "The rendezvous failed. Its endpoint, master address, id or node rank may be wrong, or the "
+        "process that should open it was not there."
+    ),
+    detect=detect_misplaced,
     needles=(
+        *NEEDLES,
+        *launch_lines.NEEDLES,
+        "network address of (",
+        "rdzv-endpoint",
+        "_call_store",
+        "num_nodes_waiting",
         "generated a random run_id",
         "master_addr is only used",
         "rendezvous",
@@ -239,7 +442,7 @@ INCOMPLETE = Cause(
             "/job:jax_worker/replica:0/task:3",
             Weight.LIKELY,
             "ranks {task}",
-            note="these tasks of JAX did not come",
+            note="these tasks of JAX are missing",
         ),
         Sign(
             "cluster registration failed",
@@ -255,6 +458,86 @@ INCOMPLETE = Cause(
             "Exception: Timed out waiting for tasks to start. Please check connectivity between "
             "servers.",
             Weight.LIKELY,
+        ),
+        Sign(
+            "any network address of",
+            r"failed to connect to any network address of \((?P<peer>[^,]+), ?(?P<port>\d+)\).*"
+            r"errno: 111 ",
+            "torch.distributed.DistNetworkError: The client socket has failed to connect to any "
+            "network address of (n1, 29500). The client socket has failed to connect to n1:29500 "
+            "(errno: 111 - Connection refused).",
+            Weight.LIKELY,
+            "address {peer}:{port}",
+            note=(
+                "{peer} refused: it is there, and no process listens on port {port}, so the master "
+                "has not started, has ended, or has another address or port"
+            ),
+        ),
+        Sign(
+            "reachable via ssh",
+            r"host=(?P<node>[\w.-]+) was not reachable via ssh",
+            "RuntimeError: Using hostfile at hostfile but host=n1 was not reachable via ssh.",
+            Weight.LIKELY,
+            "host {node}",
+            note="DeepSpeed could not log in to {node}, so nothing was started there",
+        ),
+        Sign(
+            "ssh: connect to host",
+            r"ssh: connect to host (?P<node>[\w.-]+) port \d+: Connection refused",
+            "ssh: connect to host n1 port 22: Connection refused",
+            Weight.LIKELY,
+            "host {node}",
+            note="no SSH server answers on {node}, so nothing was started there",
+        ),
+        Sign(
+            "permission denied (",
+            r"^(?:[\w.-]+@)?(?P<node>[\w.-]+): Permission denied \((?:publickey|password|gssapi"
+            r"|keyboard)",
+            "root@n1: Permission denied (publickey,password).",
+            Weight.LIKELY,
+            "host {node}",
+            note="the launcher could not log in to {node}, so nothing was started there",
+        ),
+        Sign(
+            "host key verification failed",
+            r"^Host key verification failed",
+            "Host key verification failed.",
+            Weight.LIKELY,
+            note="the launcher could not log in to a host, so nothing was started there",
+        ),
+        Sign(
+            "unable to reliably start one or more daemons",
+            r"(?:ORTE|PRTE) was unable to reliably start one or more daemons",
+            "ORTE was unable to reliably start one or more daemons.",
+            Weight.LIKELY,
+            note="mpirun could not start its daemons on all hosts",
+        ),
+        Sign(
+            "connect to all addresses",
+            r"failed to connect to all addresses.{0,200}?ipv[46]:"
+            r"(?P<peer>[\w.:\[\]%-]{1,60}?:\d+): "
+            r".{0,80}?Connection refused",
+            "UNAVAILABLE: failed to connect to all addresses; last error: UNKNOWN: "
+            "ipv4:10.9.0.1:13305: Failed to connect to remote host: Connection refused",
+            Weight.SYMPTOM,
+            "address {peer}",
+            note="the coordinator has not started there, or it ended before",
+        ),
+        Sign(
+            "connect to gcs at",
+            r"Unable to connect to GCS at (?P<peer>[\w.\[\]-]+:\d+)",
+            "Unable to connect to GCS at 10.9.0.1:6379. Check that (1) Ray GCS with matching "
+            "version started successfully at the specified address",
+            Weight.LIKELY,
+            "address {peer}",
+            note="Ray's head node does not answer at that address",
+        ),
+        Sign(
+            "for gcs to become available",
+            r"Timed out while waiting for GCS to become available",
+            "Timed out while waiting for GCS to become available.",
+            Weight.LIKELY,
+            note="Ray's head node does not answer",
         ),
         Sign(
             "on any of the following addresses",
@@ -341,6 +624,9 @@ INCOMPLETE = Cause(
             Weight.SYMPTOM,
         ),
     ),
+    doubt="Processes that the job needs did not come, or came too late.",
+    detect=detect_absent,
+    needles=("failed to connect to gcs", "store based barrier"),
     yields_to=frozenset(
         {
             "rendezvous_misconfigured",
@@ -374,6 +660,7 @@ WORLD = Cause(
             r"mismatch in (?:info|rank count) from procs",
             "n1:1:2 [0] bootstrap.cc:335 NCCL WARN Bootstrap Root : mismatch in info from procs, "
             "nranks 8 vs 16",
+            note="the ranks of one communicator were told different sizes",
         ),
         Sign(
             "is out of range",
@@ -427,6 +714,10 @@ WORLD = Cause(
             "ValueError: You set `devices=8` in Lightning, but the number of tasks of SLURM does "
             "not match",
         ),
+    ),
+    doubt=(
+        "The number of processes that were started, or the ranks that they hold, may differ from "
+        "what was declared."
     ),
     detect=detect_wrong_numbers,
     needles=(

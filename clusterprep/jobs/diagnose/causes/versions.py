@@ -5,42 +5,44 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, LogLine, Sign, Weight
+from clusterprep.jobs.diagnose import compared
+from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, Sign, Weight
 from clusterprep.jobs.diagnose.trouble import collective_timeouts
 from clusterprep.remedies import shell_line
 
-_NCCL = re.compile(
-    r"^NCCL version (?P<version>\d+\.\d+\.\d+(?:\.\d+)?)|, NCCL version (?P<short>\d+\.\d+\.\d+)",
-    re.IGNORECASE,
-)
+_RAY_NODE = re.compile(r"This process on node (?P<node>[\w.:-]+) was started with", re.IGNORECASE)
 _KERNEL = re.compile(
     r"Detected kernel version (?P<kernel>\d+\.\d+\S*), which is below the recommended minimum",
     re.IGNORECASE,
 )
 
 
-def detect_different_nccls(log: LogFile) -> Iterator[Evidence]:
-    """Yield NCCL versions if hosts or ranks have different ones.
+def detect_differences(log: LogFile) -> Iterator[Evidence]:
+    """Yield what differs between the hosts of a log, and what Ray says of different versions."""
+    yield from compared.differences(log)
+    yield from _different_rays(log)
 
-    Two versions of the same host and rank may be those of two jobs in one log.
+
+def _different_rays(log: LogFile) -> Iterator[Evidence]:
+    """Yield the node that runs another Ray or Python than the cluster.
+
+    Ray only warns of versions of Python that differ in their last number.
     """
-    lines: dict[str, LogLine] = {}  # by version
-    for line in log.lines_with("nccl version"):
-        is_named = line.host or line.rank is not None
-        match = _NCCL.search(line.message) if is_named else None
-        if match:
-            version = match["version"] or match["short"]
-            lines.setdefault(version, line)
-    places = {(line.host, line.rank) for line in lines.values()}
-    if len(lines) < 2 or len(places) < len(lines):
+    refused = [
+        line
+        for line in log.lines_with("the cluster was started with")
+        if "patch version" not in line.message
+    ]
+    for line in refused:
+        yield Evidence("env_or_version_mismatch", line, Weight.PLAIN)
+    if not refused:
         return
-    parts: list[str] = []
-    for version, line in lines.items():
-        place = line.host or f"rank {line.rank}"
-        parts.append(f"{version} on {place}")
-    note = ", ".join(parts)
-    for line in lines.values():
-        yield Evidence("env_or_version_mismatch", line, Weight.LIKELY, note=note)
+    for line in log.lines_with("this process on node"):
+        match = _RAY_NODE.search(line.message)
+        if match:
+            note = f"Ray or Python on {match['node']} is another one than the cluster's"
+            culprits = (("host", match["node"]),)
+            yield Evidence("env_or_version_mismatch", line, Weight.PLAIN, culprits, note)
 
 
 def detect_old_kernel(log: LogFile) -> Iterator[Evidence]:
@@ -94,9 +96,10 @@ DRIVER = Cause(
         ),
         Sign(
             "driver on your system is too old",
-            r"NVIDIA driver on your system is too old",
+            r"NVIDIA driver on your system is too old(?: \(found version (?P<found>\d+)\))?",
             "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
             culprit="host {host}",
+            note="the driver is for CUDA {found}, where 12040 stands for 12.4",
         ),
         Sign(
             "installed cuda driver < r",
@@ -108,10 +111,11 @@ DRIVER = Cause(
         ),
         Sign(
             "minimum requirement",
-            r"CUDA Driver version found is \d+\. Minimum requirement",
+            r"CUDA Driver version found is (?P<found>\d+)\. Minimum requirement is (?P<wanted>\d+)",
             "n1:1:2 [0] misc/cudawrap.cc:240 NCCL WARN CUDA Driver version found is 11000. "
             "Minimum requirement is 11030",
             culprit="host {host}",
+            note="the driver is for CUDA {found} and NCCL needs {wanted}, where 12040 is 12.4",
         ),
         Sign(
             "unsupported toolchain",
@@ -142,6 +146,26 @@ DRIVER = Cause(
             "host {host}",
         ),
         Sign(
+            "system_driver_mismatch",
+            r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+            "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "systemdrivermismatch",
+            r"cudaErrorSystemDriverMismatch",
+            "cudaErrorSystemDriverMismatch: system has unsupported versions",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+        Sign(
+            "insufficientdriver",
+            r"cudaErrorInsufficientDriver",
+            "cudaErrorInsufficientDriver",
+            culprit="host {host}",
+        ),
+        Sign(
             "pfn functions not found",
             r"some PFN functions not found",
             "n1:1:2 [0] misc/cudawrap.cc:292 NCCL WARN CUDA some PFN functions not found in the "
@@ -158,11 +182,13 @@ DRIVER = Cause(
         ),
         Sign(
             "nvrm: api mismatch",
-            r"NVRM: API mismatch",
+            r"NVRM: API mismatch(?:: the client has the version (?P<client>[\d.]+\d), but.* "
+            r"(?P<module>\d+\.[\d.]+\d))?",
             "[    9.000000] NVRM: API mismatch: the client has the version 550.90.07, but this "
             "kernel module has 535.54.03",
             Weight.LIKELY,
             "host {host}",
+            note="the libraries are of driver {client} and the kernel module is {module}",
         ),
         Sign(
             "forward compatibility was attempted",
@@ -332,8 +358,11 @@ MISMATCH = Cause(
             Weight.LIKELY,
         ),
     ),
-    detect=detect_different_nccls,
-    needles=("nccl version",),
+    doubt=(
+        "Ranks or nodes may differ in NCCL, torch, CUDA or NCCL's settings, or in what they send."
+    ),
+    detect=detect_differences,
+    needles=(*compared.NEEDLES, "the cluster was started with", "this process on node"),
     yields_to=frozenset({"world_size_mismatch"}),
 )
 BUG = Cause(
@@ -452,6 +481,9 @@ BUG = Cause(
             "n1:1:2 [0] proxy.cc:1816 NCCL WARN [Proxy service] Too many connections (128 max)",
             Weight.LIKELY,
         ),
+    ),
+    doubt=(
+        "The NCCL, driver or kernel in use may have a defect here, or may not know this hardware."
     ),
     detect=detect_old_kernel,
     needles=("detected kernel version", "collective operation timeout"),

@@ -28,6 +28,8 @@ if rank == who:
         os._exit(3)
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if how == "segv":
+        os.kill(os.getpid(), signal.SIGSEGV)
     if how == "hang":
         time.sleep(600)
     if how == "stop":
