@@ -221,7 +221,7 @@ def lint(source: tuple[str, bytes], **params: Any) -> None:
     "--redact", is_flag=True, help="Replace names, addresses, paths and users, to post the report."
 )
 @options.fleet
-@options.reporting
+@options.diagnosing
 def diagnose(logs: tuple[str, ...], redact: bool, live: str | None, **params: Any) -> None:
     """Explain failure logs of NCCL and torch.distributed, or with --live a job that hangs now."""
     if bool(logs) == (live is not None):
@@ -229,6 +229,7 @@ def diagnose(logs: tuple[str, ...], redact: bool, live: str | None, **params: An
     if live is not None:
         options.refuse_with_live(params, redact)
         _diagnose_live({**params, "inventory": live})
+    options.refuse_fleet_without_inventory(params)
     from clusterprep.cli.terminal import show
     from clusterprep.jobs.diagnose import command as diagnose_command
     from clusterprep.reports import diagnosis as pages

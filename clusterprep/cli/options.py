@@ -42,20 +42,26 @@ class Content(click.File):
 
 inventory = click.argument("inventory", metavar="INVENTORY")
 
-reporting = _all(
-    click.option(
-        "--format",
-        "fmt",
-        default="console",
-        metavar="F",
-        help="On stdout: console, json, html, markdown, junit, …",
-    ),
-    click.option(
-        "--output", multiple=True, metavar="FILE", help="Also write this file, by suffix; repeats."
-    ),
-    click.option("-v", "--verbose", count=True, help="Show more: passes, skips, facts."),
-    click.option("--no-color", is_flag=True, help="Do not use colours."),
-)
+
+def _reporting(formats: str) -> Callable[[Command], Command]:
+    """Return the options of a command that reports, in the formats that its help names."""
+    return _all(
+        click.option(
+            "--format", "fmt", default="console", metavar="F", help=f"On stdout: {formats}"
+        ),
+        click.option(
+            "--output",
+            multiple=True,
+            metavar="FILE",
+            help="Also write this file, by suffix; repeats.",
+        ),
+        click.option("-v", "--verbose", count=True, help="Show more: passes, skips, facts."),
+        click.option("--no-color", is_flag=True, help="Do not use colours."),
+    )
+
+
+reporting = _reporting("console, json, html, markdown, junit, …")
+diagnosing = _reporting("console or json.")
 
 fleet = _all(
     click.option("--limit", metavar="NODESET|GROUP", help="Contact only these nodes."),
@@ -196,6 +202,19 @@ def refuse_with_live(params: dict[str, Any], redact: bool) -> None:
         raise click.UsageError("--inventory names the nodes of a log; --live has its own INVENTORY")
     if redact:
         raise click.UsageError("--redact is for logs; a job that runs is shown as it is")
+
+
+def refuse_fleet_without_inventory(params: dict[str, Any]) -> None:
+    """Raise UsageError for options about nodes where `diagnose` reads logs alone."""
+    keys = {
+        "limit": "--limit",
+        "timeout": "--timeout",
+        "become": "--become",
+        "ask_become_pass": "-K",
+    }
+    for parameter, key in keys.items():
+        if params[parameter] not in (None, False) and params["inventory"] is None:
+            raise click.UsageError(f"{key} is about nodes; add --inventory or --live INVENTORY")
 
 
 # Options that narrow down what a command works on, by their parameters.
