@@ -377,7 +377,7 @@ SLOW = Cause(
         "init_process_group(timeout=timedelta(hours=2)), or do that work before "
         "init_process_group, once, and load it after"
     ),
-    check="fs.mount",
+    check=None,
     yields_to=_EXPLAINED_BY,
     signs=(
         Sign(
