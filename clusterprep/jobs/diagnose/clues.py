@@ -198,10 +198,12 @@ def _rank_of(line: LogLine) -> int | None:
 
 
 def _fewest(told: _Counts) -> UnevenData:
-    fewest = min(count for count, _ in told.values())
-    most = max(count for count, _ in told.values())
-    ranks = tuple(sorted(rank for rank, (count, _) in told.items() if count == fewest))
-    other = min(rank for rank, (count, _) in told.items() if count == most)
+    """Return the ranks that have the fewest, and a note that compares one with one of the most."""
+    counts = {rank: count for rank, (count, _) in told.items()}
+    fewest = min(counts.values())
+    most = max(counts.values())
+    ranks = tuple(rank for rank in sorted(counts) if counts[rank] == fewest)
+    other = min(rank for rank in counts if counts[rank] == most)
     _, line = told[ranks[0]]
     match = _COUNT.search(line.text)
     what = match["what"].lower() if match else "batches"

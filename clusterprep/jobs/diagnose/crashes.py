@@ -83,8 +83,8 @@ _WRAPPER = re.compile(
 _REMOTE = re.compile(r"\bip=(?P<host>[\w.:-]+\w)")
 _LAUNCHER = re.compile(
     r"\b(?:ChildFailedError|CalledProcessError|ProcessExitedException|SystemExit|Signal\w*Exception"
-    r"|KeyboardInterrupt|GeneratorExit|RayTaskError|RayActorError|ActorDiedError|ActorUnavailable\w*"
-    r"|WorkerCrashedError|TrainingFailedError|TuneError|BrokenProcessPool|CancelledError)$"
+    r"|KeyboardInterrupt|GeneratorExit|RayTaskError|RayActorError|ActorDiedError"
+    r"|ActorUnavailable\w*|WorkerCrashedError|TrainingFailedError|TuneError|BrokenProcessPool|CancelledError)$"
 )
 # Errors of connections, stores and collectives: another rank failed first, or a cause of its own.
 _DISTRIBUTED_TYPE = re.compile(
@@ -446,7 +446,7 @@ def _first_of_summary(log: LogFile) -> Culprits:
 
 
 def _note(crash: Crash) -> str:
-    """Return what was raised, where and by whom: «KeyError of rank 1 at data.py:40: 'cams'»."""
+    """Return what was raised, by which rank and where: «KeyError of rank 1 at data.py:40: …»."""
     name = crash.kind.rpartition(".")[2]
     name = name[0].upper() + name[1:]
     whose = f" of rank {crash.rank}" if crash.rank is not None else ""

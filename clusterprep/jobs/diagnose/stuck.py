@@ -437,7 +437,7 @@ def _network_worked(scene: _Scene, members: list[StuckRank]) -> str:
 
 
 def _waited_for(scene: _Scene, members: list[StuckRank], absent: _Absent) -> str:
-    """Return who waited in what for whom, as far as the log tells."""
+    """Return which ranks waited, in what and for which, as far as the log tells."""
     first = members[0]
     collective = _collective(first) + scene.groups.described(first.group)
     waiting = _listed(sorted({m.rank for m in members if m.rank is not None}))

@@ -111,7 +111,7 @@ HALF = Cause(
 ALL_WAIT = Cause(
     "all_ranks_wait",
     "fatal",
-    title="All ranks wait, and nothing shows for whom",
+    title="All ranks wait, and nothing shows for which rank",
     message="No rank is elsewhere, and no socket shows a lost packet.",
     looks="All stacks end in the same collective, and no byte passed between two looks.",
     unlike="A long step has ranks that compute.",

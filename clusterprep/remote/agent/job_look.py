@@ -36,6 +36,8 @@ OF_JOB = (
     "PMIX_NAMESPACE",
     "RAY_JOB_ID",
 )
+# What of a process is sent as it was read.
+SENT = ("pid", "uid", "gid", "comm", "started", "libraries")
 RAS_ADDRESS = "NCCL_RAS_ADDR"
 RAS_PORT = 28028  # NCCL's default, src/ras/ras.cc
 RAS_SECONDS = 2.0
@@ -44,6 +46,7 @@ PYTHONS = (b"python", b"pt_main_thread", b"ray::")  # torch renames the main thr
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD of include/linux/sched.h
 MOST_RANKS = 64  # of one node
 MOST_CHILDREN = 24  # of a rank
+MOST_LAUNCHERS = 4  # processes above a rank
 MOST_THREADS = 4096  # of a rank that are looked at
 MOST_BLOCKED = 8  # threads in D or T that are returned
 MOST_SOCKETS = 2048
@@ -256,20 +259,25 @@ def _above(row, table):
 
 def _described(row, table):
     """Return what is sent of a rank besides its looks."""
+    pid = row["pid"]
     env = row["env"]
-    rank = {"pid": row["pid"], "uid": row["uid"], "gid": row["gid"], "comm": row["comm"]}
-    rank["started"] = row["started"]
-    names = NUMBERS[row["number"]] if row["number"] is not None else (None, None, None)
-    values = [env.get(name) if name else None for name in names]
-    rank["rank"], rank["size"], rank["local"] = values
+    rank = dict((name, row[name]) for name in SENT)
+    rank["rank"], rank["size"], rank["local"] = _numbers(row["number"], env)
     rank["job"] = dict((name, env[name]) for name in OF_JOB if name in env)
     rank["ras"] = env.get(RAS_ADDRESS)
-    rank["libraries"] = row["libraries"]
-    rank["children"] = _children(row["pid"], table)
-    rank["launchers"] = [above["pid"] for above in _above(row, table) if above["pid"] != 1][:4]
-    rank["gpus"] = _gpus(row["pid"])
-    rank["network"] = network_of(row["pid"]) != network_of("self")
+    rank["children"] = _children(pid, table)
+    above = [process["pid"] for process in _above(row, table)]
+    rank["launchers"] = [launcher for launcher in above if launcher != 1][:MOST_LAUNCHERS]
+    rank["gpus"] = _gpus(pid)
+    rank["network"] = network_of(pid) != network_of("self")
     return rank
+
+
+def _numbers(kind, env):
+    """Return rank, size and local rank as a launcher of this kind set them, None if it did not."""
+    if kind is None:
+        return [None, None, None]
+    return [env.get(name) if name else None for name in NUMBERS[kind]]
 
 
 def _children(pid, table):

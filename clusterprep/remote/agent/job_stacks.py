@@ -24,7 +24,7 @@ def add_from_programs(ranks, seconds):
         look = rank["looks"][0]
         if look is None or "stack" in look or len(running) == MOST_RANKS:
             continue
-        if look["state"] in "TtD":  # it answers nobody now
+        if look["state"] in "TtD":  # it answers no question now
             continue
         child = _started(rank)
         if child is not None:

@@ -109,13 +109,22 @@ def detect_virtual(log: LogFile) -> Iterator[Evidence]:
         if fails or is_first:
             weight = Weight.PLAIN if fails else Weight.LIKELY
             yield _virtual(line, weight, "interface", name)
-    if not fails:
-        return
+    if fails:
+        yield from _connections_without_route(log)
+        yield from _bridges_dialled(log)
+
+
+def _connections_without_route(log: LogFile) -> Iterator[Evidence]:
+    """Yield connections by addresses that have a meaning on one host alone."""
     for line in log.lines_with("connect"):
         if scoped := _SCOPED.search(line.message):
             yield _virtual(line, Weight.LIKELY, "interface", scoped["iface"])
         if unrouted := _UNROUTED.search(line.message):
             yield _virtual(line, Weight.PLAIN, "peer", unrouted["address"])
+
+
+def _bridges_dialled(log: LogFile) -> Iterator[Evidence]:
+    """Yield addresses of docker0 and of other bridges of hosts that were dialled."""
     for target in dialled(log):
         if target.kind == "docker0":  # every host that runs docker has this very address
             name = f"docker0 ({target.address})"

@@ -156,32 +156,53 @@ class _Thread:
 
 def of_text(file: str, text: str, first_order: int) -> list[ProcessStack]:
     """Return the processes of the text of `py-spy dump`, of one or of several one after another."""
-    blocks: list[_Block] = []
-    rank: int | None = None  # told by a line between two processes
+    reader = _SpyReader()
     for number, row in enumerate(text.splitlines(), 1):
-        process = _SPY_PROCESS.match(row)
-        if process or (_SPY_PYTHON.match(row) and not blocks):
-            command = process["command"] if process else ""
-            told = _RANK_IN_COMMAND.search(command)
-            if told and rank is None:
-                rank = int(told[1])
-            pid = int(process["pid"]) if process else None
-            blocks.append(_Block(number, pid, rank))
-            rank = None
-        elif thread := _SPY_THREAD.match(row):
-            if blocks:
-                blocks[-1].threads.append((thread["name"] or "", []))
-        elif blocks and blocks[-1].threads and (frame := _SPY_FRAME.match(row)):
-            frames = blocks[-1].threads[-1][1]
-            if len(frames) < _MOST_FRAMES:
-                line = int(frame["line"] or 0)
-                frames.append(Frame(frame["file"], line, frame["name"]))
-        elif told := _RANK_IN_TEXT.search(row):
-            rank = int(told[1])
+        reader.read(number, row)
     stacks: list[ProcessStack] = []
-    for block in blocks[:_MOST_PROCESSES]:
+    for block in reader.blocks[:_MOST_PROCESSES]:
         stacks += block.stack(file, first_order + len(stacks))
     return stacks
+
+
+class _SpyReader:
+    """Reads the text of `py-spy dump` line by line into a block for each process."""
+
+    def __init__(self) -> None:
+        self.blocks: list[_Block] = []
+        self._rank: int | None = None  # told by a line between two processes
+
+    def read(self, number: int, row: str) -> None:
+        process = _SPY_PROCESS.match(row)
+        if process or (_SPY_PYTHON.match(row) and not self.blocks):
+            self._begin(number, process)
+        elif thread := _SPY_THREAD.match(row):
+            if self.blocks:
+                self.blocks[-1].threads.append((thread["name"] or "", []))
+        elif self._is_in_thread and (frame := _SPY_FRAME.match(row)):
+            self._add(frame)
+        elif told := _RANK_IN_TEXT.search(row):
+            self._rank = int(told[1])
+
+    @property
+    def _is_in_thread(self) -> bool:
+        return bool(self.blocks and self.blocks[-1].threads)
+
+    def _begin(self, number: int, process: re.Match[str] | None) -> None:
+        """Begin a process; older versions of py-spy do not name the first one."""
+        command = process["command"] if process else ""
+        told = _RANK_IN_COMMAND.search(command)
+        if told and self._rank is None:
+            self._rank = int(told[1])
+        pid = int(process["pid"]) if process else None
+        self.blocks.append(_Block(number, pid, self._rank))
+        self._rank = None
+
+    def _add(self, frame: re.Match[str]) -> None:
+        _, frames = self.blocks[-1].threads[-1]
+        if len(frames) < _MOST_FRAMES:
+            line = int(frame["line"] or 0)
+            frames.append(Frame(frame["file"], line, frame["name"]))
 
 
 class _Block:
@@ -206,14 +227,7 @@ def of_json(file: str, rows: Any, first_order: int) -> list[ProcessStack]:
     by_pid: dict[int, list[_Thread]] = {}
     commands: dict[int, str] = {}
     for row in rows:
-        frames: list[Frame] = []
-        told = row.get("frames")
-        for frame in told[:_MOST_FRAMES] if isinstance(told, list) else []:
-            if isinstance(frame, dict):
-                name = str(frame.get("filename") or frame.get("short_filename") or "")
-                line = frame.get("line")
-                number = line if isinstance(line, int) else 0
-                frames.append(Frame(name, number, str(frame.get("name", ""))))
+        frames = _frames_of_json(row.get("frames"))
         pid = row.get("pid")
         pid = pid if isinstance(pid, int) else 0
         if frames:
@@ -229,6 +243,20 @@ def of_json(file: str, rows: Any, first_order: int) -> list[ProcessStack]:
         rank = int(match[1]) if match else None
         stacks.append(_process(file, 1, pid or None, rank, threads, first_order + len(stacks)))
     return stacks
+
+
+def _frames_of_json(told: Any) -> list[Frame]:
+    """Return the frames of one thread, without those that have another shape than py-spy's."""
+    rows = told[:_MOST_FRAMES] if isinstance(told, list) else []
+    frames: list[Frame] = []
+    for row in rows:
+        if not isinstance(row, dict):
+            continue
+        name = str(row.get("filename") or row.get("short_filename") or "")
+        line = row.get("line")
+        number = line if isinstance(line, int) else 0
+        frames.append(Frame(name, number, str(row.get("name", ""))))
+    return frames
 
 
 def _process(

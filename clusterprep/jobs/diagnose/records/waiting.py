@@ -238,18 +238,26 @@ def _different(
     cause: str,
 ) -> Iterator[Evidence]:
     """Yield the ranks whose value at one number is not that of the majority."""
+    ranks = sorted(values)
     commonest, count = Counter(values.values()).most_common(1)[0]
-    odd = [rank for rank in sorted(values) if values[rank] != commonest]
-    usual = next(rank for rank in sorted(values) if values[rank] == commonest)
-    blamed: Culprits = ()
-    if 2 * count > len(values):
-        blamed = _culprits(odd, dumps)
-    elif len(values) == 2 and all(dumps[rank].is_rank_known for rank in values):
-        blamed = (("ranks", f"{min(values)} and {max(values)}"),)
+    odd = [rank for rank in ranks if values[rank] != commonest]
+    usual = next(rank for rank in ranks if values[rank] == commonest)
+    has_majority = 2 * count > len(ranks)
+    blamed = _culprits(odd, dumps) if has_majority else _pair(ranks, dumps)
     shown = [*odd[:_MOST_TOLD], usual]
-    parts = [f"{dumps[rank].who} is in {_with_size(present[rank][0])}" for rank in shown[-3:]]
+    parts: list[str] = []
+    for rank in shown[-3:]:
+        where = _with_size(present[rank][0])
+        parts.append(f"{dumps[rank].who} is in {where}")
     note = ", ".join(parts)
     yield from _for_lines(shown, dumps, cause, Weight.PLAIN, blamed, note)
+
+
+def _pair(ranks: Sequence[int], dumps: Mapping[int, Dump]) -> Culprits:
+    """Return two ranks that differ, of which either may be at fault; none if there are more."""
+    if len(ranks) != 2 or not all(dumps[rank].is_rank_known for rank in ranks):
+        return ()
+    return (("ranks", f"{ranks[0]} and {ranks[1]}"),)
 
 
 def _with_size(entry: Entry) -> str:
@@ -259,7 +267,7 @@ def _with_size(entry: Entry) -> str:
     return f"{entry.name} of {_elements(entry.inputs):,}{kind}{place}"
 
 
-# ---------------------------------------------------------------- who waits for whom
+# ---------------------------------------------------------------- which ranks wait for which
 
 
 @dataclass(frozen=True)
@@ -334,15 +342,24 @@ def _waits_for_peers(dumps: Mapping[int, Dump]) -> Iterator[_Wait]:
     pending: dict[tuple[int, int, str], list[Entry]] = defaultdict(list)
     for rank, dump in dumps.items():
         for entry in dump.entries:
-            members = dump.members.get(entry.group, ())
-            is_peer_known = 0 <= entry.peer < len(members)
-            if entry.is_p2p and not entry.is_done and is_peer_known and _is_stuck(entry, dump):
-                pending[rank, members[entry.peer], entry.verb].append(entry)
+            peer = _peer_waited_for(entry, dump)
+            if peer is not None:
+                pending[rank, peer, entry.verb].append(entry)
     for (rank, peer, verb), entries in pending.items():
         other_verb = "recv" if verb == "send" else "send"
         fitting = pending.get((peer, rank, other_verb), [])
         if len(fitting) < len(entries):
             yield _Wait(rank, entries[0], (peer,))
+
+
+def _peer_waited_for(entry: Entry, dump: Dump) -> int | None:
+    """Return the rank at the other end of a send or receive that does not end, if it is known."""
+    if not entry.is_p2p or entry.is_done:
+        return None
+    members = dump.members.get(entry.group, ())
+    if not 0 <= entry.peer < len(members):
+        return None
+    return members[entry.peer] if _is_stuck(entry, dump) else None
 
 
 def _awaited(waits: Sequence[_Wait], dumps: Mapping[int, Dump]) -> Iterator[Evidence]:
