@@ -151,6 +151,65 @@ def unpack(value: Any) -> Remedy:
     return _make(_printable(text), is_command=bool(is_command), note=_printable(note))
 
 
+# ---------------------------------------------------------------- templates of a site's own files
+
+SITE_FIELDS = ("node", "seen", "wanted")
+# What every shell takes for one word, also the second shell behind `ssh` or `sh -c` in a template.
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_.+:=@%/,][A-Za-z0-9_.+:=@%/,-]*")
+
+
+def check_site_template(template: str) -> None:
+    """Raise ValueError, which says what is expected, for a template with other fields or braces."""
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise ValueError(f"{error}; a brace that is no field is written twice: {{{{") from None
+    for _, name, form, conversion in parts:
+        if name is not None and (name not in SITE_FIELDS or form or conversion):
+            known = ", ".join(f"{{{field}}}" for field in SITE_FIELDS)
+            raise ValueError(
+                f"the field {{{name}}} is not one of {known}; "
+                "a brace that is no field is written twice: {{"
+            )
+
+
+def has_site_fields(template: str) -> bool:
+    """Return whether a template that `check_site_template` allows has fields."""
+    return bool(_field_names(template))
+
+
+def has_site_field(template: str, name: str) -> bool:
+    """Return whether a template that `check_site_template` allows has this field."""
+    return name in _field_names(template)
+
+
+def site_line(template: str, /, **words: str) -> Remedy:
+    """Return a line of a template that a site wrote.
+
+    The template is the site's; a word that is more than letters, digits and _.+:=@%/,- is not put
+    into it, because nothing is known of how many shells the line goes through.
+    """
+    for name in _field_names(template):
+        if not _PLAIN_WORD.fullmatch(words[name]):
+            return _make(f"no command is shown, because the word for {name} in it is not plain")
+    return shell_line(template, **words)
+
+
+def site_sentence(template: str, /, **words: str) -> Remedy:
+    """Return a sentence of a template that a site wrote, as `sentence` does."""
+    return sentence(template, **words)
+
+
+def site_example(template: str, *, is_command: bool, wanted: str) -> Remedy:
+    """Return what a template without the field `seen` says before a node is known.
+
+    NODE stands for it, as in other remedies of checks, and WANTED for what is not declared.
+    """
+    text = template.format(node="NODE", wanted=wanted or "WANTED")
+    maker = shell_line if is_command else sentence
+    return maker(_escaped(text))
+
+
 def _first_that_fit(lines: Sequence[str]) -> Sequence[str]:
     """Return the first of these lines that together are no longer than LONGEST_LINE."""
     length = 0

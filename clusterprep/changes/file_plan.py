@@ -267,6 +267,9 @@ def gap_rows(gaps: Mapping[str, Gap]) -> tuple[ChangeRow, ...]:
     return tuple(rows)
 
 
+_PRIVATE_KEY = b"PRIVATE KEY-----"  # of the first line of every format
+
+
 def diff_text(change: FileChange) -> str:
     """Return a unified diff, below a line that says what changes of owner and mode.
 
@@ -277,5 +280,7 @@ def diff_text(change: FileChange) -> str:
         head = f"{change.path}: {change.was or 'new'} → {change.access}\n"
     if change.before == change.after:
         return head
+    if _PRIVATE_KEY in (change.after or b"") or _PRIVATE_KEY in (change.before or b""):
+        return f"{head}{change.path}: a private key, which is not shown\n"
     lines = unified_diff(change.path, change.before or b"", change.after or b"")
     return head + redacted(lines)

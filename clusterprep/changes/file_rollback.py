@@ -8,14 +8,14 @@ rollback that first had to roll back an interrupted run stops there: that run wa
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterprep.changes.file_plan import diff_text
 from clusterprep.errors import InputError, Refused
 from clusterprep.facts.journal import LARGEST_NUMBER, parse_nodes
 from clusterprep.model.files import Access, FileChange
-from clusterprep.remote.untrusted import require_integer, require_text
+from clusterprep.remote.untrusted import as_list, require_integer, require_text
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 LONGEST_PATH = 4096  # characters; PATH_MAX of Linux
@@ -46,7 +46,8 @@ class OldRun:
     """A run as a node remembers it; `undoes` names the run that this one rolled back.
 
     `by` names the rollback that undid this run, which had been interrupted. `number`, `nodes` and
-    `node` are those of JournalEntry. `reversible` says whether anything of it can be put back.
+    `node` are those of JournalEntry. `reversible` says whether anything of it can be put back. A
+    run in batches has the nodes of each under `batches`, and `batch` is the number of this one.
     """
 
     run: str
@@ -59,6 +60,8 @@ class OldRun:
     nodes: tuple[str, ...] = ()
     node: str = ""
     reversible: bool = True
+    batch: int = 0
+    batches: tuple[tuple[str, ...], ...] = ()
 
     @property
     def order(self) -> tuple[int, str]:
@@ -102,6 +105,8 @@ def _parse_run(row: Mapping[str, object]) -> OldRun:
     nodes = parse_nodes(row["nodes"])
     node = str(row["node"])
     reversible = row["reversible"] is True
+    batch = require_integer(row.get("batch", 0), most=LARGEST_NUMBER)
+    batches = tuple(parse_nodes(nodes) for nodes in as_list(row.get("batches")))
     return OldRun(
         run,
         cluster,
@@ -113,6 +118,8 @@ def _parse_run(row: Mapping[str, object]) -> OldRun:
         nodes,
         node,
         reversible,
+        batch,
+        batches,
     )
 
 
@@ -210,11 +217,15 @@ def _rolled_back(remembered: RememberedRuns, cluster: str) -> set[str | None]:
 class OtherNodes:
     """The nodes of a run that cannot be rolled back now.
 
-    `forgetful` were asked and remember nothing of it, `not_asked` are all others.
+    `forgetful` were asked and remember nothing of it, `not_asked` are all others. Those of a batch
+    that may not have begun are `perhaps` if they were asked and remember nothing of it either, and
+    else `perhaps_not_asked`.
     """
 
     forgetful: tuple[str, ...] = ()
     not_asked: tuple[str, ...] = ()
+    perhaps: tuple[str, ...] = ()
+    perhaps_not_asked: tuple[str, ...] = ()
 
 
 def other_nodes(remembered: RememberedRuns, run: str) -> OtherNodes:
@@ -224,15 +235,48 @@ def other_nodes(remembered: RememberedRuns, run: str) -> OtherNodes:
     """
     wanted: dict[str, None] = {}
     seen = set()
+    parts = []
     for node, runs in remembered.items():
         for old in runs:
             if old.run == run:
                 wanted.update(dict.fromkeys(old.nodes))
                 seen.add(old.node or node)
+                parts.append((old, any(later.undoes == run for later in runs)))
+    begun, later = _nodes_of_batches(parts)
+    wanted.update(dict.fromkeys(begun))
     missing = [name for name in wanted if name not in seen]
     forgetful = tuple(name for name in missing if name in remembered)
+    possible = [name for name in later if name not in seen and name not in wanted]
+    perhaps = tuple(name for name in possible if name in remembered)
     not_asked = tuple(name for name in missing if name not in remembered)
-    return OtherNodes(forgetful, not_asked)
+    perhaps_not_asked = tuple(name for name in possible if name not in remembered)
+    return OtherNodes(forgetful, not_asked, perhaps, perhaps_not_asked)
+
+
+def _nodes_of_batches(parts: Iterable[tuple[OldRun, bool]]) -> tuple[list[str], list[str]]:
+    """Return the nodes of batches that have begun, and those of batches of which it is not known.
+
+    `parts` are one run as several nodes remember it, each with whether a rollback was there. A
+    batch begins once the one before it is done everywhere: so all before one that is remembered
+    have begun, and those after it may have, unless it was taken back when it was written.
+    """
+    last = 0
+    taken_back = 0
+    all_batches: tuple[tuple[str, ...], ...] = ()
+    for old, has_rollback in parts:
+        if old.batch > last:
+            last = old.batch
+            all_batches = old.batches
+        if old.state == "undone" and not has_rollback:
+            taken_back = max(taken_back, old.batch)
+    begun: list[str] = []
+    perhaps: list[str] = []
+    for number, nodes in enumerate(all_batches, start=1):
+        if number <= last:
+            begun.extend(nodes)
+        elif not taken_back:
+            perhaps.extend(nodes)
+    return begun, perhaps
 
 
 def plan_rollback(remembered: RememberedRuns, run: str, force: bool) -> tuple[FileChange, ...]:

@@ -10,8 +10,8 @@ from clusterprep.checks import Check
 from clusterprep.errors import LinkLost
 from clusterprep.facts.results import path_of
 from clusterprep.model import ChangeRow, Finding, Fleet, Node
+from clusterprep.survey import registry
 from clusterprep.survey.cached import is_deep, stored_document
-from clusterprep.survey.registry import facts
 
 LIMIT = 20.0  # seconds for one small file and its fsyncs
 
@@ -23,7 +23,7 @@ def store(
 
     Returns one row per node, with the reason if its file could not be written.
     """
-    known_facts = facts()
+    known_facts = registry.of(fleet.inventory).facts
     deep = [check for check in checks if is_deep(check, known_facts)]
     agents.load("store")
     nodes = {node.name: node for node in fleet.reached}

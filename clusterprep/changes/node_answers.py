@@ -86,8 +86,13 @@ NOT_PUT_BACK = (
 )
 
 
-def put_back_text(answers: NodeAnswers) -> str:
-    """Return what became of files that a command tried to put back."""
+def put_back_text(answers: NodeAnswers, of_batch: bool = False) -> str:
+    """Return what became of files that a command tried to put back.
+
+    `of_batch` says that it asked the nodes of one batch, and others keep what they have.
+    """
+    if answers.complete and of_batch:
+        return f"what had been written was put back on {fold(answers.done)}"
     if answers.complete:
         return "what had been written was put back on all nodes"
     if answers.done:

@@ -19,6 +19,10 @@ What becomes of a run is decided by what its nodes know of it, and its journal n
   a node was rolled back by itself. What is not done is rolled back, and the nodes that are done
   are named: a rollback of this run puts them back as well.
 
+A run in batches is all or none within a batch, so each batch is a run by itself here: one that was
+cut off says nothing of those before it, which are done and stay so. Such nodes are named, and a
+rollback puts them back as well.
+
 If no node is done, all steps of the run are rolled back. If others are done, only a node that
 stopped in the middle of a step action rolls back that action, as after a step that fails.
 """
@@ -26,7 +30,7 @@ stopped in the middle of a step action rolls back that action, as after a step t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from clusterprep.changes.agents import Agents, Answers, refusals
@@ -45,7 +49,8 @@ class InterruptedRun:
     """What the nodes that were reached know of a run that is not finished on one of them.
 
     `states` has the state on each node that knows it. Of its other nodes `unasked` were not reached
-    or are left out, and `forgetful` remember nothing of it.
+    or are left out, and `forgetful` remember nothing of it. Of a run in batches it is one batch,
+    `batch`, and `elsewhere` are nodes on which other batches of the run are done.
     """
 
     run: str
@@ -53,11 +58,13 @@ class InterruptedRun:
     states: Mapping[str, str]
     unasked: tuple[str, ...]
     forgetful: tuple[str, ...]
+    batch: int = 0
+    elsewhere: tuple[str, ...] = ()
 
     @property
-    def order(self) -> tuple[int, str]:
+    def order(self) -> tuple[int, str, int]:
         """A key by which newer runs come later."""
-        return self.number, self.run
+        return self.number, self.run, self.batch
 
     @property
     def unfinished(self) -> tuple[str, ...]:
@@ -81,7 +88,7 @@ class FinishedRun:
     """A run that was interrupted, and the nodes on which it is now finalized or rolled back.
 
     `done` are the nodes that knew it as done before, and `unknown` those of which it is not known
-    how it ended there.
+    how it ended there. `elsewhere` are the nodes on which other batches of it are done.
     """
 
     run: str
@@ -89,11 +96,17 @@ class FinishedRun:
     finalized: bool
     done: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def differs(self) -> bool:
-        """Whether nodes have it done although it was rolled back on the others."""
+        """Whether nodes have it done although it was rolled back on the others of its batch."""
         return bool(self.done) and not self.finalized
+
+    @property
+    def stands(self) -> bool:
+        """Whether it was rolled back here, and a node has it done all the same."""
+        return bool(self.done or self.elsewhere) and not self.finalized
 
     def __str__(self) -> str:
         nodes = fold(self.nodes)
@@ -104,6 +117,8 @@ class FinishedRun:
             text += f"it was undone on {nodes}"
             if self.done:
                 text += f", and is done on {fold(self.done)}"
+        if self.elsewhere:
+            text += f"; on {fold(self.elsewhere)}, of its other batches, it had been done"
         if self.unknown:
             text += f"; of {fold(self.unknown)}, where it was to write as well, nothing is known"
         return text
@@ -121,6 +136,14 @@ class Recovery:
         """The newest run that is done on some nodes and was rolled back on others, if any."""
         for finished in self.runs:
             if finished.differs:
+                return finished
+        return None
+
+    @property
+    def standing(self) -> FinishedRun | None:
+        """The newest run that was rolled back and that other nodes still have, if any."""
+        for finished in self.runs:
+            if finished.stands:
                 return finished
         return None
 
@@ -164,26 +187,30 @@ def finish_interrupted_runs(
 
 def interrupted_runs(fleet: Fleet) -> list[InterruptedRun]:
     """Return the runs that are not finished on some node that was reached, newest first."""
-    entries_by_run: dict[str, dict[str, JournalEntry]] = {}
+    entries_by_batch: dict[tuple[str, int], dict[str, JournalEntry]] = {}
+    done: dict[str, dict[str, int]] = {}  # run → the nodes that have it done → their batch
     for node in fleet.reached:
         journal = fleet.fact(node.name, "state.journal")
         if not isinstance(journal, Journal):
             continue
         for entry in journal.entries:
-            entries_by_run.setdefault(entry.run, {})[node.name] = entry
+            entries_by_batch.setdefault((entry.run, entry.batch), {})[node.name] = entry
+            if entry.state == "done":
+                done.setdefault(entry.run, {})[node.name] = entry.batch
     reached = {node.name for node in fleet.reached}
     found = []
-    for run, entries in entries_by_run.items():
+    for (run, batch), entries in entries_by_batch.items():
+        others = [name for name, other in done.get(run, {}).items() if other != batch]
         interrupted = _interrupted_run(run, entries, reached)
         if interrupted.unfinished:
-            found.append(interrupted)
+            found.append(replace(interrupted, batch=batch, elsewhere=tuple(others)))
     return sorted(found, key=lambda each: each.order, reverse=True)
 
 
 def _interrupted_run(
     run: str, entries: Mapping[str, JournalEntry], reached: Collection[str]
 ) -> InterruptedRun:
-    """Return a run by what its nodes remember, each under its name of now."""
+    """Return a run, or a batch of it, by what its nodes remember, each under its name of now."""
     states = {}
     numbers = []
     wanted: dict[str, None] = {}
@@ -255,6 +282,7 @@ class _Finisher:
             finalized,
             run.done,
             unknown,
+            run.elsewhere,
         )
 
     def _finalize(self, run: InterruptedRun) -> set[str]:

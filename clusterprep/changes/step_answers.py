@@ -58,7 +58,7 @@ def _parsed(
 def _queries(step: Step, inventory: Inventory) -> Queries:
     """Return what the conditions, the variables and the resource of a step need to know."""
     steps = [step]
-    known_facts = registry.facts()
+    known_facts = registry.of(inventory).facts
     wanted = [known_facts[name] for name in fact_names(steps)]
     wanted.extend(own_facts(steps, inventory))
     query_plan = plan_queries((), known_facts, wanted)

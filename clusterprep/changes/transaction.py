@@ -16,7 +16,7 @@ Tests in tests/hosts read the order of writes and fsyncs from the agent's system
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -58,17 +58,40 @@ class Receipt:
         return all(outcome in ("done", "unchanged") for outcome in self.outcomes.values())
 
 
+@dataclass(frozen=True)
+class BatchPlace:
+    """The place of a batch among those of its run.
+
+    `number` counts from 1, `batches` are the nodes of each, folded.
+    """
+
+    number: int
+    batches: tuple[str, ...]
+
+
 class Transaction:
     """The file changes of one run on all nodes.
 
     `stage_and_commit` writes them. After it either `finalize` makes them permanent, or `roll_back`
     puts the old bytes back. `started` is when the run began, by the clock of the controller.
+    `batch` is for one batch of a run. `number`, which orders the run among all on its nodes, is
+    given where the locks of these are held already.
     """
 
-    def __init__(self, agents: Agents, fleet: Fleet, run: str, started: datetime) -> None:
+    def __init__(
+        self,
+        agents: Agents,
+        fleet: Fleet,
+        run: str,
+        started: datetime,
+        batch: BatchPlace | None = None,
+        number: int | None = None,
+    ) -> None:
         self._agents = agents
         self._fleet = fleet
         self._run = run
+        self._started = started
+        self._batch = batch
         self._bodies: dict[str, dict[str, Any]] = {}
         for node in fleet.reached:
             body = {
@@ -78,10 +101,10 @@ class Transaction:
             }
             self._bodies[node.name] = body
         self._staged: set[str] = set()
-        self._locked = False
+        self._locked = number is not None
         # Higher than those of all runs on the nodes that it locks, whatever this clock says. Beside
         # runs that share no node with it, the milliseconds tell what is later.
-        self._number = int(started.timestamp() * 1000)
+        self._number = int(started.timestamp() * 1000) if number is None else number
         self.receipt = Receipt()
         self.committed = False  # and neither finalized nor rolled back
         self.rolled_back = False  # after it had been committed
@@ -89,6 +112,32 @@ class Transaction:
         self.finalized = NodeAnswers()  # what nodes answered when it was made final
         # Folders that a run made which is now undone, and that others use → their nodes.
         self.remaining_folders: dict[str, list[str]] = {}
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether this writes one of several batches of nodes."""
+        return self._batch is not None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The nodes that it may write to."""
+        return tuple(self._bodies)
+
+    def of_batch(self, number: int, fleet: Fleet, batches: Sequence[Sequence[str]]) -> Transaction:
+        """Return the transaction of one batch of this run, which writes to the nodes of `fleet`.
+
+        `number` counts from 1. `batches` are for the journal: the nodes that each batch writes to,
+        without those on which there is nothing to do. The locks have to be taken before, of all
+        nodes: a batch takes none.
+        """
+        folded = tuple(fold(names) for names in batches)
+        place = BatchPlace(number, folded)
+        return Transaction(self._agents, fleet, self._run, self._started, place, self._number)
+
+    def followed_by(self, run: str, fleet: Fleet, started: datetime) -> Transaction:
+        """Return the transaction of a later run on nodes of which this one holds the locks."""
+        number = min(self._number + 1, LARGEST_NUMBER)
+        return Transaction(self._agents, fleet, run, started, number=number)
 
     def request_body(self, name: str) -> dict[str, Any]:
         """Return what every request about this run says to a node."""
@@ -246,6 +295,9 @@ class Transaction:
         """
         bodies = {}
         nodes = fold(by_node)
+        of_batch: dict[str, Any] = {}
+        if self._batch is not None:
+            of_batch = {"batch": self._batch.number, "batches": list(self._batch.batches)}
         for name, changes in by_node.items():
             files = [_file_request(change) for change in changes]
             bodies[name] = {
@@ -255,6 +307,7 @@ class Transaction:
                 "nodes": nodes,
                 "undoes": undoes,
                 "files": files,
+                **of_batch,
             }
         answers = self._agents.ask("stage", bodies, LIMIT)
         failed = refusals(answers)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from clusterprep.model import NOT_ASKED, Fleet, Inventory, Node, Severity, Verdict
+from clusterprep.model import NOT_ASKED, Fleet, Inventory, Json, Node, Read, Severity, Verdict
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import Remedy
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -194,7 +194,8 @@ class Proof:
 
     If the check reads something that no described machine has, `machine` says what a healthy one
     has: {"files": {path: text}, "commands": {"chronyc -c tracking": stdout}}. `make format` records
-    it.
+    it. Of a site's check nothing is recorded: there `machine`, or `answers` with the raw value of
+    each read, is what `selftest` answers with.
     """
 
     fact: str
@@ -203,6 +204,7 @@ class Proof:
     fleet: str = "hgx-h100-ib"
     between: bool = False
     machine: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+    answers: Mapping[Read, Json] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,8 @@ class Check:
     an error. `wants` parses it when the inventory is loaded, and raises a ValueError that says what
     is expected. `uses` names facts that are asked for too, and that the check can do without.
     `proof` shows that the check can fail. `grade` says in words how severe a failure is, if that
-    depends on something: "an error over 1 s, else a warning".
+    depends on something: "an error over 1 s, else a warning". `source` is the file of a site's
+    check, and empty for ours.
     """
 
     name: str
@@ -232,6 +235,7 @@ class Check:
     uses: tuple[str, ...] = ()
     proof: Proof | None = None
     grade: str = ""
+    source: str = ""
 
 
 def each(

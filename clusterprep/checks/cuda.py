@@ -21,6 +21,7 @@ from clusterprep.checks import (
 from clusterprep.facts.gpu import Nvml
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Node
+from clusterprep.model.runtimes import pasted_python
 from clusterprep.model.versions import conditions_of, leading_numbers, satisfies
 from clusterprep.remedies import Remedy, noted, sentence, shell_line
 
@@ -138,7 +139,7 @@ def _other_wheel(node: Node, cuda: str) -> Remedy:
         build = f"the +cu{numbers[0]}{numbers[1]} build"
     return shell_line(
         "{python} -m pip install torch==VERSION   # {build}",
-        python=node.python,
+        python=pasted_python(node),
         build=build,
     )
 

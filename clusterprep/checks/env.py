@@ -23,16 +23,16 @@ from clusterprep.checks import (
     unknown,
     with_nodes,
 )
+from clusterprep.facts.env_files import is_ours
 from clusterprep.facts.environment import Paths, Setting, in_effect
-from clusterprep.facts.rdma import ENV_FILES, RdmaDevice
-from clusterprep.model import Absent, EnvValue, Severity
+from clusterprep.facts.rdma import RdmaDevice
+from clusterprep.model import Absent, EnvValue, Node, Severity
 from clusterprep.model.secrets import REDACTED
 from clusterprep.nccl.environment import FACTS, planned_environment
 from clusterprep.nccl.variables.variables import conf_file_has_effect, registry
 from clusterprep.remedies import Remedy, shell_line
 
 UNSET = "unset"
-OURS = frozenset(ENV_FILES.values())
 DERIVED = ("NCCL_", "GLOO_", "TORCH_")  # names of what is derived from facts begin so
 OWNERS = ("nccl", "torch", "ofi")
 HCA = "NCCL_IB_HCA"
@@ -135,19 +135,28 @@ def describe_setting(setting: Setting, where: Iterable[str]) -> str:
 # ---------------------------------------------------------------- what overrides the plan
 
 
+def _every_path(context: CheckContext, node: Node) -> Paths:
+    """Return the launch paths of jobs, and those of cron and the engines where they are known."""
+    paths: Paths = context.value(node, "env.paths")
+    others: Paths | Absent | None = context.value(node, "env.other_paths")
+    return paths if isinstance(others, Absent) or others is None else {**paths, **others}
+
+
 def shadow(context: CheckContext) -> Iterable[Outcome]:
     """Judge that no other place overrides a value that apply wrote or would write."""
     yield from unread_paths(context)
     environment = planned_environment(context.fleet)
     for node in context.nodes:
         values = environment.of(node.name)
-        places = settings_by_place(context.value(node, "env.paths"))
+        places = settings_by_place(_every_path(context, node))
         gap = environment.gaps.get(node.name)
-        if gap is not None and any(_may_win(setting, values) for setting in places):
+        others = [setting for setting in places if not is_ours(setting.file, context.inventory)]
+        if gap is not None and any(_may_win(setting, values) for setting in others):
             message = f"what apply would write is not known: {gap}"
             yield unknown(node, message, "the environment cannot be derived")
         is_overridden = False
-        for setting, where in places.items():
+        for setting in others:
+            where = places[setting]
             if not _wins(setting, where, values):
                 continue
             is_overridden = True
@@ -163,14 +172,14 @@ def shadow(context: CheckContext) -> Iterable[Outcome]:
 
 def _may_win(setting: Setting, values: Mapping[str, EnvValue]) -> bool:
     """Return whether a setting would override a value that could not be derived."""
-    if setting.name in values or setting.file in OURS:
+    if setting.name in values:
         return False
     return setting.name.startswith(DERIVED)
 
 
 def _wins(setting: Setting, where: tuple[str, ...], values: Mapping[str, EnvValue]) -> bool:
     value = values.get(setting.name)
-    if value is None or value.value == setting.value or setting.file in OURS:
+    if value is None or value.value == setting.value:
         return False
     return _is_read(setting, where)
 
@@ -406,16 +415,16 @@ def with_settings(path: str, *settings: Setting) -> Any:
 SHADOW = Check(
     "env.shadow",
     facts=("env.paths",),
-    uses=FACTS,
+    uses=(*FACTS, "env.other_paths"),
     judge=shadow,
     severity="warning",
     title="What overrides the environment",
     why="A line in ~/.bashrc, /etc/environment, ~/.nccl.conf or a unit of systemd wins over the "
     "files that apply writes, on this node alone: the job does not run with the values that the "
     "report shows.",
-    how="What login shells, ssh commands, services, slurmd, a container and NCCL's own files give "
-    "to the job's user, with file and line, against the values that apply writes. Start-up files "
-    "run as that user, with a limit of 4 s.",
+    how="What login shells, ssh commands, cron, services, slurmd, containers and NCCL's own files "
+    "give to the job's user, with file and line, against the values that apply writes. Start-up "
+    "files run as that user, with a limit of 4 s.",
     remedy=shell_line(
         "grep -n NCCL_ ~/.bashrc   # out of the file that is named, or put the value under env: "
         "of the inventory"

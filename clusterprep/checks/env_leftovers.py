@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, unknown
 from clusterprep.checks.env import (
     BASHRC,
-    OURS,
     describe_setting,
     removal_command,
     settings_by_place,
     unread_paths,
     with_settings,
 )
+from clusterprep.facts.env_files import is_ours
 from clusterprep.facts.environment import Setting
 from clusterprep.model import EnvSetting, EnvValue, Node
 from clusterprep.nccl.environment import FACTS, planned_environment
@@ -106,7 +106,11 @@ def _failures(
     `gap` says why the plan of this node is not known; then these settings may be part of it.
     """
     for setting, where in settings_by_place(context.value(node, "env.paths")).items():
-        if setting.file in OURS or _has_value(setting, planned) or _has_value(setting, node.env):
+        if (
+            is_ours(setting.file, context.inventory)
+            or _has_value(setting, planned)
+            or _has_value(setting, node.env)
+        ):
             continue
         why = wrong(setting)
         if why is None:

@@ -237,7 +237,7 @@ def python(context: CheckContext) -> Iterable[Outcome]:
     """Compare version and place; only the version if the inventory names several interpreters."""
     nodes = context.inventory.nodes
     pythons: dict[str, Python] = context.values("python.env")
-    one_path = len({node.python for node in nodes}) == 1
+    one_path = len({(node.python, node.runtime) for node in nodes}) == 1
     values = {}
     undeclared = set()
     for node in context.nodes:

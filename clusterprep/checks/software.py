@@ -17,6 +17,7 @@ from clusterprep.checks import (
 )
 from clusterprep.facts.torch import Libraries, Torch
 from clusterprep.model import Node
+from clusterprep.model.runtimes import pasted_python
 from clusterprep.model.versions import conditions_of, satisfies
 from clusterprep.remedies import sentence, shell_line
 
@@ -57,7 +58,7 @@ def torch(context: CheckContext) -> Iterable[Outcome]:
 
 def _missing_torch(context: CheckContext, names: tuple[str, ...], version: str) -> Outcome:
     """Return the failure of nodes without torch; `version` is that of another node."""
-    python = next(node.python for node in context.nodes if node.name in names)
+    python = next(pasted_python(node) for node in context.nodes if node.name in names)
     cure = shell_line("{python} -m pip install torch=={version}", python=python, version=version)
     message = "torch is missing while other nodes have it"
     return Outcome(

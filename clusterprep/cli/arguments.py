@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterprep.cli.options import listed, seconds
 from clusterprep.errors import InputError
-from clusterprep.survey.registry import checks
+from clusterprep.survey import registry
 from clusterprep.survey.selection import Selection, refuse_unknown_tags
 from clusterprep.survey.settings import RunSettings
 
@@ -42,10 +42,13 @@ def launch_request(params: Mapping[str, Any]) -> LaunchRequest:
     from clusterprep.jobs.launch.command import program_of
     from clusterprep.jobs.launch.plan import LaunchRequest, parse_env_options
 
-    if params["direct"] and params["form"] == "sbatch":
+    if params["direct"] and params["form"] not in (None, "torchrun", "hostfile"):
         raise InputError.of(
-            "a script for Slurm starts torchrun on each node; leave out --direct", key="--print"
+            f"{params['form']} says by itself how ranks are started; leave out --direct",
+            key="--print",
         )
+    if params["image"] is not None and params["form"] != "k8s":
+        raise InputError.of("only --print k8s names an image", key="--image")
     folder = params["chdir"]
     if folder is not None and not folder.startswith("/"):
         raise InputError.of(
@@ -70,6 +73,7 @@ def launch_request(params: Mapping[str, Any]) -> LaunchRequest:
         seed=params["seed"],
         preflight=params["preflight"],
         limit=limit,
+        image=params["image"] or "",
     )
 
 
@@ -106,7 +110,7 @@ def chosen_steps(
         skip_tags=listed(params.get("skip_tags")),
     )
     check_tags: set[str] = set()
-    for check in checks().values():
+    for check in registry.of(inventory).checks.values():
         area = check.name.split(".")[0]
         check_tags.update(check.tags, [area])
     if "playbook" not in params:
@@ -134,7 +138,7 @@ def settings_of(
     switches: dict[str, bool] = {}
     for name in SWITCHES:
         switches[name] = bool(params.get(name))
-    not_built = tuple(name for name in check_names if name not in checks())
+    not_built = tuple(name for name in check_names if name not in registry.checks())
     forks = params.get("forks", RunSettings.forks)
     has_budget = params.get("budget") is not None
     skips_verify = bool(params.get("no_verify"))
@@ -148,6 +152,13 @@ def settings_of(
         budget=has_budget,
         left_out=left_out,
         run=params.get("undo"),
+        write_lists=params.get("write_lists"),
+        pick=params.get("pick"),
+        spares=params.get("spares") or 0,
         not_built=not_built,
+        canary=params.get("canary") or "",
+        batches=listed(params.get("batches")),
+        gate=params.get("gate") or "",
+        rollback_all=params.get("on_failure") == "rollback-all",
         **switches,
     )

@@ -11,7 +11,14 @@ if TYPE_CHECKING:  # `--help` imports this module and no values
     from collections.abc import Iterable, Mapping
 
     from clusterprep.changes.file_plan import Gap
-    from clusterprep.model import ChangeRow, Finding, LaunchResult, VerifyResult
+    from clusterprep.model import (
+        ChangeRow,
+        CommandResult,
+        Finding,
+        LaunchResult,
+        NodeSnapshot,
+        VerifyResult,
+    )
 
 OK = 0
 FAILED = 1
@@ -118,3 +125,37 @@ def launch_code(result: LaunchResult) -> int:
 def live_code(state: str) -> int:
     """Return 1 if a job that runs is stuck, 0 if all of them move, 3 if that is not known."""
     return {"stuck": FAILED, "moving": OK}.get(state, UNKNOWN)
+
+
+def results_code(results: Iterable[CommandResult], nodes: Iterable[NodeSnapshot]) -> int:
+    """Return the code of exec: 1 if a command did not end with 0, or a node refused us.
+
+    Else 3 if it is not known how one ended, or a node gave no answer, else 0.
+    """
+    codes = [reached_code(nodes)]
+    for result in results:
+        if result.reason in ("timed_out", "hung"):
+            codes.append(UNKNOWN)
+        elif result.exit_code != OK:
+            codes.append(FAILED)
+    return worst(*codes)
+
+
+def reached_code(nodes: Iterable[NodeSnapshot]) -> int:
+    """Return 1 if a node refused us, 3 if one gave no answer, else 0."""
+    codes = [OK]
+    for node in nodes:
+        if not node.reached:
+            codes.append(FAILED if node.answered else UNKNOWN)
+    return worst(*codes)
+
+
+def copied_code(rows: Iterable[ChangeRow], nodes: Iterable[NodeSnapshot]) -> int:
+    """Return the code of copy and fetch: 1 if a file was not brought, 3 if that is not known."""
+    codes = [reached_code(nodes)]
+    for row in rows:
+        if row.outcome == "failed":
+            codes.append(FAILED)
+        elif row.outcome == "unanswered":
+            codes.append(UNKNOWN)
+    return worst(*codes)

@@ -131,6 +131,9 @@ def _fact_changes(
     old, old_report = before
     new, new_report = after
     moving = {name for name, fact in registry.facts().items() if fact.moves}
+    for earlier in (old_report, new_report):
+        for site_check in earlier.site_checks or ():
+            moving.update(site_check.moving)
     old_names = set(runs.facts(old.run)) - moving
     new_names = set(runs.facts(new.run)) - moving
     old_nodes = _node_names(old_report)

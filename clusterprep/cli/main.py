@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from clusterprep import __version__
-from clusterprep.cli import options
+from clusterprep.cli import everyday, options
 from clusterprep.cli.exit import ending, run_supervised
 from clusterprep.cli.exit_codes import OK
 from clusterprep.cli.history import compare, history, report
 from clusterprep.cli.init.command import init
 from clusterprep.cli.output import print_result, say, say_line, shown_text
-from clusterprep.errors import ClusterprepError
+from clusterprep.errors import ClusterprepError, InputError
 from clusterprep.runtime.signals import SignalPipe
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from clusterprep.history.runs import Runs
     from clusterprep.jobs.diagnose.model import Diagnosis
     from clusterprep.model import Inventory, Report
+    from clusterprep.model.extensions import Extensions
     from clusterprep.runtime.budget import Budget
     from clusterprep.runtime.deadline import Deadline
 
@@ -61,12 +62,14 @@ def cli() -> None:
 @click.option("--no-verify", is_flag=True, help="Skip the all-reduce.")
 @click.option("--partial", is_flag=True, help="Continue without unreachable or unknown nodes.")
 @click.option("--on-busy", is_flag=True, help="Verify even if GPUs are in use.")
-@click.option("--retry-failed", metavar="RUN", help="Only what failed in that run.")
+@options.rollout
+@options.retry
 @click.option(
     "--detailed-exitcode", is_flag=True, help="With --dry-run: 5 when changes are pending."
 )
 def apply(**params: Any) -> None:
     """Check, write on all nodes or on none, check again, verify."""
+    options.refuse_rollout(params)
     command = "plan" if params.get("dry_run") else "apply"
     _run(command, params)
 
@@ -93,9 +96,11 @@ def plan(**params: Any) -> None:
 @options.selecting
 @options.prolog
 @options.stress
+@options.retry
+@options.choosing
 @options.reporting
 def check(**params: Any) -> None:
-    """Check every node; writes nothing, or with --store the findings that --budget reads."""
+    """Check every node; writes nothing there, or with --store the findings that --budget reads."""
     options.refuse_mix(params)
     has_inventory = params["inventory"] is not None
     if params["local"] == has_inventory:
@@ -106,6 +111,8 @@ def check(**params: Any) -> None:
 @cli.command()
 @options.inventory
 @options.fleet
+@options.retry
+@options.choosing
 @options.reporting
 @options.ranks
 @click.option("--strict", is_flag=True, help="A failed or unknown warning counts too.")
@@ -166,6 +173,7 @@ def rollback(**params: Any) -> None:
 @options.inventory
 @options.launching
 @options.fleet
+@options.retry
 @options.reporting
 @options.ranks
 def launch(**params: Any) -> None:
@@ -253,25 +261,32 @@ def diagnose(logs: tuple[str, ...], redact: bool, live: str | None, **params: An
 
 
 @cli.command()
-@click.argument("topic", metavar="CHECK|VARIABLE|CAUSE")
-def explain(topic: str) -> None:
+@click.argument("topic", metavar="CHECK|VARIABLE|CAUSE", required=False)
+@click.option("--list", "listed", is_flag=True, help="All names there are pages for.")
+@options.site
+def explain(topic: str | None, listed: bool, inventory: str | None) -> None:
     """What a check, a variable or a cause means, why it matters, how to fix it."""
-    from clusterprep.cli.commands.explain import page
+    if listed == (topic is not None):
+        raise click.UsageError("give either a CHECK, VARIABLE or CAUSE, or --list")
+    from clusterprep.cli.commands.explain import all_names, page
 
-    raise SystemExit(print_result((page(topic), "\n"), OK))
+    extensions = _site_extensions(inventory)
+    text = all_names(extensions) if topic is None else page(topic, extensions)
+    raise SystemExit(print_result((text, "\n"), OK))
 
 
 @cli.command()
+@options.site
 @options.reporting
-def selftest(**params: Any) -> None:
+def selftest(inventory: str | None, **params: Any) -> None:
     """Show that every check fires on its fault, on recorded machines."""
     from clusterprep.cli.commands import selftest as proving
 
     _check_formats(params)
-    _finish(proving.selftest(), params)
+    _finish(proving.selftest(extensions=_site_extensions(inventory)), params)
 
 
-for _command in (init, history, compare, report):
+for _command in (init, history, compare, report, *everyday.commands):
     cli.add_command(_command)
 
 
@@ -417,6 +432,8 @@ def _launch(invocation: Invocation, params: dict[str, Any]) -> Report:
     request = arguments.launch_request(params)
     if params["form"]:
         code, text = launch.print_launch(invocation, request, params["form"])
+        for notice in invocation.notices:
+            say(f"clusterprep: {notice}")
         raise SystemExit(print_result((shown_text(text),), code))
     screen = arguments.launch_screen(params, invocation.run, say_line)
     return launch.run(invocation, request, screen)
@@ -424,9 +441,11 @@ def _launch(invocation: Invocation, params: dict[str, Any]) -> Report:
 
 def _check_formats(params: dict[str, Any]) -> None:
     """Raise InputError for an unknown format or a file that cannot be written."""
-    from clusterprep.reports.files import check
+    from clusterprep.reports.files import check, check_folder
 
     check(params["fmt"], params["output"])
+    if params.get("write_lists") is not None:
+        check_folder(params["write_lists"], "--write-lists")
 
 
 def _load_inventory(params: dict[str, Any]) -> Inventory:
@@ -440,8 +459,36 @@ def _load_inventory(params: dict[str, Any]) -> Inventory:
         become=params.get("become"),
         nproc_per_node=params.get("nproc_per_node"),
         master_port=params.get("master_port"),
+        known_hosts=params.get("known_hosts"),
+        host_keys=params.get("host_keys"),
     )
     return load_inventory(params["inventory"], overrides)
+
+
+def _site_extensions(given: str | None) -> Extensions:
+    """Return what the site of an inventory adds, by default that of ./inventory.yaml.
+
+    Raises InputError for an inventory that was given. One that was not is left out if it cannot be
+    used, and both is said.
+    """
+    from pathlib import Path
+
+    from clusterprep.inventory.extensions import installed_extensions
+    from clusterprep.inventory.load import load_inventory
+
+    if given is not None:
+        return load_inventory(given).extensions
+    path = Path("inventory.yaml")
+    if not path.is_file():
+        return installed_extensions()
+    try:
+        extensions = load_inventory(path).extensions
+    except InputError as error:
+        say(f"clusterprep: without the checks of ./{path}: {error.message}")
+        return installed_extensions()
+    if extensions:
+        say(f"clusterprep: with the checks of ./{path}")
+    return extensions
 
 
 def _invocation(
@@ -470,7 +517,7 @@ def _invocation(
     steps, selection = chosen_steps(params, inventory)
     applied = AppliedEnvironments(state_folder())
     runs = Runs(state_folder())
-    limited = _limited(inventory, params, applied, runs)
+    limited = _limited(command, inventory, params, applied, runs)
     contacted = {node.name for node in limited.nodes}
     left_out = tuple(node.name for node in inventory.nodes if node.name not in contacted)
     return Invocation(
@@ -484,7 +531,7 @@ def _invocation(
         inventory=limited,
         steps=steps,
         transports=transports_for(limited, passphrases()),
-        password=password(params),
+        password=password(params, limited.nodes),
         watch=progress(params),
         deadline=deadline,
         confirm=confirm if params.get("ask") else lambda rows: True,
@@ -497,20 +544,27 @@ def _invocation(
 
 
 def _limited(
-    inventory: Inventory, params: dict[str, Any], applied: AppliedEnvironments, runs: Runs
+    command: str,
+    inventory: Inventory,
+    params: dict[str, Any],
+    applied: AppliedEnvironments,
+    runs: Runs,
 ) -> Inventory:
-    """Return the inventory with the nodes that --limit and --retry-failed select."""
-    from clusterprep.inventory.limit import limit_to, limit_to_failed
+    """Return the inventory with the nodes that --limit and --retry-failed select.
+
+    Commands that compare nodes retry the failed ones beside others.
+    """
+    from clusterprep.cli.retry import History, limited_to_failed
+    from clusterprep.inventory.limit import limit_to
 
     limited = inventory
     if params.get("limit"):
         limited = limit_to(inventory, params["limit"])
     run = params.get("retry_failed")
     if run:
-        from clusterprep.history.recall import failed_in
-
-        failed = failed_in(applied, runs, inventory.cluster, run)
-        limited = limit_to_failed(limited, failed, run)
+        history = History(applied, runs, inventory.cluster)
+        compares = command in ("check", "verify")
+        limited = limited_to_failed(limited, history, run, peers=compares)
     return limited
 
 

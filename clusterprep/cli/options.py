@@ -41,6 +41,11 @@ class Content(click.File):
 
 
 inventory = click.argument("inventory", metavar="INVENTORY")
+site = click.option(
+    "--inventory",
+    metavar="I",
+    help="With the site's checks beside this inventory; default: ./inventory.yaml if it is there.",
+)
 
 
 def _reporting(formats: str) -> Callable[[Command], Command]:
@@ -75,6 +80,12 @@ fleet = _all(
     click.option("--timeout", metavar="S", help="Limit of the whole command: 90, 2m."),
     click.option("-b", "--become/--no-become", default=None, help="sudo on the nodes."),
     click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for sudo's password."),
+    click.option("--known-hosts", metavar="FILE", help="Instead of ~/.ssh/known_hosts."),
+    click.option(
+        "--host-keys",
+        type=click.Choice(["strict", "accept-new"]),
+        help="accept-new learns the keys of new hosts; changed keys are refused.",
+    ),
 )
 
 selecting = _all(
@@ -118,6 +129,29 @@ stress = _all(
     click.option("--on-busy", is_flag=True, help="With --stress: even if GPUs are in use."),
 )
 
+retry = click.option(
+    "--retry-failed", metavar="RUN", help="Only nodes that failed in that run; `last`."
+)
+rollout = _all(
+    click.option(
+        "--canary", metavar="N|NODESET", help="Write these first; the others only if it goes well."
+    ),
+    click.option(
+        "--batches",
+        metavar="N,P%,rest",
+        help="Write one batch after the other; the last size repeats.",
+    ),
+    click.option(
+        "--gate",
+        metavar="check|verify|CMD",
+        help="What each batch has to pass; CMD runs here, for $CLUSTERPREP_NODES.",
+    ),
+    click.option(
+        "--on-failure",
+        type=click.Choice(["stop", "rollback-all"]),
+        help="Take back the batch that fails, or all; default: stop.",
+    ),
+)
 playbook = click.option(
     "--playbook", metavar="FILE|NAME", default="site", help="What to apply; default: site."
 )
@@ -134,6 +168,17 @@ ranks = _all(
     ),
 )
 
+# What `launch --print` writes; those below jobs/launch/forms have a file there.
+FORMS = (
+    "torchrun",
+    "sbatch",
+    "hostfile",
+    "accelerate",
+    "deepspeed",
+    "lightning",
+    "mpirun",
+    "k8s",
+)
 launching = _all(
     click.argument("command", nargs=-1, metavar="-- CMD…", type=click.UNPROCESSED),
     click.option(
@@ -167,9 +212,33 @@ launching = _all(
     click.option(
         "--print",
         "form",
-        type=click.Choice(["torchrun", "sbatch", "hostfile"]),
-        help="Start nothing; print what to type, a script for Slurm, or a hostfile.",
+        type=click.Choice(FORMS),
+        help="Start nothing; print the launch for this program.",
     ),
+    click.option("--image", metavar="IMAGE", help="Of the job, for --print k8s."),
+    click.option(
+        "--spares",
+        type=click.IntRange(1, 100_000),
+        metavar="K",
+        help="The inventory has K nodes more than are needed; leave bad ones out.",
+    ),
+)
+
+choosing = _all(
+    click.option(
+        "--write-lists",
+        metavar="DIR",
+        help="Write passing.txt, failing.txt, unknown.txt, exclude.txt and a hostfile there.",
+    ),
+    click.option(
+        "--pick",
+        type=click.IntRange(1, 100_000),
+        metavar="N",
+        help="Choose N of the nodes that pass, whole groups first; with fewer: exit 1.",
+    ),
+)
+retry = click.option(
+    "--retry-failed", metavar="RUN", help="Only nodes that failed in that run; `last`."
 )
 
 readers = _all(
@@ -192,8 +261,12 @@ def refuse_mix(params: dict[str, Any]) -> None:
         raise click.UsageError("--deep asks what --budget has no time for; give one of them")
     if params["stress"] and (params["deep"] or params["budget"] is not None):
         raise click.UsageError("--stress takes minutes; leave --deep and --budget out")
+    if params["write_lists"] is not None and params["budget"] is not None:
+        raise click.UsageError("--budget has no time for lists; leave --write-lists out")
     if params["on_busy"] and not params["stress"]:
         raise click.UsageError("--on-busy says that --stress may load GPUs in use; add --stress")
+    if params["local"] and params["retry_failed"] is not None:
+        raise click.UsageError("--retry-failed chooses nodes of an INVENTORY; leave --local out")
 
 
 def refuse_with_live(params: dict[str, Any], redact: bool) -> None:
@@ -217,11 +290,23 @@ def refuse_fleet_without_inventory(params: dict[str, Any]) -> None:
             raise click.UsageError(f"{key} is about nodes; add --inventory or --live INVENTORY")
 
 
+def refuse_rollout(params: dict[str, Any]) -> None:
+    """Raise UsageError for options of batches without a batch."""
+    if params["canary"] is not None or params["batches"] is not None:
+        return
+    for parameter, key in {"gate": "--gate", "on_failure": "--on-failure"}.items():
+        if params[parameter] is not None:
+            raise click.UsageError(f"{key} is about batches; add --canary or --batches")
+
+
 # Options that narrow down what a command works on, by their parameters.
 _NARROWING = {
     "limit": "--limit",
     "tags": "--tags",
     "retry_failed": "--retry-failed",
+    "canary": "--canary",
+    "batches": "--batches",
+    "gate": "--gate",
     "undo": "--run",
     "from_run": "--from-run",
     "node": "--node",

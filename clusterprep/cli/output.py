@@ -107,6 +107,17 @@ def say_line(text: str) -> None:
         sys.stderr.flush()
 
 
+def print_line(text: str) -> None:
+    """Write one line to stdout while a command runs, without control characters but tabs.
+
+    A reader that has left is no failure.
+    """
+    from clusterprep.reports.progress import encodable
+
+    if sys.stdout is not None:
+        write_stdout((f"{encodable(sys.stdout, without_controls(text))}\n",))
+
+
 def _discard_stdout() -> None:
     """Have nothing written there any more: what is in its buffer could not be either."""
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -29,15 +29,19 @@ MOST_OF_SUDO = 255
 # ---------------------------------------------------------------- secrets
 
 
-def password(params: Mapping[str, Any]) -> Callable[[Node], SudoPassword | None]:
+def password(
+    params: Mapping[str, Any], nodes: Iterable[Node] = ()
+) -> Callable[[Node], SudoPassword | None]:
     """Return a function that gives sudo's password for a node, or None.
 
     The password is typed with -K, else it comes from PASSWORD or PASSWORD_FD. Raises InputError for
-    a password that sudo cannot take.
+    a password that sudo cannot take, and where it would have to go to one of `nodes` through Slurm.
     """
     from clusterprep.remote.transports.sudo import SudoPassword
 
     text = take_secret(PASSWORD)
+    if text or params.get("ask_become_pass"):
+        _refuse_through_slurm(nodes)
     if params.get("ask_become_pass"):
         with asking():
             text = click.prompt("sudo password", hide_input=True, err=True)
@@ -48,6 +52,24 @@ def password(params: Mapping[str, Any]) -> Callable[[Node], SudoPassword | None]
         )
     secret = SudoPassword(text) if text else None
     return lambda node: secret
+
+
+def _refuse_through_slurm(nodes: Iterable[Node]) -> None:
+    """Raise InputError if one of the nodes would get the password through Slurm.
+
+    srun gives its input to all tasks of a step, which run as the user who started it. So each
+    process of that user, on each node of the step, could read the password.
+    """
+    from clusterprep.model.nodeset import fold
+
+    names = [node.name for node in nodes if node.ssh.become and node.transport == "slurm"]
+    if names:
+        message = (
+            f"no password for sudo goes to {fold(names)} through Slurm: your processes on all "
+            "nodes of the step could read it"
+        )
+        hint = "NOPASSWD in sudoers, or `transport: ssh`, or --limit to other nodes"
+        raise InputError.of(message, key=PASSWORD, hint=hint)
 
 
 def passphrases() -> Callable[[str], str]:

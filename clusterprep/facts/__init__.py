@@ -14,7 +14,10 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from clusterprep.model import Inventory, Node, Read
+from clusterprep.remote.agent.inside import SETUP_LIMIT
 from clusterprep.runtime.lazy_dataclass import dataclass
+
+SETUP_MARGIN = 5.0  # seconds for the agent to tell of a runtime that hangs
 
 
 class Denied(Exception):
@@ -55,8 +58,8 @@ class Fact:
     * `lenient`: parse is called for missing answers too and gets the Absent itself.
     * `stage`: the fact has no reads; that stage of a run provides its value.
     * `deep`: the reads run code of the job's user (the interpreter, shells with their start-up
-      files), which may take any time. Where there is a time budget such facts come from stored
-      results.
+      files) or go into its home on a file server, which may take any time. Where there is a time
+      budget such facts come from stored results.
     * `apiece`: the reads name the node itself. The reads of all other facts are made once for nodes
       that differ in name and address alone, and tests hold that.
     * `narrow(answer)` returns the part of the first answer that counts, and parse gets only this
@@ -65,6 +68,8 @@ class Fact:
     * `needs`: who may learn the fact.
     * `moves`: the value changes by itself, as times, loads and counters do, so `compare` does not
       report it.
+    * `guarded`: parse runs an expression that a site wrote, which may take forever, so it runs
+      where it can be ended. It is absent then, and the node is not given up.
     """
 
     name: str
@@ -77,6 +82,7 @@ class Fact:
     narrow: Callable[[Any], Any] | None = None
     needs: Needs = ANY_USER
     moves: bool = False
+    guarded: bool = False
 
 
 def file(path: str, etc: bool = False) -> Callable[[Node, Inventory], tuple[Read, ...]]:
@@ -108,6 +114,11 @@ def under(node: Node, path: str) -> str:
     if node.root == "/":
         return path
     return node.root.rstrip("/") + path
+
+
+def setup_seconds(node: Node) -> float:
+    """Return how many seconds more a read may take that is answered inside the node's runtime."""
+    return 0.0 if node.runtime is None else SETUP_LIMIT + SETUP_MARGIN
 
 
 def user_of_job(node: Node) -> str | None:

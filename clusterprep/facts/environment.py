@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterprep.facts import JOB_USER, Fact, user_of_job
+from clusterprep.facts.runtime import shell_runtime_reads
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.remote.agent import launched
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -20,6 +21,9 @@ from clusterprep.runtime.lazy_dataclass import dataclass
 LIMIT = 14.0  # seconds; a shell that hangs costs four of them, and there are at most three
 CONF = "/etc/nccl.conf"
 CUT = 1023  # bytes of a value that NCCL takes from its files
+# Launch paths into containers that are started on the node.
+ENGINES = ("podman", "enroot", "docker")
+OTHERS = (*ENGINES, "cron")  # launch paths that are there without a job that takes them
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,14 @@ class Setting:
     value: str
     file: str | None = None
     line: int | None = None
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Whether a launch path reads what apply writes, None where that is not known; `why` not."""
+
+    reads: bool | None
+    why: str = ""
 
 
 Paths = Mapping[str, "tuple[Setting, ...] | Absent"]
@@ -43,8 +55,26 @@ _ASSIGNED = re.compile(
 )
 
 
-def parse_paths(answer: Mapping[str, Any]) -> Paths:
-    """Return every launch path of the node with its settings, or why they are unknown."""
+def parse_paths(answer: Mapping[str, Any], inside: Mapping[str, Any] | None = None) -> Paths:
+    """Return the launch paths of jobs with their settings, or why they are unknown.
+
+    Cron and the engines are told by themselves: that they are installed does not say that jobs
+    start so.
+    """
+    paths = parse_every_path(answer, inside)
+    return {path: value for path, value in paths.items() if path not in OTHERS}
+
+
+def parse_other_paths(answer: Mapping[str, Any]) -> Paths:
+    """Return the launch paths that are there without a job that is known to take them."""
+    return {path: value for path, value in parse_every_path(answer).items() if path in OTHERS}
+
+
+def parse_every_path(answer: Mapping[str, Any], inside: Mapping[str, Any] | None = None) -> Paths:
+    """Return every launch path of the node with its settings, or why they are unknown.
+
+    `inside` is what the job's runtime gives, where one is declared; it is a launch path too.
+    """
     rows = _rows(answer["files"])
     # A shell that runs one command reads profile files only where ~/.bashrc includes them, so those
     # come last.
@@ -56,19 +86,46 @@ def parse_paths(answer: Mapping[str, Any]) -> Paths:
     for path in ("systemd", "slurm"):
         if answer[path] is not None:
             paths[path] = settings_of_service(_rows(answer[path]))
+    for path in ENGINES:  # recordings of earlier releases do not have them, nor cron
+        if answer.get(path) is not None:
+            paths[path] = settings_of_service(_rows(answer[path]))
+    cron = answer.get("cron")
+    if cron is not None:
+        paths["cron"] = _settings_of_session(cron["session"], _rows(cron["files"]))
     if answer["container"] is not None:
         paths["container"] = _settings_of_session(answer["container"], [])
+    if inside is not None:
+        runtime = _settings_of_runtime(inside, paths.get("login shell", ()), rows)
+        paths = {"runtime": runtime, **paths}
     paths["nccl"] = settings_of_nccl(answer["conf"], answer["home"], paths)
     return paths
 
 
-def parse_effective(answer: Mapping[str, Any]) -> Mapping[str, tuple[Setting, ...]] | Absent:
+def parse_readers(answer: Mapping[str, Any]) -> Mapping[str, Reader]:
+    """Return whether sshd and cron read /etc/environment, and whether declared units exist.
+
+    "systemd" is there only if one of `env_units` does not exist.
+    """
+    readers = {}
+    for path, (reads, why) in answer.get("pam", {}).items():
+        if reads not in (True, False, None):
+            raise ValueError(f"expected true, false or null, seen {reads!r}")
+        readers[path] = Reader(reads, _text(why))
+    missing = [_text(unit) for unit in answer.get("missing_units", ())]
+    if missing:
+        readers["systemd"] = Reader(False, f"there is no {' and no '.join(missing)}")
+    return readers
+
+
+def parse_effective(
+    answer: Mapping[str, Any], inside: Mapping[str, Any] | None = None
+) -> Mapping[str, tuple[Setting, ...]] | Absent:
     """Return the settings of all launch paths, or the reason why those of one are not known.
 
     A container whose first process belongs to another user is left out: few users may look into it.
     """
     settings: dict[str, tuple[Setting, ...]] = {}
-    for path, value in parse_paths(answer).items():
+    for path, value in parse_paths(answer, inside).items():
         if not isinstance(value, Absent):
             settings[path] = value
         elif path != "container":
@@ -85,12 +142,28 @@ def parse_conf(answer: Mapping[str, Any]) -> Mapping[str, tuple[Row, ...]]:
     return files
 
 
-def parse_libraries(answer: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
-    """Return the folders of LD_LIBRARY_PATH, each with its libraries of NCCL and of the driver."""
+def parse_libraries(
+    answer: Mapping[str, Any], inside: Mapping[str, Any] | None = None
+) -> Mapping[str, tuple[str, ...]] | Absent:
+    """Return the folders of LD_LIBRARY_PATH, each with its libraries of NCCL and of the driver.
+
+    They are not known of a node whose runtime cannot be entered.
+    """
+    folders = dict(answer["libraries"])
+    if inside is not None:
+        if "failed" in inside:
+            return _not_entered(inside)
+        folders.update(inside["libraries"])
     libraries = {}
-    for folder, names in answer["libraries"].items():
+    for folder, names in folders.items():
         libraries[folder] = tuple(map(_text, names))
     return libraries
+
+
+def _not_entered(inside: Mapping[str, Any]) -> Absent:
+    """Return why a runtime was not entered."""
+    reason, why = inside["failed"]
+    return Absent(_text(reason), _text(why))
 
 
 def _text(value: object) -> str:
@@ -135,6 +208,37 @@ def _settings_of_session(
         file, line = places.get((name, _text(value)), unknown_place)
         settings.append(Setting(name, value, file, line))
     return tuple(settings)
+
+
+def _settings_of_runtime(
+    inside: Mapping[str, Any], login: tuple[Setting, ...] | Absent, rows: Sequence[Row]
+) -> tuple[Setting, ...] | Absent:
+    """Return what a job has that enters the runtime from a login shell, by the names of variables.
+
+    `rows` are the lines of the user's start-up files. Files of modules have a language of their
+    own, so of these only the file is told.
+    """
+    if "failed" in inside:
+        return _not_entered(inside)
+    if isinstance(login, Absent):
+        return login
+    own_rows = [*rows, *_rows(inside["files"])]
+    places: dict[str, str] = {}
+    for path, names in inside["modules"].items():
+        places.update(dict.fromkeys(map(_text, names), path))
+    settings = _settings_of_session(["ok", inside["env"]], own_rows)
+    if isinstance(settings, Absent):
+        return settings
+    merged = {setting.name: setting for setting in login if setting.name not in inside["unset"]}
+    for setting in settings:
+        before = merged.get(setting.name)
+        if before is not None and before.value == setting.value:
+            continue
+        if setting.file is None and setting.name in places:
+            merged[setting.name] = Setting(setting.name, setting.value, places[setting.name])
+        else:
+            merged[setting.name] = setting
+    return tuple(merged[name] for name in sorted(merged))
 
 
 def find_assignments(rows: Iterable[Row]) -> dict[tuple[str, str], tuple[str, int]]:
@@ -218,10 +322,11 @@ def _conf_file(sessions: Paths) -> str | None:
 def in_effect(paths: Paths, path: str) -> dict[str, Setting]:
     """Return the settings that NCCL has in a process of one launch path, by name.
 
-    The environment of the process goes before NCCL's own files.
+    The environment of the process goes before NCCL's own files. A container that an engine starts
+    has its own /etc/nccl.conf, and not the node's.
     """
     settings = {}
-    for source in ("nccl", path):
+    for source in (path,) if path in ENGINES else ("nccl", path):
         values = paths.get(source, ())
         if isinstance(values, Absent):
             continue
@@ -237,10 +342,22 @@ def _environment_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     one.
     """
     by_ssh = node.transport == "ssh"
-    return (Read("environment", (user_of_job(node), by_ssh), limit=LIMIT),)
+    arguments: tuple[Any, ...] = (user_of_job(node), by_ssh)
+    if "systemd" in inventory.env_targets:
+        arguments = (*arguments, inventory.env_units)
+    return (Read("environment", arguments, limit=LIMIT),)
 
 
-PATHS = Fact("env.paths", _environment_reads, parse_paths, deep=True, needs=JOB_USER)
-EFFECTIVE = Fact("env.effective", _environment_reads, parse_effective, deep=True, needs=JOB_USER)
+def _path_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    """Return the reads of all launch paths: those of the host, and the job's runtime."""
+    return (*_environment_reads(node, inventory), *shell_runtime_reads(node, inventory))
+
+
+PATHS = Fact("env.paths", _path_reads, parse_paths, deep=True, needs=JOB_USER)
+OTHER_PATHS = Fact(
+    "env.other_paths", _environment_reads, parse_other_paths, deep=True, needs=JOB_USER
+)
+READERS = Fact("env.readers", _environment_reads, parse_readers, deep=True, needs=JOB_USER)
+EFFECTIVE = Fact("env.effective", _path_reads, parse_effective, deep=True, needs=JOB_USER)
 CONF_LINES = Fact("env.conf_lines", _environment_reads, parse_conf, deep=True, needs=JOB_USER)
-LIBRARIES = Fact("env.libraries", _environment_reads, parse_libraries, deep=True, needs=JOB_USER)
+LIBRARIES = Fact("env.libraries", _path_reads, parse_libraries, deep=True, needs=JOB_USER)

@@ -26,7 +26,8 @@ class JournalEntry:
 
     `number` orders the runs of a node; runs of old releases have 0. `nodes` are the names
     of all nodes of the run, and `node` is the name that this one had among them; they are empty for
-    runs of old releases.
+    runs of old releases. `batch` counts the batches of a run from 1, and `nodes` are then those of
+    this batch; 0 is a run without batches.
     """
 
     run: str
@@ -35,6 +36,7 @@ class JournalEntry:
     number: int = 0
     nodes: tuple[str, ...] = ()
     node: str = ""
+    batch: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def parse_journal(answer: Mapping[str, Any]) -> Journal:
 
 def _entry(row: Any) -> JournalEntry:
     run, cluster, state, *further = row
-    number, nodes, node = further or (0, "", "")
+    number, nodes, node, *batch = further or (0, "", "")
     entry = JournalEntry(
         _text(run),
         _text(cluster),
@@ -87,6 +89,7 @@ def _entry(row: Any) -> JournalEntry:
         require_integer(number, most=LARGEST_NUMBER),
         parse_nodes(nodes),
         require_text(node, LONGEST_NODES),
+        require_integer(batch[0], most=LARGEST_NUMBER) if batch else 0,
     )
     if entry.state not in STATES:
         raise ValueError(f"run {entry.run} is in a state that is none: {entry.state!r}")

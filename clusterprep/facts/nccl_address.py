@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
 
-from clusterprep.facts import JOB_USER, Fact, user_of_job
+from clusterprep.facts import JOB_USER, Fact, setup_seconds, user_of_job
 from clusterprep.facts.torch import FINDER, nccl_version
 from clusterprep.model import Absent, Inventory, Node, Read
+from clusterprep.model.runtimes import read_arguments
 
 SESSIONS = {"ssh command", "login shell"}  # launch paths of every user that can log in
 LIMIT = 30.0  # seconds for three shells and the starts of the job's interpreter
@@ -211,8 +212,10 @@ def parse_answers(*raw: Mapping[str, Mapping[str, Any]]) -> Answers | Absent:
             "not_applicable", "the node is declared to have no GPUs, so no NCCL runs there"
         )
     answers = {path: _answer(fields) for path, fields in raw[0].items()}
-    # Where the first path finds no library the agent tries no other one.
-    is_complete = "a bare process" in answers or answers.keys() >= SESSIONS
+    # Where the first path finds no library the agent tries no other one, and where jobs run in a
+    # container that is the only path.
+    is_alone = "a bare process" in answers or set(answers) == {"container"}
+    is_complete = is_alone or answers.keys() >= SESSIONS
     if not is_complete and not _is_without_library(answers):
         raise ValueError("a session was not asked, though there is an NCCL")
     return answers
@@ -314,8 +317,9 @@ def _nccl_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     if node.gpus is not None and node.gpus.count == 0:
         return ()
     by_ssh = node.transport == "ssh"
-    arguments = (node.python, user_of_job(node), by_ssh, FINDER + PROBE)
-    return (Read("nccl_address", arguments, limit=LIMIT),)
+    script = FINDER + PROBE
+    arguments = (node.python, user_of_job(node), by_ssh, script, *read_arguments(node.runtime))
+    return (Read("nccl_address", arguments, limit=LIMIT + setup_seconds(node)),)
 
 
 ADDRESS = Fact("nccl.address", _nccl_reads, parse_answers, deep=True, needs=JOB_USER)

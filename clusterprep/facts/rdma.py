@@ -9,17 +9,9 @@ from ipaddress import IPv4Interface, IPv6Address
 from typing import Any
 
 from clusterprep.facts import Fact, file, under, user_of_job
+from clusterprep.facts.env_files import written_files
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.remote.untrusted import LONGEST_DEVICE, require_device_name
-
-# The files that apply writes the environment to. Facts may not import resources, so a test compares
-# the two tables.
-ENV_FILES = {
-    "profile.d": "/etc/profile.d/clusterprep-nccl.sh",
-    "nccl.conf": "/etc/nccl.conf",
-    "env-file": "/etc/clusterprep/nccl.env",
-    "slurm-task-prolog": "/etc/clusterprep/task_prolog.sh",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +213,7 @@ def _may_use(row: Mapping[str, int], uid: int, groups: list[int]) -> bool:
 
 
 _IB_DISABLED = re.compile(
-    r"""(?:^|[\s'"])NCCL_IB_DISABLE=(['"]?)1\1(?=['"]*(?:\s|$))""", re.MULTILINE
+    r"""(?:^|[\s'"])NCCL_IB_DISABLE=(['"]?)1\1(?=['"]*,?(?:\s|$))""", re.MULTILINE
 )
 
 
@@ -237,8 +229,7 @@ def _without_comments(text: str) -> str:
 
 
 def _env_file_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
-    paths = [ENV_FILES[target] for target in inventory.env_targets]
-    return tuple(Read("file", (under(node, path),)) for path in paths)
+    return tuple(Read("file", (under(node, path),)) for path in written_files(inventory))
 
 
 _PEER_MODULES = ("nvidia_peermem", "nv_peer_mem", "efa_nv_peermem")

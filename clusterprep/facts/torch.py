@@ -5,10 +5,13 @@ They are found without importing torch.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-from clusterprep.facts import JOB_USER, Fact, user_of_job
+from clusterprep.facts import JOB_USER, Fact, setup_seconds, user_of_job
 from clusterprep.model import Inventory, Node, Read
+from clusterprep.model.runtimes import read_arguments
+from clusterprep.remote.bootstrap import surroundings_source
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Runs in the job's interpreter, as the job's user. torch/version.py is read as text. NCCL is asked
@@ -183,7 +186,7 @@ if spec is not None and spec.origin:
     found["nccl_path"], found["wheel_path"] = path, wheel
 found["system_path"] = system(NCCL)
 """
-SCRIPT = (
+LOOKUP = (
     FINDER
     + r"""
 versions = {None: None}
@@ -233,9 +236,10 @@ def text(value):
         plain = " " <= letter <= "~" and letter not in '"\\'
         quoted_text += letter if plain else "\\u%04x" % code
     return '"' + quoted_text + '"'
-print(text(found))
 """
 )
+PRINT = "print(text(found))\n"
+SCRIPT = LOOKUP + PRINT
 JOB_LIMIT = 15.0  # seconds; environments on network file systems are slow at first
 
 
@@ -389,8 +393,23 @@ def nccl_version(code: int) -> str:
 
 def _interpreter_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     """Return the one run of the interpreter that brings all facts of this file."""
-    arguments = (node.python, user_of_job(node), SCRIPT)
-    return (Read("job_python", arguments, limit=JOB_LIMIT),)
+    return (interpreter_read(node),)
+
+
+def interpreter_read(node: Node) -> Read:
+    """Return the run of the job's interpreter; in a container it looks around as well.
+
+    A start of a container takes half a second and more, so one brings all.
+    """
+    is_inside = node.runtime is not None and node.runtime.container is not None
+    script = _in_container() if is_inside else SCRIPT
+    arguments = (node.python, user_of_job(node), script, *read_arguments(node.runtime))
+    return Read("job_python", arguments, limit=JOB_LIMIT + setup_seconds(node))
+
+
+@functools.cache
+def _in_container() -> str:
+    return f"{LOOKUP}{surroundings_source()}\nfound['surroundings'] = look()\n{PRINT}"
 
 
 TORCH = Fact("torch.build", _interpreter_reads, parse_torch, deep=True, needs=JOB_USER)

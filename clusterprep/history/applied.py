@@ -56,10 +56,16 @@ class AppliedEnvironments:
                 statements.append((query, row))
         self._write(statements)
 
-    def forget(self, cluster: str, run: str) -> None:
-        """Delete what a run wrote, after it was rolled back."""
-        if self._database.path.exists():
-            self._write([("delete from given where cluster = ? and run = ?", (cluster, run))])
+    def forget(self, cluster: str, run: str, nodes: Iterable[str] | None = None) -> None:
+        """Delete what a run wrote, after it was rolled back: on all nodes, or on these."""
+        if not self._database.path.exists():
+            return
+        query = "delete from given where cluster = ? and run = ?"
+        if nodes is None:
+            self._write([(query, (cluster, run))])
+            return
+        query += " and node = ?"
+        self._write([(query, (cluster, run, node)) for node in nodes])
 
     def record_outcomes(self, cluster: str, report: Report) -> None:
         """Record how an apply ended on every node, for `--retry-failed`."""
@@ -189,7 +195,7 @@ def _deletion_of_old(table: str, cluster: str, kept: int) -> Statement:
 def outcomes(report: Report) -> dict[str, tuple[str, bool]]:
     """Return node → (what became of it, whether it failed).
 
-    A node failed if it was not reached, not written, or is named by an error.
+    A node failed if it was not reached, not written, or is named by an error or as a culprit.
     """
     blamed = _blamed(report)
     outcome_by_node: dict[str, tuple[str, bool]] = {}
@@ -202,14 +208,14 @@ def outcomes(report: Report) -> dict[str, tuple[str, bool]]:
 
 
 def _blamed(report: Report) -> set[str]:
-    """Return the nodes that an error of a check or of verify names."""
+    """Return the nodes that an error of a check, verify or launch names."""
     nodes: set[str] = set()
     for finding in report.findings or ():
         is_bad = finding.verdict in ("fail", "unknown") and finding.severity == "error"
         if is_bad and not finding.fixed and not finding.silenced:
             nodes.update(finding.nodes)
-    if report.verify is not None:
-        for culprit in report.verify.culprits:
+    for result in (report.verify, report.launch):
+        for culprit in result.culprits if result is not None else ():
             nodes.update(culprit.nodes)
     return nodes
 
@@ -244,7 +250,7 @@ def refuse_clashes(
     wanted: dict[str, str] = {}
     for node in names:
         for value in environment.of(node).values():
-            if _is_job_wide(value.name):
+            if is_job_wide(value.name):
                 wanted[value.name] = value.value
     _refuse_differences(names, wanted, {node: given[node] for node in others if node in given})
     unknown = [node for node in others if node not in given]
@@ -258,7 +264,7 @@ def refuse_clashes(
     raise Refused(f"{message}; this run wrote nothing")
 
 
-def _is_job_wide(name: str) -> bool:
+def is_job_wide(name: str) -> bool:
     """Return whether a variable must have one value on all ranks of a job."""
     return registry().get(name, {}).get("uniformity") == "job"
 
@@ -271,7 +277,7 @@ def _refuse_differences(
         return
     names = set(wanted)
     for values in others.values():
-        names.update(filter(_is_job_wide, values))
+        names.update(filter(is_job_wide, values))
     for name in sorted(names):
         value = wanted.get(name)
         differing = [node for node, values in others.items() if values.get(name) != value]

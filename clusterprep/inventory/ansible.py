@@ -21,21 +21,28 @@ _IPV6_AND_PORT = re.compile(r"\[([0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f.]*)\](?::
 
 @dataclass(frozen=True)
 class Var:
-    """A value as Ansible would pass it on, and its line."""
+    """A value as Ansible would pass it on, and its place. Line 0 is none: no file has it."""
 
     value: Any
     line: int
+    file: str | None = None
 
 
 @dataclass
 class Group:
-    """A group as the file has it; hosts and children in the order written, each once."""
+    """A group as the file has it; hosts and children in the order written, each once.
+
+    `file_vars` are those of group_vars beside the inventory, `play_vars` of the current folder.
+    """
 
     name: str
     line: int
+    file: str | None = None
     hosts: dict[str, None] = field(default_factory=dict)
     children: dict[str, None] = field(default_factory=dict)
     vars: dict[str, Var] = field(default_factory=dict)
+    file_vars: dict[str, Var] = field(default_factory=dict)
+    play_vars: dict[str, Var] = field(default_factory=dict)
 
     @property
     def priority(self) -> int:
@@ -48,11 +55,14 @@ class Group:
 
 @dataclass
 class Host:
-    """A host with the variables of its own lines."""
+    """A host with the variables of its own lines, and of host_vars, as for groups."""
 
     name: str
     line: int  # the first that names it
+    file: str | None = None
     vars: dict[str, Var] = field(default_factory=dict)
+    file_vars: dict[str, Var] = field(default_factory=dict)
+    play_vars: dict[str, Var] = field(default_factory=dict)
 
 
 class AnsibleInventory:
@@ -64,19 +74,26 @@ class AnsibleInventory:
         for name in (ALL, UNGROUPED):
             self.group(name, 1)
 
-    def group(self, name: str, line: int) -> Group:
-        """Return a group; it is created, with this line, if it is new."""
-        return self.groups.setdefault(name, Group(name, line))
+    def group(self, name: str, line: int, file: str | None = None) -> Group:
+        """Return a group; it is created, with this place, if it is new."""
+        return self.groups.setdefault(name, Group(name, line, file))
 
-    def add(self, group: Group, pattern: str, line: int, variables: dict[str, Var]) -> None:
+    def add(
+        self,
+        group: Group,
+        pattern: str,
+        line: int,
+        variables: dict[str, Var],
+        file: str | None = None,
+    ) -> None:
         """Add the hosts of a pattern to a group. Raises ValueError if the pattern is wrong."""
         names, port = expand(pattern)
         if len(self.hosts) + len(names) > MAX_NODES:
             raise ValueError(f"more than {MAX_NODES:,} hosts")
         for name in names:
-            host = self.hosts.setdefault(name, Host(name, line))
+            host = self.hosts.setdefault(name, Host(name, line, file))
             if port is not None:
-                host.vars["ansible_port"] = Var(port, line)
+                host.vars["ansible_port"] = Var(port, line, file)
             host.vars.update(variables)
             group.hosts[name] = None
 
@@ -172,11 +189,24 @@ class AnsibleInventory:
         return (self.depths[group.name], group.priority, group.name)
 
     def variables(self, host: str) -> dict[str, Var]:
-        """Return all variables of a host; its own ones win over those of its groups."""
+        """Return all variables of a host, in the order of VARIABLE_PRECEDENCE in Ansible.
+
+        Files win over what the inventory itself says of groups, even group_vars/all; the host's
+        own variables win over those of its groups.
+        """
+        top, *others = self.groups_of[host]
+        own = self.hosts[host]
         variables: dict[str, Var] = {}
-        for group in self.groups_of[host]:
+        for group in (top, *others):
             variables.update(group.vars)
-        variables.update(self.hosts[host].vars)
+        variables.update(top.file_vars)
+        variables.update(top.play_vars)
+        for group in others:
+            variables.update(group.file_vars)
+        for group in others:
+            variables.update(group.play_vars)
+        for layer in (own.vars, own.file_vars, own.play_vars):
+            variables.update(layer)
         variables.pop(PRIORITY, None)
         return variables
 

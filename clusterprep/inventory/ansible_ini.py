@@ -18,9 +18,17 @@ _NAME = re.compile(r"([^\s:=#]+)\s*(?:#.*)?")
 _KINDS = ("hosts", "children", "vars")
 
 
-def read_ini(text: str, complain: Complain) -> AnsibleInventory:
-    """Return the inventory of a text. Each mistake goes to `complain`, and reading goes on."""
-    reader = _Reader(complain)
+def read_ini(
+    text: str,
+    complain: Complain,
+    file: str | None = None,
+    into: AnsibleInventory | None = None,
+) -> AnsibleInventory:
+    """Return the inventory of a text. Each mistake goes to `complain`, and reading goes on.
+
+    `into` is the inventory of the files read before it, to which this one adds.
+    """
+    reader = _Reader(complain, file, into or AnsibleInventory())
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         if stripped and stripped[0] not in "#;":
@@ -35,9 +43,10 @@ class _Reader:
     `group` and `kind` are those of the section that is being read.
     """
 
-    def __init__(self, complain: Complain) -> None:
-        self.inventory = AnsibleInventory()
+    def __init__(self, complain: Complain, file: str | None, inventory: AnsibleInventory) -> None:
+        self.inventory = inventory
         self.complain = complain
+        self.file = file
         self.kind = "hosts"
         self.group: Group = self.inventory.groups[UNGROUPED]
         self.wanted: list[tuple[str, int]] = []  # groups that have to be defined in the end
@@ -79,7 +88,7 @@ class _Reader:
         else:
             self.defined.add(name)
         self.kind = kind
-        self.group = self.inventory.group(name, number)
+        self.group = self.inventory.group(name, number, self.file)
 
     def _add_host(self, number: int, text: str) -> None:
         words = shlex.split(text, comments=True)
@@ -91,8 +100,8 @@ class _Reader:
             key, equals, value = assignment.partition("=")
             if not equals:
                 raise ValueError(f"expected key=value behind the host; seen '{assignment}'")
-            variables[key] = Var(literal(value), number)
-        self.inventory.add(self.group, pattern, number, variables)
+            variables[key] = Var(literal(value), number, self.file)
+        self.inventory.add(self.group, pattern, number, variables, self.file)
 
     def _add_child(self, number: int, text: str) -> None:
         match = _NAME.fullmatch(text)
@@ -100,7 +109,7 @@ class _Reader:
             raise ValueError(f"expected the name of a group; seen '{text}'")
         name = match[1]
         self.wanted.append((name, number))
-        self.inventory.group(name, number)
+        self.inventory.group(name, number, self.file)
         self.group.children[name] = None
 
     def _add_variable(self, number: int, text: str) -> None:
@@ -108,7 +117,7 @@ class _Reader:
         if not equals:
             raise ValueError(f"expected key=value; seen '{text}'")
         key = name.strip()
-        self.group.vars[key] = Var(literal(value.strip()), number)
+        self.group.vars[key] = Var(literal(value.strip()), number, self.file)
 
     def check_groups(self) -> None:
         for name, number in self.wanted:

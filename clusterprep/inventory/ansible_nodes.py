@@ -1,30 +1,42 @@
 """Convert an inventory of Ansible to one of ours.
 
-The nodes, groups and logins are the same, and keep the line numbers of Ansible's file.
+The nodes, groups and logins are the same, and keep the places in Ansible's files.
 
 Variables are resolved as Ansible does, and the results are put on the nodes: our groups may not
 contradict each other, and Ansible's may. `make test` compares recorded answers of
-`ansible-inventory`, and `make test-all` the program itself.
+`ansible-inventory` and what `ansible -m ping` dials, and `make test-all` the programs themselves.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterprep.errors import Problem
-from clusterprep.inventory.ansible import ALL, UNGROUPED, AnsibleInventory, Var
-from clusterprep.inventory.ansible_ini import Complain, read_ini
+from clusterprep.errors import InputError, Problem
+from clusterprep.inventory.ansible import ALL, UNGROUPED, AnsibleInventory, Host, Var
+from clusterprep.inventory.ansible_arguments import SshArguments, read_arguments
+from clusterprep.inventory.ansible_config import HOST_KEY_CHECKING, read_settings
+from clusterprep.inventory.ansible_dynamic import (
+    is_dynamic,
+    list_inventory,
+    looks_like_listing,
+    read_listing,
+)
+from clusterprep.inventory.ansible_files import VariableFiles, add_variables, inventory_files
+from clusterprep.inventory.ansible_ini import read_ini
+from clusterprep.inventory.ansible_template import NotFilled, Scope, fill, has_template
 from clusterprep.inventory.ansible_yaml import Unread, looks_like_ansible, read_yaml
-from clusterprep.inventory.document import Document
+from clusterprep.inventory.document import Document, read_text
 from clusterprep.inventory.yaml_tree import Tree, Written, YamlError, compose
+from clusterprep.model.nodeset import fold
 
 _SECTION_LINE = re.compile(r"^\[[^\[\],]+\]\s*(?:#.*)?$", re.MULTILINE)
+_HOST_LINE = re.compile(r"^[^\s#;=:]+[ \t]+ansible_\w+=", re.MULTILINE)
 _OURS = re.compile(r"^[ \t{\"']*nodes[\"']?\s*:", re.MULTILINE)
 _GROUP_WORDS = re.compile(r"(?:hosts|children)[\"']?\s*:")
-_JINJA = re.compile(r"\{[{%#]")
 _TRUE = frozenset({"yes", "true", "on", "1", "y", "t"})
 _FALSE = frozenset({"no", "false", "off", "0", "n", "f", ""})
 _CONNECTIONS = {
@@ -34,6 +46,9 @@ _CONNECTIONS = {
     "paramiko_ssh": "ssh",
     "local": "local",
 }
+# Connections to what is no Linux machine: switches and Windows. Such hosts are left out.
+_OTHER_MACHINES = ("network_cli", "netconf", "httpapi", "winrm", "psrp", "grpc", "libssh")
+_COLLECTION = re.compile(r"\w+\.\w+\.(\w+)")  # ansible.builtin.ssh
 _PASSWORDS = (
     "ansible_password",
     "ansible_ssh_pass",
@@ -43,7 +58,14 @@ _PASSWORDS = (
     "ansible_sudo_pass",
     "ansible_private_key_passphrase",
 )
-_SSH_ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_args")
+_CHECKING = (HOST_KEY_CHECKING, "ansible_ssh_host_key_checking")
+_USER = ("ansible_user", "ansible_ssh_user")
+_PORT = ("ansible_port", "ansible_ssh_port")
+_KEY = ("ansible_ssh_private_key_file", "ansible_private_key_file")
+_TIMEOUT = ("ansible_ssh_timeout", "ansible_timeout")
+_BECOME = ("ansible_become", "ansible_sudo")
+_CONNECTION = "ansible_connection"
+_KEYS_CHECKED = "the host keys of nodes are always verified here, against known_hosts"
 
 Convert = Callable[[Any], "str | None"]  # raises _Refused; None: the value says nothing here
 
@@ -53,50 +75,146 @@ class _Refused(Exception):
 
 
 def ansible_document(
-    file: str, text: str, written: Written, surely: bool = False
+    file: str,
+    text: str,
+    written: Written,
+    surely: bool = False,
+    environment: Mapping[str, str] = os.environ,
 ) -> Document | None:
     """Return the document of a text that is an inventory of Ansible; None if it looks different.
 
     `surely` is for a file that the user called one.
     """
+    path = Path(file)
+    if is_dynamic(path):
+        return _document(file, list_inventory(path), [], written, environment)
+    if looks_like_listing(text):
+        return _document(file, read_listing(text, file), [], written, environment)
     problems: list[Problem] = []
+    inventory = AnsibleInventory()
+    if not _read(file, text, problems, surely, inventory):
+        return None
+    return _document(file, inventory, problems, written, environment, beside=path.parent)
+
+
+def ansible_folder(
+    folder: str, written: Written, environment: Mapping[str, str] = os.environ
+) -> Document:
+    """Return the document of a folder of inventories, which Ansible reads as one.
+
+    Raises InputError if one of them cannot be read.
+    """
+    files = inventory_files(Path(folder))
+    if any(map(is_dynamic, files)):
+        return _document(folder, list_inventory(Path(folder)), [], written, environment)
+    problems: list[Problem] = []
+    notices: list[str] = []
+    inventory = AnsibleInventory()
+    for path in files:
+        file = str(path)
+        text = read_text(file, "an inventory of Ansible")
+        if _read(file, text, problems, False, inventory):
+            continue
+        # Hosts alone, or something else that lies there, which Ansible passes over as well.
+        mistakes: list[Problem] = []
+        _read(file, text, mistakes, True, AnsibleInventory())
+        if mistakes:
+            notices.append(f"{file} is not read: it is no inventory")
+        else:
+            _read(file, text, problems, True, inventory)
+    if not inventory.hosts and not problems:
+        raise InputError.of("there is no inventory of Ansible's in this folder", file=folder)
+    document = _document(
+        folder,
+        inventory,
+        problems,
+        written,
+        environment,
+        beside=Path(folder),
+    )
+    document.notices = (*document.notices, *notices)
+    return document
+
+
+def _document(
+    file: str,
+    inventory: AnsibleInventory,
+    problems: list[Problem],
+    written: Written,
+    environment: Mapping[str, str],
+    beside: Path | None = None,
+) -> Document:
+    """Return the document of an inventory.
+
+    `beside` is the folder whose group_vars belong to it; None if they have been read already.
+    """
+
+    def complain(place: Var | Host, message: str) -> None:
+        problems.append(Problem(message, place.file or file, place.line or None))
+
+    circle = inventory.circle()
+    if circle is not None:
+        message = f"the group '{circle}' is below itself"
+        problems.append(Problem(message, file, inventory.groups[circle].line))
+        inventory = AnsibleInventory()
+    inventory.settle()
+    folder = Path.cwd()
+    notices = _add_files(inventory, beside, folder, problems)
+    converter = _Converter(inventory, complain, read_settings(environment, folder), environment)
+    document = Document(file, converter.tree(), written)
+    if not inventory.hosts and not problems:
+        problems.append(Problem("an inventory of Ansible's without a host", file, 1))
+    document.problems += problems
+    document.notices = (*converter.all_notices(), *notices)
+    return document
+
+
+def _add_files(
+    inventory: AnsibleInventory, beside: Path | None, folder: Path, problems: list[Problem]
+) -> list[str]:
+    """Add group_vars and host_vars to an inventory, and return notices about them.
+
+    Ansible reads those beside the inventory, and those of the folder in which it is started.
+    """
+    notices: list[str] = []
+    if beside is None:
+        return notices
+    folders = [(beside, False)]
+    if beside.resolve() != folder.resolve():
+        folders.append((Path(), True))
+    for place, beside_play in folders:
+        files = VariableFiles(place)
+        add_variables(inventory, files, beside_play=beside_play)
+        notices.extend(files.notices)
+        for name, line, message in files.problems:
+            problems.append(Problem(message, name, line))
+    return notices
+
+
+def _read(
+    file: str, text: str, problems: list[Problem], surely: bool, into: AnsibleInventory
+) -> bool:
+    """Add what either format holds to an inventory; False if the text is not Ansible's."""
 
     def complain(line: int, message: str) -> None:
         problems.append(Problem(message, file, line))
 
-    inventory = _read(text, complain, surely)
-    if inventory is None:
-        return None
-    circle = inventory.circle()
-    if circle is not None:
-        line = inventory.groups[circle].line
-        complain(line, f"the group '{circle}' is below itself")
-        inventory = AnsibleInventory()
-    inventory.settle()
-    converter = _Converter(inventory, complain)
-    document = Document(file, converter.tree(), written)
-    if not inventory.hosts and not problems:
-        complain(1, "an inventory of Ansible's without a host")
-    document.problems += problems
-    document.notices = (*converter.notices, *_folder_notices(file))
-    return document
-
-
-def _read(text: str, complain: Complain, surely: bool) -> AnsibleInventory | None:
-    """Return what either format holds; None if the text is not Ansible's."""
     is_ours = _OURS.search(text) is not None
-    if _SECTION_LINE.search(text) and not is_ours:
-        return read_ini(text, complain)
+    is_ini = _SECTION_LINE.search(text) or _HOST_LINE.search(text)
+    if is_ini and not is_ours:
+        read_ini(text, complain, file, into)
+        return True
     # Composing YAML is slow: a text that cannot be Ansible's is not composed here.
     may_be_yaml = _GROUP_WORDS.search(text) and not is_ours
     if not surely and not may_be_yaml:
-        return None
+        return False
     tree = _compose_mapping(text)
     if tree is not None and (surely or looks_like_ansible(tree)):
-        return read_yaml(tree, complain)
+        read_yaml(tree, complain, file, into)
+        return True
     if surely:
-        return read_ini(text, complain)  # which says what is wrong
-    return None
+        read_ini(text, complain, file, into)  # which says what is wrong
+    return surely
 
 
 def _compose_mapping(text: str) -> Tree | None:
@@ -110,31 +228,67 @@ def _compose_mapping(text: str) -> Tree | None:
     return tree
 
 
-def _folder_notices(file: str) -> list[str]:
-    """Return a notice about folders of variables beside the file, which Ansible reads too."""
-    parent = Path(file).parent
-    folders = [name for name in ("group_vars", "host_vars") if (parent / name).is_dir()]
-    if not folders:
-        return []
-    joined = " and ".join(folders)
-    return [f"{joined} beside {file} are not read"]
-
-
 class _Converter:
-    """Builds the tree that our own schema describes."""
+    """Builds the tree that our own schema describes.
 
-    def __init__(self, inventory: AnsibleInventory, complain: Complain) -> None:
+    `settings` are those of ansible.cfg and of the environment, which every variable wins over.
+    """
+
+    def __init__(
+        self,
+        inventory: AnsibleInventory,
+        complain: Callable[[Var | Host, str], None],
+        settings: Mapping[str, Var],
+        environment: Mapping[str, str],
+    ) -> None:
         self.inventory = inventory
         self.complain = complain
+        self.settings = settings
+        self.environment = environment
         self.notices: dict[str, None] = {}  # each once, in order
+        self.left_out: dict[str, list[str]] = {}  # names by the reason
+        self.node_of: dict[str, str] = {}  # the node that each host became
+        self.scopes = _Scopes(inventory, environment)
 
     def tree(self) -> Tree:
-        nodes = [self._node(name) for name in self.inventory.hosts]
+        nodes: list[Tree] = []
+        seen: dict[tuple[str, ...], str] = {}
+        for name, host in self.inventory.hosts.items():
+            node = self._node(host)
+            if node is not None and not self._is_alias(name, node, seen):
+                nodes.append(node)
         pairs = [(_text("nodes", 1), Tree("list", 1, items=nodes))]
         groups = self._groups()
         if groups:
             pairs.append((_text("groups", 1), Tree("mapping", 1, pairs=groups)))
         return Tree("mapping", 1, pairs=pairs)
+
+    def all_notices(self) -> list[str]:
+        """Return what the user has to know, each sentence once."""
+        sentences = list(self.notices)
+        for reason, names in self.left_out.items():
+            verb = "is" if len(names) == 1 else "are"
+            sentences.append(f"{fold(names)} {verb} left out: {reason}")
+        return sentences
+
+    def _is_alias(self, name: str, node: Tree, seen: dict[tuple[str, ...], str]) -> bool:
+        """Return whether a host is a second name for one before it, with the same login.
+
+        Ansible would log in twice. Here a machine is one node, with both names' groups.
+        """
+        values = {key.text: value for key, value in node.pairs}
+        node_name = values["name"].text
+        address = values.get("address")
+        if address is None:
+            self.node_of[name] = node_name
+            return False
+        login = tuple(f"{key}={_flat(values[key])}" for key in sorted(values) if key != "name")
+        first = seen.setdefault(login, node_name)
+        self.node_of[name] = first
+        if first != node_name:
+            reason = f"{first} has the same address and login"
+            self.left_out.setdefault(reason, []).append(node_name)
+        return first != node_name
 
     def _groups(self) -> list[tuple[Tree, Tree]]:
         """Return the pairs of our `groups:`: each name with the nodes of it and of its children."""
@@ -142,73 +296,272 @@ class _Converter:
         for name, group in self.inventory.groups.items():
             if name in (ALL, UNGROUPED):
                 continue
-            members = self.inventory.members(name)
+            hosts = self.inventory.members(name)
+            members = dict.fromkeys(self.node_of[host] for host in hosts if host in self.node_of)
             if members:
-                nodes = _text(",".join(members), group.line)
+                nodes = _text(",".join(members), group.line, group.file)
                 settings = _mapping(group.line, {"nodes": nodes})
-                pairs.append((_text(name, group.line), settings))
+                pairs.append((_text(name, group.line, group.file), settings))
         return pairs
 
-    def _node(self, name: str) -> Tree:
-        """Return our entry of `nodes:` for a host."""
-        line = self.inventory.hosts[name].line
-        variables = self.inventory.variables(name)
-        self._note_ignored(variables)
-        key_names = ("ansible_ssh_private_key_file", "ansible_private_key_file")
-        ssh = {
-            "user": self._setting(variables, _word, "ansible_user", "ansible_ssh_user"),
-            "port": self._setting(variables, _number, "ansible_port", "ansible_ssh_port"),
-            "identity_file": self._setting(variables, _word, *key_names),
-        }
+    def _node(self, host: Host) -> Tree | None:
+        """Return our entry of `nodes:` for a host, None if it is left out."""
+        found = self.inventory.variables(host.name)
+        reading = _Reading(self, host, found)
+        if self._is_other_machine(reading):
+            return None
+        reading.note_passwords()
+        user, _, name = host.name.rpartition("@")  # root@gpu1, as ssh takes it
         settings: dict[str, Tree | None] = {
-            "name": _text(name, line),
-            "address": self._setting(variables, _word, "ansible_host", "ansible_ssh_host"),
+            "name": _text(name, host.line, host.file),
+            "address": reading.setting(_word, "ansible_host", "ansible_ssh_host"),
         }
+        ssh = reading.ssh(user)
         if any(ssh.values()):
-            settings["ssh"] = _mapping(line, ssh)
-        settings["become"] = self._setting(variables, _truth, "ansible_become")
-        settings["transport"] = self._setting(variables, _transport, "ansible_connection")
-        settings["python"] = self._setting(variables, _path, "ansible_python_interpreter")
-        # These two have one possible value here; others are complained about.
-        self._setting(variables, _only("root"), "ansible_become_user")
-        self._setting(variables, _only("sudo"), "ansible_become_method")
-        return _mapping(line, settings)
+            settings["ssh"] = _mapping(host.line, ssh)
+        become = reading.setting(_truth, *_BECOME)
+        settings["become"] = become
+        settings["transport"] = reading.setting(_transport, _CONNECTION)
+        settings["python"] = reading.setting(_path, "ansible_python_interpreter")
+        if become is not None and become.text == "true":
+            # These two have one possible value here; others are complained about.
+            reading.setting(_only("root"), "ansible_become_user")
+            reading.setting(_only("sudo"), "ansible_become_method")
+        return _mapping(host.line, settings)
 
-    def _setting(self, variables: Mapping[str, Var], convert: Convert, *names: str) -> Tree | None:
-        """Return the value of the first of `names` that is set, as a scalar of our own file."""
-        name = next((name for name in names if name in variables), None)
-        if name is None:
-            return None
-        var = variables[name]
-        if var.value is None:
-            return None
+    def _is_other_machine(self, reading: _Reading) -> bool:
+        """Return whether a host is no Linux machine; it is then noted as left out."""
+        value = reading.plain(_CONNECTION)
+        connection = _connection_name(value)
+        if connection not in _OTHER_MACHINES:
+            return False
+        reason = f"the ansible_connection {connection} is none to a Linux machine"
+        self.left_out.setdefault(reason, []).append(reading.host.name)
+        return True
+
+
+class _Reading:
+    """The variables of one host, with templates filled in where they are asked for."""
+
+    def __init__(self, converter: _Converter, host: Host, variables: Mapping[str, Var]) -> None:
+        self.converter = converter
+        self.host = host
+        self.variables = variables
+        self._scope: Scope | None = None
+
+    @property
+    def scope(self) -> Scope:
+        """Return what names in templates stand for; it is made when one is seen."""
+        if self._scope is None:
+            self._scope = self.converter.scopes.of(self.host.name)
+        return self._scope
+
+    def var(self, *names: str) -> tuple[str, Var] | None:
+        """Return the first of `names` that is set, with its name; else that of ansible.cfg."""
+        for name in names:
+            if name in self.variables:
+                return name, self.variables[name]
+        default = self.converter.settings.get(names[0])
+        return None if default is None else (names[0], default)
+
+    def plain(self, *names: str) -> str:
+        """Return the text of a variable, "" for one that is not set or cannot be filled in."""
+        found = self.var(*names)
+        if found is None or isinstance(found[1].value, Unread):
+            return ""
         try:
-            _refuse_template(var.value)
-            text = convert(var.value)
-        except _Refused as refused:
-            self.complain(var.line, f"{name}: {refused}")
+            return str(fill(found[1].value, self.scope))
+        except NotFilled:
+            return ""
+
+    def setting(self, convert: Convert, *names: str) -> Tree | None:
+        """Return the value of the first of `names` that is set, as a scalar of our own file."""
+        found = self.var(*names)
+        if found is None or found[1].value is None:
             return None
-        if text is None:
+        name, var = found
+        try:
+            text = convert(self._filled(var.value))
+        except _Refused as refused:
+            self.converter.complain(var, f"{name}: {refused}")
+            return None
+        if text is None or text == "":
             return None
         is_plain = convert in (_number, _truth)
-        return _text(text, var.line, plain=is_plain)
+        return _text(text, var.line, var.file, plain=is_plain)
 
-    def _note_ignored(self, variables: Mapping[str, Var]) -> None:
+    def _filled(self, value: Any) -> Any:
+        """Return a value without templates. Raises _Refused where only Ansible can fill it in."""
+        if isinstance(value, Unread):
+            raise _Refused(f"only Ansible can read {value}; write the value itself")
+        if not isinstance(value, str) or not has_template(value):
+            return value
+        try:
+            return fill(value, self.scope)
+        except NotFilled as reason:
+            raise _Refused(
+                f"'{value}' is a template that is not filled in here: {reason}; "
+                "write the value itself"
+            ) from None
+
+    def ssh(self, user: str) -> dict[str, Tree | None]:
+        """Return our settings of `ssh:`; `user` is that of a host called user@name.
+
+        Options come in the order in which Ansible gives them to ssh, where the first counts.
+        """
+        arguments = SshArguments()
+        self._add_arguments("ansible_ssh_args", arguments)
+        ssh: dict[str, Tree | None] = {}
+        self._take(ssh, arguments, "port", "port", self.setting(_number, *_PORT))
+        key = self.setting(_word, *_KEY)
+        if key is not None:
+            arguments.add("IdentityFile", key.text)
+        named_user = _text(user, self.host.line, self.host.file) if user else None
+        own_user = self.setting(_word, *_USER) or named_user
+        self._take(ssh, arguments, "user", "user", own_user)
+        timeout = self.setting(_number, *_TIMEOUT)
+        self._take(ssh, arguments, "connect_timeout", "connecttimeout", timeout)
+        self._add_arguments("ansible_ssh_common_args", arguments)
+        self._add_arguments("ansible_ssh_extra_args", arguments)
+        self._finish(ssh, arguments, key)
+        self._note(arguments)
+        return ssh
+
+    def _take(
+        self,
+        ssh: dict[str, Tree | None],
+        arguments: SshArguments,
+        setting: str,
+        option: str,
+        tree: Tree | None,
+    ) -> None:
+        """Set one setting from its variable, unless an option before it says something else."""
+        if option not in arguments.options and tree is not None:
+            ssh[setting] = tree
+            arguments.options[option] = tree.text
+
+    def _finish(
+        self, ssh: dict[str, Tree | None], arguments: SshArguments, key: Tree | None
+    ) -> None:
+        """Set what the options say that no variable has said."""
+        line, file = self.host.line, self.host.file
+        options = arguments.options
+        for setting, option in (
+            ("user", "user"),
+            ("port", "port"),
+            ("connect_timeout", "connecttimeout"),
+            ("config", "config"),
+            ("known_hosts", "userknownhostsfile"),
+        ):
+            if option in options and setting not in ssh:
+                is_plain = setting in ("port", "connect_timeout")
+                ssh[setting] = _text(options[option], line, file, plain=is_plain)
+        if options.get("stricthostkeychecking", "").lower() == "accept-new":
+            ssh["host_keys"] = _text("accept-new", line, file)
+        if arguments.identities:
+            first = arguments.identities[0]
+            is_own = key is not None and key.text == first
+            ssh["identity_file"] = key if is_own else _text(first, line, file)
+            for other in dict.fromkeys(arguments.identities[1:]):
+                if other != first:
+                    sentence = f"the key {other} is not tried, as {first} comes before it"
+                    self.converter.notices[sentence] = None
+        passed_on = {
+            name: _text(value, line, file) for name, value in arguments.passed_on().items()
+        }
+        if passed_on:
+            ssh["options"] = _mapping(line, passed_on)
+
+    def _add_arguments(self, name: str, arguments: SshArguments) -> None:
+        """Add the options of one variable; what is wrong with it is complained about."""
+        tree = self.setting(_word, name)
+        if tree is None:
+            return
+        try:
+            read_arguments(tree.text, arguments)
+        except ValueError as error:
+            place = Var(None, tree.line, tree.file)
+            self.converter.complain(place, f"{name}: {error}")
+
+    def _note(self, arguments: SshArguments) -> None:
+        """Note the options that have no effect here."""
+        notices = self.converter.notices
+        for option in arguments.weakening:
+            notices[f"{option} is left out: {_KEYS_CHECKED}"] = None
+        for name in _CHECKING:
+            if self.plain(name).lower() in ("false", "no", "off", "0"):
+                notices[f"host_key_checking off is left out: {_KEYS_CHECKED}"] = None
+        for option in arguments.unread:
+            notices[f"ssh's option {option} is not read: it has no meaning here"] = None
+        command = arguments.options.get("proxycommand", "").lower().replace(" ", "")
+        if "stricthostkeychecking=no" in command:
+            notices[
+                "the ProxyCommand does not verify the key of the jump host; "
+                "that of the node itself is verified"
+            ] = None
+
+    def note_passwords(self) -> None:
+        """Note the passwords that are there, which are not read."""
         for name in _PASSWORDS:
-            if name in variables:
-                self.notices[f"{name} is not read: use a key, or --ask-become-pass"] = None
-        for name in _SSH_ARGUMENTS:
-            if name in variables:
-                self.notices[f"{name} is not read: such options belong in ssh_config"] = None
+            if name in self.variables:
+                sentence = f"{name} is not read: use a key, or --ask-become-pass"
+                self.converter.notices[sentence] = None
 
 
-def _refuse_template(value: Any) -> None:
-    if isinstance(value, Unread):
-        raise _Refused(f"only Ansible can read {value}; write the value itself")
-    if isinstance(value, str) and _JINJA.search(value):
-        raise _Refused(
-            f"'{value}' is a template, which only Ansible can fill in; write the value itself"
-        )
+class _Scopes:
+    """Makes what names in a host's templates stand for."""
+
+    def __init__(self, inventory: AnsibleInventory, environment: Mapping[str, str]) -> None:
+        self.inventory = inventory
+        self.environment = environment
+        self.groups = {name: inventory.members(name) for name in inventory.groups if name != ALL}
+        self.groups[ALL] = list(inventory.hosts)
+        self.hostvars = _HostVariables(self)
+
+    def of(self, host: str) -> Scope:
+        """Return the variables of a host, with those that Ansible itself defines."""
+        values = {name: var.value for name, var in self.inventory.variables(host).items()}
+        groups = self.inventory.groups_of[host]
+        values["inventory_hostname"] = host
+        values["inventory_hostname_short"] = host.split(".", 1)[0]
+        values["group_names"] = [group.name for group in groups if group.name != ALL]
+        values["groups"] = self.groups
+        values["hostvars"] = self.hostvars
+        return Scope(values, self.environment)
+
+
+class _HostVariables(dict[str, Any]):
+    """The variables of all hosts by name, each host's filled in by its own when asked for."""
+
+    def __init__(self, scopes: _Scopes) -> None:
+        super().__init__(dict.fromkeys(scopes.inventory.hosts))
+        self._scopes = scopes
+
+    def __getitem__(self, name: str) -> Any:
+        return _Filled(self._scopes.of(name))
+
+
+class _Filled(dict[str, Any]):
+    """The variables of one host without templates. Asking for one raises NotFilled."""
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope.variables)
+        self._scope = scope
+
+    def __getitem__(self, name: str) -> Any:
+        return fill(super().__getitem__(name), self._scope, depth=1)
+
+
+def _flat(tree: Tree) -> str:
+    """Return a text that is equal for equal settings."""
+    if tree.kind == "scalar":
+        return tree.text
+    return ",".join(sorted(f"{key.text}={_flat(value)}" for key, value in tree.pairs))
+
+
+def _connection_name(value: str) -> str:
+    """Return the name of a connection without that of its collection."""
+    return _COLLECTION.sub(r"\1", value)
 
 
 def _word(value: Any) -> str:
@@ -234,7 +587,7 @@ def _truth(value: Any) -> str:
 
 
 def _transport(value: Any) -> str:
-    transport = _CONNECTIONS.get(str(value))
+    transport = _CONNECTIONS.get(_connection_name(str(value)))
     if transport is None:
         raise _Refused(f"'{value}' is no connection that there is here: ssh or local")
     return transport
@@ -253,15 +606,15 @@ def _path(value: Any) -> str | None:
 
 def _only(wanted: str) -> Convert:
     def refuse_others(value: Any) -> str | None:
-        if value != wanted:
+        if value not in (wanted, f"ansible.builtin.{wanted}"):
             raise _Refused(f"'{value}' cannot be done here, only {wanted}")
         return None
 
     return refuse_others
 
 
-def _text(text: str, line: int, plain: bool = False) -> Tree:
-    return Tree("scalar", line, text, plain=plain)
+def _text(text: str, line: int, file: str | None = None, plain: bool = False) -> Tree:
+    return Tree("scalar", line, text, plain=plain, file=file)
 
 
 def _mapping(line: int, settings: Mapping[str, Tree | None]) -> Tree:

@@ -37,10 +37,18 @@ def looks_like_ansible(tree: Tree) -> bool:
     return has_members
 
 
-def read_yaml(tree: Tree, complain: Complain) -> AnsibleInventory:
-    """Return the inventory of a document. Each mistake goes to `complain`, and reading goes on."""
-    inventory = AnsibleInventory()
-    reader = _Reader(inventory, complain)
+def read_yaml(
+    tree: Tree,
+    complain: Complain,
+    file: str | None = None,
+    into: AnsibleInventory | None = None,
+) -> AnsibleInventory:
+    """Return the inventory of a document. Each mistake goes to `complain`, and reading goes on.
+
+    `into` is the inventory of the files read before it, to which this one adds.
+    """
+    inventory = into or AnsibleInventory()
+    reader = _Reader(inventory, complain, file)
     if tree.kind != "mapping":
         complain(tree.line, "expected groups at the top, such as `all:`")
     for key, value in _pairs(tree):
@@ -51,12 +59,13 @@ def read_yaml(tree: Tree, complain: Complain) -> AnsibleInventory:
 class _Reader:
     """Adds the groups of a document to an inventory."""
 
-    def __init__(self, inventory: AnsibleInventory, complain: Complain) -> None:
+    def __init__(self, inventory: AnsibleInventory, complain: Complain, file: str | None) -> None:
         self.inventory = inventory
         self.complain = complain
+        self.file = file
 
     def read_group(self, name: Tree, value: Tree) -> None:
-        group = self.inventory.group(name.text, name.line)
+        group = self.inventory.group(name.text, name.line, self.file)
         for key, inner in self._read_mapping(value, f"group '{name.text}'"):
             if key.text == "hosts":
                 self._read_hosts(group, inner)
@@ -82,14 +91,14 @@ class _Reader:
         for pattern, value in self._read_mapping(tree, "hosts"):
             try:
                 variables = self._read_vars(value)
-                self.inventory.add(group, pattern.text, pattern.line, variables)
+                self.inventory.add(group, pattern.text, pattern.line, variables, self.file)
             except ValueError as error:
                 self.complain(pattern.line, str(error))
 
     def _read_vars(self, tree: Tree) -> dict[str, Var]:
         variables: dict[str, Var] = {}
         for key, value in self._read_mapping(tree, "variables"):
-            variables[key.text] = Var(_value(value), key.line)
+            variables[key.text] = Var(_value(value), key.line, self.file)
         return variables
 
     def _read_mapping(self, tree: Tree, what: str) -> list[tuple[Tree, Tree]]:
@@ -109,6 +118,14 @@ class _Reader:
         seen = "value" if is_scalar else "list"
         self.complain(tree.line, f"{what}: expected a mapping, seen a {seen}")
         return []
+
+
+def read_variables(tree: Tree, file: str) -> dict[str, Var]:
+    """Return the variables of a mapping, such as a file of group_vars holds."""
+    variables: dict[str, Var] = {}
+    for key, value in _pairs(tree):
+        variables[key.text] = Var(_value(value), key.line, file)
+    return variables
 
 
 def _pairs(tree: Tree) -> Iterator[tuple[Tree, Tree]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterprep.model.nodeset import nearest
 from clusterprep.survey import registry
@@ -52,8 +52,9 @@ def read_require(
     for name, value in declared.items():
         here = (*place, "require", name)
         check = ALIASES.get(name, name)
-        if check not in check_names():
-            known = sorted({*check_names(), *ALIASES})
+        site = document.extensions.checks
+        if check not in check_names() and check not in site:
+            known = sorted({*check_names(), *ALIASES, *site})
             document.complain(here, "there is no such check", nearest(name, known))
             continue
         items = [value] if isinstance(value, str) else value
@@ -64,21 +65,22 @@ def read_require(
         if first != text:
             document.complain(here, f"'{check}' is asked for twice: '{first}' and '{text}'")
             continue
-        problem = _problem_of(check, text)
+        problem = _problem_of(check, text, site)
         if problem:
             document.complain(here, problem)
     return wanted
 
 
-def unknown_check(name: str) -> tuple[str, str | None] | None:
-    """Return a message and a hint if no check has this name, else None."""
-    if name in check_names():
+def unknown_check(name: str, site: Iterable[str] = ()) -> tuple[str, str | None] | None:
+    """Return a message and a hint if no check, nor one of the site's, has this name, else None."""
+    known = {*check_names(), *site}
+    if name in known:
         return None
-    hint = nearest(name, sorted(check_names()))
+    hint = nearest(name, sorted(known))
     return f"there is no check '{name}'", hint
 
 
-def _problem_of(check: str, text: str) -> str | None:
+def _problem_of(check: str, text: str, site: Mapping[str, Any] | None = None) -> str | None:
     """Return what is wrong with the text wanted of a check, or None.
 
     A check of the catalogue that is not built takes any text.
@@ -88,7 +90,7 @@ def _problem_of(check: str, text: str) -> str | None:
     if len(text) > LONGEST:
         return f"expected at most {LONGEST:,} characters; seen {len(text):,}"
     try:
-        built = registry.checks().get(check)
+        built = (site or {}).get(check) or registry.checks().get(check)
         if built is not None:
             built.wants(text)
     except ValueError as error:

@@ -14,9 +14,11 @@ from clusterprep.inventory.yaml_tree import (
     Written,
     YamlError,
     compose,
+    file_of,
     key_text,
     line_of,
 )
+from clusterprep.model.extensions import NO_EXTENSIONS, Extensions
 
 # An inventory of 100,000 nodes has a tenth of that; /dev/zero has no end.
 MAX_BYTES = 64 << 20
@@ -30,9 +32,10 @@ class Document:
 
     def __init__(self, path: str, tree: Tree, written: Written) -> None:
         self.path = path
-        self.tree = tree
+        self.tree = tree  # before the data: complaints look for their files in it
         self.problems: list[Problem] = []
         self.notices: tuple[str, ...] = ()  # what is no mistake and has to be known
+        self.extensions: Extensions = NO_EXTENSIONS  # whose names the document may use
         construction = Construction(self._add_problem)
         self.data: Any = construction.build(tree, written)
         # Places about which enough has been said.
@@ -48,16 +51,20 @@ class Document:
         """Raise InputError with all problems, each once, in file order, if there are any."""
         if self.problems:
             distinct = dict.fromkeys(self.problems)
-            in_file_order = sorted(distinct, key=lambda problem: problem.line or 0)
-            raise InputError(tuple(in_file_order))
+            raise InputError(tuple(sorted(distinct, key=self._file_order)))
+
+    def _file_order(self, problem: Problem) -> tuple[bool, str, int]:
+        """Return the key by which problems are sorted: those of the document's own file first."""
+        file = problem.file or self.path
+        return (file != self.path, file, problem.line or 0)
 
     def _add_problem(self, place: Place, message: str, line: int, hint: str | None) -> None:
         key = key_text(place) or None
         self.problems.append(
             Problem(
                 message,
-                self.path,
-                line,
+                file_of(self.tree, place) or self.path,
+                line or None,
                 key,
                 hint,
             )

@@ -11,6 +11,7 @@ from clusterprep.inventory.demands import ALIASES, read_require
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.environment import read_env
 from clusterprep.inventory.gpus import read_gpus
+from clusterprep.inventory.runtime import read_runtime
 from clusterprep.inventory.yaml_tree import Place, key_text
 from clusterprep.model import EnvSetting
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -22,6 +23,7 @@ _SIMPLE = ("transport", "job_user")
 # YAML's 22.0 is a whole number to the schema, and is 22 here.
 _NUMBERS: Mapping[str, Callable[[float], float]] = {"port": int, "connect_timeout": float}
 _PATHS = ("root", "python", "flight_recorder")
+_LISTS = ("endpoints", "shared")
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,12 @@ def read_layer(document: Document, source: Mapping[str, Any], place: Place, labe
             settings[key] = posixpath.normpath("/" + source[key].lstrip("/"))
     if "nproc_per_node" in source:
         settings["nproc_per_node"] = int(source["nproc_per_node"])
+    for key in _LISTS:
+        if key in source:
+            # The schema has complained of items without a value.
+            settings[key] = tuple(item for item in source[key] if item is not None)
+    if "runtime" in source:
+        settings["runtime"] = read_runtime(document, source["runtime"], (*place, "runtime"))
     settings.update(_read_ssh(source))
     settings.update(_read_become(document, source, place))
     if "gpus" in source:
@@ -157,6 +165,8 @@ def _read_ssh(source: Mapping[str, Any]) -> dict[str, Any]:
         if key in _NUMBERS:
             convert = _NUMBERS[key]
             ssh[f"ssh.{key}"] = convert(value)
+        elif key == "options":
+            ssh[f"ssh.{key}"] = tuple(sorted(value.items()))
         else:
             ssh[f"ssh.{key}"] = value
     return ssh

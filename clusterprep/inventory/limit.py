@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
+from clusterprep.checks import machine
 from clusterprep.errors import InputError
 from clusterprep.model import Inventory, Node
-from clusterprep.model.nodeset import select
+from clusterprep.model.nodeset import fold, select
 
 
 def limit_to(inventory: Inventory, text: str) -> Inventory:
@@ -26,17 +27,44 @@ def limit_to(inventory: Inventory, text: str) -> Inventory:
     return _keep(inventory, names)
 
 
-def limit_to_failed(inventory: Inventory, failed: Collection[str], run: str) -> Inventory:
+def limit_to_failed(
+    inventory: Inventory, failed: Collection[str], run: str, *, peers: bool = False
+) -> Inventory:
     """Return the inventory with only the nodes that failed in a run.
 
-    Raises InputError if it has none of them.
+    With `peers` it also has, for each kind of machine, one more node that did not fail than nodes
+    that did: a node that differs from all others is found only by comparison, which takes a strict
+    majority. Raises InputError if no node of the inventory failed.
     """
     known = frozenset(node.name for node in inventory.nodes)
     names = known.intersection(failed)
     if not names:
         message = f"no node failed in run {run}"
         raise InputError.of(message, file=inventory.path, key="--retry-failed")
-    return _keep(inventory, names)
+    if not peers:
+        return _keep(inventory, names)
+    compared = _peers(inventory, names)
+    kept = _keep(inventory, names.union(compared))
+    if not compared:
+        return kept
+    notice = f"{fold(names)} failed in run {run}; {fold(compared)}: only to compare with"
+    return dataclasses.replace(kept, warnings=(*kept.warnings, notice))
+
+
+def _peers(inventory: Inventory, failed: Collection[str]) -> list[str]:
+    """Return the first nodes that did not fail, enough to outnumber the failed of their kind."""
+    missing: dict[object, int] = {}
+    for node in inventory.nodes:
+        if node.name in failed:
+            missing.setdefault(machine(node), 1)
+            missing[machine(node)] += 1
+    names = []
+    for node in inventory.nodes:
+        kind = machine(node)
+        if node.name not in failed and missing.get(kind, 0) > 0:
+            names.append(node.name)
+            missing[kind] -= 1
+    return names
 
 
 def _keep(inventory: Inventory, names: Collection[str]) -> Inventory:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterprep.inventory.ansible_nodes import ansible_document
-from clusterprep.inventory.document import parse_document, read_text
+from clusterprep.inventory.ansible_nodes import ansible_document, ansible_folder
+from clusterprep.inventory.document import Document, parse_document, read_text
+from clusterprep.inventory.extensions import read_extensions, with_extensions
 from clusterprep.inventory.known_bad import read_known_bad
 from clusterprep.inventory.resolve import NO_OVERRIDES, Overrides, Resolver
 from clusterprep.inventory.schema import load_schema, schema_path
@@ -18,13 +19,18 @@ from clusterprep.model import Inventory
 __all__ = ["WRITTEN", "Overrides", "load_ansible", "load_inventory", "load_schema", "schema_path"]
 
 # Below these keys scalars are text as written: 2.10 stays "2.10", on stays "on".
-_LAYER: Mapping[str, Any] = {"env": {"*": True}, "require": {"*": True}}
+_LAYER: Mapping[str, Any] = {
+    "env": {"*": True},
+    "require": {"*": True},
+    "ssh": {"options": {"*": True}},
+}
 WRITTEN: Mapping[str, Any] = {
     **_LAYER,
     "cluster": True,
     "groups": {"*": {**_LAYER, "nodes": True}},
     "nodes": [{**_LAYER, "name": True, "address": True}],
     "silence": [{"check": True, "nodes": True, "until": True}],
+    "plugins": True,
 }
 
 
@@ -43,11 +49,18 @@ def load_ansible(path: str | Path, overrides: Overrides = NO_OVERRIDES) -> Inven
 
 def _load(file: str, overrides: Overrides, *, ansible: bool) -> Inventory:
     """Return the inventory of a file; with `ansible` the user says that it is Ansible's."""
-    text = read_text(file, "an inventory")
-    document = ansible_document(file, text, WRITTEN, surely=ansible)
-    if document is None:
-        document = parse_document(file, text, WRITTEN)
+    document = _read_document(file, ansible)
     data = valid_part(document)
+    document.extensions = read_extensions(document, data)
     inventory = Resolver(document, data, overrides).inventory()
     document.settle()
-    return replace(inventory, known_bad=read_known_bad(file))
+    return with_extensions(replace(inventory, known_bad=read_known_bad(file)), document.extensions)
+
+
+def _read_document(file: str, ansible: bool) -> Document:
+    """Return the document of a file in either format, or of a folder of Ansible's inventories."""
+    if Path(file).is_dir():
+        return ansible_folder(file, WRITTEN)
+    text = read_text(file, "an inventory")
+    document = ansible_document(file, text, WRITTEN, surely=ansible)
+    return document or parse_document(file, text, WRITTEN)

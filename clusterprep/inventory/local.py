@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 
+from clusterprep.inventory.extensions import installed_extensions, with_extensions
 from clusterprep.model import Inventory, Node
 
 
@@ -21,4 +22,5 @@ def local_inventory() -> Inventory:
         transport="local",
         python=sys.executable,
     )
-    return Inventory(cluster=name, nodes=(node,), path="--local")
+    inventory = Inventory(cluster=name, nodes=(node,), path="--local")
+    return with_extensions(inventory, installed_extensions())

@@ -14,6 +14,7 @@ from clusterprep.inventory.entries import Entries
 from clusterprep.inventory.environment import misspelt
 from clusterprep.inventory.groups import Groups
 from clusterprep.inventory.layers import NCCL_INTERFACE, VARIABLES, Layer, Merged, merge, read_layer
+from clusterprep.inventory.runtime import PYTHON_INSIDE
 from clusterprep.inventory.silences import Silences
 from clusterprep.inventory.verify_settings import read_verify
 from clusterprep.inventory.yaml_tree import Place
@@ -24,7 +25,17 @@ from clusterprep.nccl.variables.dialects import refusal
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 _IDENTITY = frozenset({"name", "address"})  # an entry with these keys only is no layer of its own
-_NODE_KEYS = ("transport", "root", "python", "gpus", "nproc_per_node", "flight_recorder")
+_NODE_KEYS = (
+    "transport",
+    "root",
+    "python",
+    "gpus",
+    "nproc_per_node",
+    "flight_recorder",
+    "endpoints",
+    "shared",
+    "runtime",
+)
 _SSH = "ssh."
 
 
@@ -38,6 +49,8 @@ class Overrides:
     become: bool | None = None
     nproc_per_node: int | None = None
     master_port: int | None = None
+    known_hosts: str | None = None
+    host_keys: str | None = None
 
 
 NO_OVERRIDES = Overrides()
@@ -81,6 +94,9 @@ class Resolver:
         verify = read_verify(self.document, self.data.get("verify", {}))
         declared_targets = self.data.get("env_targets", Inventory.env_targets)
         targets = tuple(target for target in declared_targets if target is not None)
+        declared_units = self.data.get("env_units", Inventory.env_units)
+        units = tuple(unit for unit in declared_units if unit is not None)
+        self._complain_of_units(targets, units)
         self._complain_of_unreadable(targets)
         nodes: list[Node] = []
         for index, (name, address, entry) in enumerate(self.rows):
@@ -92,6 +108,7 @@ class Resolver:
             groups=self.groups.members,
             master_port=self._master_port(),
             env_targets=targets,
+            env_units=units,
             silences=self.silences,
             verify=verify,
             warnings=self._warnings(),
@@ -141,6 +158,10 @@ class Resolver:
         settings = dict(merged.settings)
         if self.overrides.become is not None:
             settings["ssh.become"] = self.overrides.become
+        for key in ("known_hosts", "host_keys"):
+            value = getattr(self.overrides, key)
+            if value is not None:
+                settings[f"ssh.{key}"] = value
         if self.overrides.nproc_per_node is not None:
             settings["nproc_per_node"] = self.overrides.nproc_per_node
         arguments: dict[str, Any] = {}
@@ -151,6 +172,8 @@ class Resolver:
             elif key.startswith(_SSH):
                 ssh_settings[key.removeprefix(_SSH)] = value
         ssh = SshSettings(**ssh_settings)
+        if "runtime" in settings:
+            arguments.setdefault("python", PYTHON_INSIDE)
         arguments["ssh"] = ssh
         arguments["job_user"] = settings.get("job_user", ssh.user)
         nccl = settings.get("interfaces.nccl")
@@ -163,6 +186,16 @@ class Resolver:
     def layers(self) -> tuple[Layer, ...]:
         """All layers of the inventory: the top level, the groups, and the entries of nodes."""
         return (self.top, *self.groups.layers.values(), *self.own_layers.values())
+
+    def _complain_of_units(self, targets: tuple[str, ...], units: tuple[str, ...]) -> None:
+        """Complain of the target systemd without units, and of units without it."""
+        if "systemd" in targets and not units:
+            place = ("env_targets", targets.index("systemd"))
+            message = "systemd needs env_units: the units of jobs, such as [my-job@.service]"
+            self.document.complain(place, message)
+        if units and "systemd" not in targets:
+            message = "units get the environment only where systemd is among env_targets"
+            self.document.complain(("env_units",), message)
 
     def _complain_of_unreadable(self, targets: tuple[str, ...]) -> None:
         """Complain of values that readers of a target's file would not get as they are written."""

@@ -16,6 +16,7 @@ _FREE = frozenset({"name", "address"})  # the schema allows any text that is not
 _FREE_INSIDE = frozenset({"env", "require"})  # mappings with any texts
 _SECTIONS = frozenset(
     {"env", "require", "groups", "silence", "ssh", "interfaces", "ports", "verify"}
+    | {"endpoints", "shared", "runtime", "plugins"}
 )
 
 

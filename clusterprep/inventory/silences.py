@@ -45,7 +45,7 @@ class Silences:
 
     def _silence(self, place: Place, entry: Mapping[str, Any]) -> Silence:
         check = entry["check"]
-        problem = unknown_check(check)
+        problem = unknown_check(check, self.document.extensions.checks)
         if problem:
             message, hint = problem
             self.document.complain((*place, "check"), message, hint)

@@ -57,6 +57,7 @@ class Tree:
     tag: str | None = None
     items: Sequence[Tree] = ()
     pairs: Sequence[tuple[Tree, Tree]] = ()
+    file: str | None = None  # where it was read, if that is not the document's own file
 
 
 def compose(text: str, pure: bool = False) -> Tree | None:
@@ -344,6 +345,18 @@ def line_of(tree: Tree, place: Place) -> int:
             return line
         line, tree = child
     return line
+
+
+def file_of(tree: Tree, place: Place) -> str | None:
+    """Return the file of a place, or of its nearest parent; None is the document's own."""
+    file = tree.file
+    for step in place:
+        child = _child(tree, step)
+        if child is None:
+            return file
+        tree = child[1]
+        file = tree.file or file
+    return file
 
 
 def _child(tree: Tree, step: str | int) -> tuple[int, Tree] | None:

@@ -11,6 +11,7 @@ from dataclasses import field, replace
 from datetime import date
 from typing import Any, Literal
 
+from clusterprep.model.extensions import NO_EXTENSIONS, Extensions, SiteCheck
 from clusterprep.model.history import Comparison, RecordedRun, Since
 from clusterprep.model.known_bad import KnownBad
 from clusterprep.remedies import NO_REMEDY, Remedy
@@ -31,10 +32,11 @@ class SshSettings:
     port: int | None = None
     identity_file: str | None = None
     config: str = "~/.ssh/config"
-    known_hosts: str = "~/.ssh/known_hosts"
+    known_hosts: str | None = None
     host_keys: Literal["strict", "accept-new"] = "strict"
     connect_timeout: float = 10.0  # seconds for TCP, banner and login together
     become: bool = False
+    options: tuple[tuple[str, str], ...] = ()  # of ssh_config, by name, such as ProxyJump
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,26 @@ class EnvSetting:
 
 
 @dataclass(frozen=True)
+class Container:
+    """The container that a job runs in; the engine starts it with `options`, one word each."""
+
+    engine: Literal["podman", "docker", "apptainer", "enroot"]
+    image: str
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where a job runs on a node: in a container, or in what a shell sets up in this order."""
+
+    container: Container | None = None
+    modules: tuple[str, ...] = ()
+    activate: str | None = None  # file that a shell sources
+    conda: str | None = None  # name or absolute path of an environment
+    venv: str | None = None  # folder
+
+
+@dataclass(frozen=True)
 class Node:
     """One node with every setting resolved by precedence (node > group > top > default)."""
 
@@ -82,7 +104,7 @@ class Node:
     transport: Literal["ssh", "local", "slurm"] = "ssh"
     root: str = "/"
     job_user: str | None = None  # None: the user that logs in
-    python: str = "/usr/bin/python3"
+    python: str = "/usr/bin/python3"  # of the job; inside its runtime, if it has one
     gpus: Gpus | None = None  # None: not declared
     nproc_per_node: int | None = None
     flight_recorder: str | None = None  # folder of torch's dumps; None: not switched on here
@@ -91,6 +113,9 @@ class Node:
     # Name of a check -> what is wanted, as written.
     require: Mapping[str, str] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()  # URLs that the job needs: https, http, tcp
+    shared: tuple[str, ...] = ()  # folders that are the same on all nodes
+    runtime: Runtime | None = None  # None: the job runs on the node itself
 
     @property
     def declares_rdma(self) -> bool:
@@ -127,12 +152,14 @@ class Inventory:
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     master_port: int = 29500
     env_targets: tuple[str, ...] = ("profile.d", "nccl.conf")
+    env_units: tuple[str, ...] = ()  # units of systemd that the target systemd writes drop-ins for
     silences: tuple[Silence, ...] = ()
     verify: VerifySettings = VerifySettings()
     left_out: tuple[Node, ...] = ()  # nodes of the file that this command leaves alone
     warnings: tuple[str, ...] = ()  # unknown NCCL_* names and the like; shown, never fatal
     path: str = ""
     known_bad: tuple[KnownBad, ...] = ()  # the site's own entries of bad versions
+    extensions: Extensions = NO_EXTENSIONS  # checks, facts and resources of the site
 
 
 # ---------------------------------------------------------------- evidence and judgement
@@ -275,6 +302,20 @@ class ChangeRow:
     action: str
     outcome: StepOutcome
     diff: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class BatchRow:
+    """One batch of an apply, and what became of it.
+
+    `gate` is None where it was not asked, as the batch was not written or no gate was wanted.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    outcome: StepOutcome
+    gate: Verdict | None = None
     detail: str = ""
 
 
@@ -441,6 +482,38 @@ class LaunchResult:
 
 
 @dataclass(frozen=True)
+class NodeLists:
+    """Which nodes a job may use, each list in inventory order.
+
+    `picked` are those that --pick chose, None without it. `folder` has the lists as files, "" if
+    they were not written.
+    """
+
+    passing: tuple[str, ...]
+    failing: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    picked: tuple[str, ...] | None = None
+    folder: str = ""
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """How a command of `exec` ended on some nodes, and what it printed there.
+
+    `exit_code` is None if it is not known, or if the command ended without one; `reason` then says
+    why.
+    """
+
+    nodes: tuple[str, ...]
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    seconds: float  # of the node that took longest
+    reason: str | None = None
+    left_out: int = 0  # bytes of output that were not kept
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything a command reports.
 
@@ -461,6 +534,7 @@ class Report:
     changes: tuple[ChangeRow, ...] | None = None
     verify: VerifyResult | None = None
     launch: LaunchResult | None = None
+    results: tuple[CommandResult, ...] | None = None  # of exec, equal ones folded
     error: Mapping[str, Json] | None = None
     notices: tuple[str, ...] = ()  # limited run, what was settled first, unknown variable names
     strict: bool = False  # warnings count too
@@ -469,3 +543,6 @@ class Report:
     comparison: Comparison | None = None  # of two earlier runs
     gpus: tuple[GpuSeat, ...] | None = None
     ranks: tuple[RankPlace, ...] | None = None  # as a launcher would number them
+    batches: tuple[BatchRow, ...] | None = None  # of an apply in batches
+    site_checks: tuple[SiteCheck, ...] | None = None  # those of the site that have findings
+    lists: NodeLists | None = None

@@ -2,27 +2,83 @@
 
 from __future__ import annotations
 
-from clusterprep.facts.environment import Paths
-from clusterprep.facts.rdma import ENV_FILES
-from clusterprep.model import Absent, EnvPath, Fleet, Node
+from collections.abc import Mapping
+
+from clusterprep.facts import under
+from clusterprep.facts.env_files import (
+    ENROOT_ENV,
+    ENV_FILE,
+    NCCL_CONF,
+    PAM_FILE,
+    PODMAN_CONF,
+    PROFILE,
+    TASK_PROLOG,
+    UNITS,
+    is_ours,
+    written_files,
+)
+from clusterprep.facts.environment import ENGINES, Paths, Reader
+from clusterprep.facts.readable import Readable
+from clusterprep.facts.runtime import Setup
+from clusterprep.model import Absent, EnvPath, Fleet, Inventory, Node
 from clusterprep.nccl.environment import planned_environment
 from clusterprep.nccl.variables.variables import conf_file_has_effect
 
 FACT = "env.paths"
-ENV_FILE, PROLOG = ENV_FILES["env-file"], ENV_FILES["slurm-task-prolog"]
-# How a launch path gets what apply writes. No target reaches `ssh host command` on Debian, so the
-# command has to read the file.
+READABLE = "env.readable"
+READERS = "env.readers"
+SETUP = "rt.setup"
+OTHER_PATHS = "env.other_paths"  # cron, and engines of containers
+FACTS = (FACT, OTHER_PATHS, READABLE, READERS, SETUP)  # that rows are made of
+# How a launch path gets what apply writes.
 ADDED = {
     "login shell": "target profile.d",
-    "ssh command": f"target env-file, and `set -a; . {ENV_FILE}` before the command",
-    "systemd": f"target env-file, and EnvironmentFile={ENV_FILE} in the unit",
-    "slurm": f"target slurm-task-prolog, and TaskProlog={PROLOG} in slurm.conf",
+    "ssh command": f"target ssh ({PAM_FILE}, by sshd's PAM)",
+    "cron": f"target ssh ({PAM_FILE}, by cron's PAM)",
+    "systemd": "target systemd, and the units of jobs under env_units; "
+    f"or target env-file, and EnvironmentFile={ENV_FILE} in the unit",
+    "slurm": f"target slurm-task-prolog, and TaskProlog={TASK_PROLOG} in slurm.conf",
     "container": f"target env-file, and --env-file {ENV_FILE}",
+    "podman": "target container",
+    "enroot": "target container",
+    "docker": f"target env-file, and --env-file {ENV_FILE}",
+    "runtime": "target profile.d, and see rt.env",
     "nccl": "target nccl.conf",
 }
-# The launch paths that get a target as soon as it is written.
-_DIRECT = (("login shell", "profile.d"), ("nccl", "nccl.conf"))
+# Of a node where PAM gives a launch path nothing of /etc/environment: the command reads the file.
+BY_HAND = f"target env-file, and `set -a; . {ENV_FILE}` before the command"
+# The file that the job's user itself has to be able to read. Units are given theirs by root.
+_READ_BY_USER = {
+    "login shell": PROFILE,
+    "ssh command": ENV_FILE,
+    "slurm": TASK_PROLOG,
+    "container": ENV_FILE,
+    "podman": PODMAN_CONF,
+    "enroot": ENROOT_ENV,
+    "docker": ENV_FILE,
+    "runtime": PROFILE,
+    "nccl": NCCL_CONF,
+}
+# The launch paths that get a target as soon as it is written, with the file that they read.
+_DIRECT = (
+    ("login shell", "profile.d", PROFILE),
+    ("login shell", "ssh", PAM_FILE),
+    ("runtime", "profile.d", PROFILE),
+    ("ssh command", "ssh", PAM_FILE),
+    ("cron", "ssh", PAM_FILE),
+    ("systemd", "systemd", UNITS),
+    ("podman", "container", PODMAN_CONF),
+    ("enroot", "container", ENROOT_ENV),
+    ("nccl", "nccl.conf", NCCL_CONF),
+)
+# The launch paths one of which has to be on a node for a target to have a reader there.
+_READ_BY = {
+    "slurm-task-prolog": (("slurm",), "there is no slurmd"),
+    "systemd": (("systemd",), "systemd does not start the services here"),
+    "container": (("podman", "enroot"), "there is neither podman nor enroot"),
+}
 
+Key = tuple[str, str]  # launch path, target
 Row = tuple[str, tuple[str, ...], str]  # launch path, names of variables, what to add
 
 
@@ -37,7 +93,7 @@ def launch_paths(fleet: Fleet, *, writing: bool) -> tuple[EnvPath, ...] | None:
         return None
     nodes_by_row: dict[Row, list[str]] = {}
     for node in fleet.reached:
-        paths = fleet.fact(node.name, FACT)
+        paths = _every_path(fleet, node)
         if isinstance(paths, Absent):
             continue
         for row in _rows(fleet, node, paths, writing):
@@ -50,6 +106,15 @@ def launch_paths(fleet: Fleet, *, writing: bool) -> tuple[EnvPath, ...] | None:
     return tuple(rows)
 
 
+def _every_path(fleet: Fleet, node: Node) -> Paths | Absent:
+    """Return the launch paths of jobs, and behind them those that no job is known to take."""
+    paths: Paths | Absent = fleet.fact(node.name, FACT)
+    others: Paths | Absent = fleet.fact(node.name, OTHER_PATHS)
+    if isinstance(paths, Absent) or isinstance(others, Absent):
+        return paths
+    return {**paths, **others}
+
+
 def _is_asked(fleet: Fleet) -> bool:
     return any(FACT in fleet.snapshots[node.name].facts for node in fleet.reached)
 
@@ -59,21 +124,106 @@ def _rows(fleet: Fleet, node: Node, paths: Paths, writing: bool) -> list[Row]:
     planned = set(planned_environment(fleet).of(node.name))
     wanted_by_nccl = _read_by_nccl(planned)
     names_by_path = _names_by_path(paths)
+    closed = _closed_files(fleet, node)
+    unread = _unread(fleet, node)
+    inventory = fleet.inventory
     if writing:
-        for path, target in _DIRECT:
-            if path in names_by_path and target in fleet.inventory.env_targets:
+        for path, target, file in _DIRECT:
+            is_read = file not in closed and (path, target) not in unread
+            if path in names_by_path and target in inventory.env_targets and is_read:
                 names_by_path[path] |= wanted_by_nccl if path == "nccl" else planned
-    has_our_files = writing or _has_our_files(paths)
+    if "runtime" in names_by_path:
+        names_by_path["runtime"] -= _unset_by_runtime(fleet, node)
+    has_our_files = writing or bool(closed) or _has_our_files(paths, inventory)
     everywhere = _read_by_nccl(names_by_path["nccl"])
     rows = []
     for path, names in names_by_path.items():
         wanted = wanted_by_nccl if path == "nccl" else planned
-        lacking = wanted - names - everywhere
+        lacking = wanted - names
+        if path not in ENGINES:
+            lacking -= everywhere
         add = ""
         if has_our_files and lacking:
-            add = ADDED[path]
+            add = _what_to_add(path, closed, unread)
+        if path == "systemd" and has_our_files and "systemd" in inventory.env_targets:
+            add = _what_units_need(inventory, unread, writing or bool(lacking))
         rows.append((path, tuple(sorted(names)), add))
+    if has_our_files:
+        rows += _without_reader(paths, inventory)
     return rows
+
+
+def _without_reader(paths: Paths, inventory: Inventory) -> list[Row]:
+    """Return a row for each target that nothing on the node reads."""
+    rows: list[Row] = []
+    for target, (readers, why) in _READ_BY.items():
+        if target in inventory.env_targets and not any(path in paths for path in readers):
+            rows.append((readers[0], (), f"{why}, so nothing reads target {target}"))
+    return rows
+
+
+def _what_units_need(inventory: Inventory, unread: Mapping[Key, str], new: bool) -> str:
+    """Return what it takes until units have what apply writes; empty if they have it.
+
+    `new` says that systemd has to read drop-ins that it has not read yet.
+    """
+    words = []
+    if new:
+        units = ", ".join(inventory.env_units)
+        words.append(f"`systemctl daemon-reload` after apply, and {units} started again")
+    missing = unread.get(("systemd", "systemd"))
+    if missing:
+        words.append(missing)
+    return "; ".join(words)
+
+
+def _unread(fleet: Fleet, node: Node) -> dict[Key, str]:
+    """Return the launch paths that do not read a target, and why: {(path, target): why}.
+
+    Of systemd these are declared units that do not exist, while others may.
+    """
+    readers: Mapping[str, Reader] | Absent = fleet.fact(node.name, READERS)
+    if isinstance(readers, Absent):
+        return {}
+    unread = {}
+    for path, reader in readers.items():
+        if reader.reads is True:
+            continue
+        target = "systemd" if path == "systemd" else "ssh"
+        unread[path, target] = reader.why or "whether it reads the file is not known"
+    if ("ssh command", "ssh") in unread:
+        unread["login shell", "ssh"] = unread["ssh command", "ssh"]
+    return unread
+
+
+def _unset_by_runtime(fleet: Fleet, node: Node) -> set[str]:
+    """Return the names of variables that the job's runtime takes away."""
+    setup: Setup | Absent | None = fleet.fact(node.name, SETUP)
+    return set() if setup is None or isinstance(setup, Absent) else set(setup.unset)
+
+
+def _closed_files(fleet: Fleet, node: Node) -> dict[str, str]:
+    """Return what to do about each file of a target that the job's user cannot read, by path."""
+    readable: Readable | Absent = fleet.fact(node.name, READABLE)
+    if isinstance(readable, Absent):
+        return {}
+    refused = {refusal.path for refusal in readable.refusals}
+    closed = {}
+    for path in written_files(fleet.inventory):
+        place = under(node, path)
+        if place in refused:
+            closed[path] = f"{place} has to be readable for {readable.user}, see {READABLE}"
+    return closed
+
+
+def _what_to_add(path: str, closed: Mapping[str, str], unread: Mapping[Key, str]) -> str:
+    """Return how a launch path gets what it lacks: a file that is closed to it comes first."""
+    file = _READ_BY_USER.get(path, "")
+    if file in closed:
+        return closed[file]
+    if (path, "ssh") in unread and path != "login shell":
+        return f"{unread[path, 'ssh']}: {BY_HAND}"
+    return ADDED[path]
 
 
 def _read_by_nccl(names: set[str]) -> set[str]:
@@ -89,12 +239,11 @@ def _names_by_path(paths: Paths) -> dict[str, set[str]]:
     return names_by_path
 
 
-def _has_our_files(paths: Paths) -> bool:
+def _has_our_files(paths: Paths, inventory: Inventory) -> bool:
     """Return whether a launch path gets a variable of a file that apply wrote."""
-    ours = set(ENV_FILES.values())
     for settings in paths.values():
         if isinstance(settings, Absent):
             continue
-        if any(setting.file in ours for setting in settings):
+        if any(is_ours(setting.file, inventory) for setting in settings):
             return True
     return False

@@ -106,6 +106,7 @@ def relay_command(nonce: str) -> str:
     return f'echo {nonce} at "$SLURMD_NODENAME"; {command()}'
 
 
+INSIDE = "inside"  # the part that enters runtimes; it is sent where one is declared
 # The modules of each part of the agent, in the order in which they must be loaded.
 _MODULES_OF_PART = {
     "look": ("readers", "look"),
@@ -119,9 +120,28 @@ _MODULES_OF_PART = {
     "system": ("system",),
     "devices": ("devices",),
     "hardware": ("hardware",),
-    "sessions": ("launched", "shells"),
-    "environment": ("environment",),
+    "slurm": ("slurm",),
+    "sessions": ("launched", "pam", "shells"),
+    "launch_limits": ("launched", "launch_limits"),
+    "environment": ("container_env", "environment"),
+    "readable": ("readable",),
     "nccl_address": ("nccl_address",),
+    "inside": (
+        "launched",
+        "pam",
+        "shells",
+        "container_env",
+        "environment",
+        "processes",
+        "containers",
+        "crew",
+        "inside",
+    ),
+    "surroundings": ("surroundings",),
+    "endpoints": ("side_by_side", "proxies", "endpoints"),
+    "shared": ("side_by_side", "shared"),
+    "shared_marks": ("side_by_side", "shared", "shared_marks"),
+    "ssh_mesh": ("ssh_mesh",),
     "dial": ("dial",),
     "journal": ("journal",),
     "results": ("results",),
@@ -143,6 +163,8 @@ _MODULES_OF_PART = {
     ),
     "ranks": ("nccl_lines", "processes", "sockets", "children", "ranks"),
     "job": ("processes", "children", "printed", "job"),
+    "output": ("processes", "output"),
+    "copying": ("places", "disk", "copying"),
 }
 _PROGRAM = ("sums", "collectives", "belongings", "trial")  # of a rank, in the job's own interpreter
 # Kinds of reads that the part `look` does not know, by the part that knows them. Such a part is
@@ -162,10 +184,26 @@ _KINDS_OF_PART = {
     "devices": ("pci_tree", "rdma_tree", "rail_routes", "verbs"),
     "link_errors": ("link_errors",),
     "hardware": ("driver_libraries", "nvme"),
-    "sessions": ("environment", "nccl_address"),
-    "environment": ("environment",),
+    "sessions": (
+        "environment",
+        "container_defaults",
+        "nccl_address",
+        "readable",
+        "endpoints",
+        "shared",
+        "ssh_mesh",
+    ),
+    "launch_limits": ("launch_limits", "session_share"),
+    "slurm": ("slurm_files", "slurm_state"),
+    "environment": ("environment", "container_defaults"),
+    "readable": ("readable",),
     "nccl_address": ("nccl_address",),
+    "inside": (INSIDE, "shell_runtime"),
+    "surroundings": ("surroundings",),
     "job_look": ("job",),
+    "endpoints": ("endpoints",),
+    "shared": ("shared",),
+    "ssh_mesh": ("ssh_mesh",),
 }
 
 
@@ -198,6 +236,12 @@ def rank_source() -> str:
     """Return the source of a rank, for the job's interpreter; it defines `main`, to be called."""
     modules = _read(_PROGRAM)
     return f"PARTS = {modules!r}{_DEFINE}main = modules[-1].main\n"
+
+
+def surroundings_source() -> str:
+    """Return the source that defines `look`, for the job's interpreter in a container."""
+    ((_, source),) = _read(("surroundings",))
+    return source
 
 
 @functools.cache

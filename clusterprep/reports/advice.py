@@ -46,7 +46,7 @@ def _after_failure(report: Report, place: str) -> Advice:
     finding = worst(report, "fail")
     if report.verify and report.verify.culprits:
         nodes = fold_nodes(report.verify.culprits[0].nodes)
-        return [("next", f"look at {nodes} first, then verify again"), *_explain(finding)]
+        return [("next", f"look at {nodes} first, then verify again"), *_explain(report, finding)]
     outcomes = {row.outcome for row in report.changes or ()}
     if outcomes & {"failed", "rolled-back", "unanswered"}:
         again = "mend what made the change fail, then run the same command again"
@@ -54,7 +54,7 @@ def _after_failure(report: Report, place: str) -> Advice:
     step = f"mend what stands {place}"
     if finding and finding.remedy.is_command:
         step = f"paste the fixes {place}"
-    return [("next", f"{step}, then run the same command again"), *_explain(finding)]
+    return [("next", f"{step}, then run the same command again"), *_explain(report, finding)]
 
 
 def _after_launch(launch: LaunchResult) -> Advice:
@@ -79,7 +79,7 @@ def _after_unknown(report: Report, place: str) -> Advice:
             unreached.append(node.node)
     if not (reached and unreached):
         sentence = f"what could not be learned is not taken for good; see {place}"
-        return [("next", sentence), *_explain(worst(report, "unknown"))]
+        return [("next", sentence), *_explain(report, worst(report, "unknown"))]
     steps = [("next", f"bring back {fold_nodes(unreached)}, or go on without")]
     if report.command in ("apply", "plan"):
         # With --limit apply refuses what all nodes must share.
@@ -95,6 +95,9 @@ def _after_unknown(report: Report, place: str) -> Advice:
 def _after_success(report: Report) -> Advice:
     outcomes = {row.outcome for row in report.changes or ()}
     if "planned" in outcomes:
+        if report.batches is not None:
+            again = "nothing has been written yet; the same command without --dry-run writes it"
+            return [("next", again)]
         return [
             ("next", "nothing has been written yet; this writes it:"),
             ("run", shell_line("clusterprep apply INVENTORY")),
@@ -111,7 +114,12 @@ def _undo(report: Report) -> Advice:
     return []
 
 
-def _explain(finding: Finding | None) -> Advice:
+def _explain(report: Report, finding: Finding | None) -> Advice:
     if finding is None:
         return []
+    if finding.check in {check.name for check in report.site_checks or ()}:
+        command = shell_line(
+            "clusterprep explain {check} --inventory INVENTORY", check=finding.check
+        )
+        return [("more", command)]
     return [("more", shell_line("clusterprep explain {check}", check=finding.check))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 
-from clusterprep.model import Culprit, Finding, NodeSnapshot, Report
+from clusterprep.model import CommandResult, Culprit, Finding, NodeSnapshot, Report
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import Remedy, sentence, shell_line
 from clusterprep.reports.plain import distinct, nonblank_lines
@@ -268,7 +268,18 @@ def _summarize_without_findings(report: Report) -> str:
         return pluralize(len(report.changes), "change")
     if report.verify is not None:
         return f"verify {report.verify.verdict}"
+    if report.results is not None:
+        return summarize_results(report.results)
     return "finished"
+
+
+def summarize_results(results: Sequence[CommandResult]) -> str:
+    """Return `one result`, or how many different ones and on how many nodes it did not end well."""
+    bad = sum(len(result.nodes) for result in results if result.exit_code != 0)
+    text = pluralize(len(results), "result")
+    if bad:
+        text += f", {pluralize(bad, 'node')} did not end with 0,"
+    return text
 
 
 def _summarize_not_counting(findings: Iterable[Finding]) -> str:

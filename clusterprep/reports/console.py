@@ -11,11 +11,14 @@ from clusterprep.model import Json, NodeSnapshot, Report
 from clusterprep.model.units import pluralize
 from clusterprep.reports.advice import advice
 from clusterprep.reports.blocks import number_reached, summarize, unreported_nodes
+from clusterprep.reports.console_commands import write_commands
 from clusterprep.reports.console_findings import write_findings
 from clusterprep.reports.console_gpus import write_gpus, write_ranks
 from clusterprep.reports.console_history import write_comparison, write_runs, write_since
 from clusterprep.reports.console_launch import write_launch
+from clusterprep.reports.console_lists import write_lists
 from clusterprep.reports.console_results import (
+    write_batches,
     write_changes,
     write_env,
     write_env_paths,
@@ -50,9 +53,12 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
     write_ranks(page, report.ranks)
     write_env(page, report.env)
     write_env_paths(page, report.env_paths)
+    write_batches(page, report.batches)
     write_changes(page, report.changes)
     write_verify(page, report.verify)
     write_launch(page, report.launch)
+    write_lists(page, report.lists)
+    write_commands(page, report.results)
     write_runs(page, report)
     write_comparison(page, report.comparison)
     _write_verdict(page, report)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from clusterprep.model import (
+    BatchRow,
     ChangeRow,
     CollectiveResult,
     Culprit,
@@ -190,6 +191,24 @@ def write_changes(page: ReportPage, changes: Sequence[ChangeRow] | None) -> None
         page.under((f"already as wanted: {_targets(unchanged)}", "dim"), indent=INDENT)
 
 
+def write_batches(page: ReportPage, batches: Sequence[BatchRow] | None) -> None:
+    """Write a line per batch: its outcome, its nodes and what its gate said."""
+    if not batches:
+        return
+    _write_title(page, "Batches", _count_outcomes(batches))
+    shown = page.shown(batches, ROWS)
+    column = INDENT + 12
+    for row in shown:
+        label: Part = (" " * INDENT + row.outcome, _OUTCOME_STYLES.get(row.outcome, ""))
+        nodes: Part = (fold_nodes(row.nodes), "cyan")
+        gate = f"  gate: {row.gate}" if row.gate else ""
+        page.row(label, f"{safe_text(row.name)}  ", nodes, gate, indent=column)
+        if row.detail:
+            page.under(safe_text(row.detail), indent=column)
+    if len(shown) < len(batches):
+        page.under((f"… {len(batches) - len(shown)} more (-v shows all)", "dim"), indent=INDENT + 2)
+
+
 def _merged_changes(changes: Iterable[ChangeRow]) -> list[ChangeRow]:
     """Return the changes, those that differ only in their nodes as one, failed ones first."""
     nodes_by_change: dict[ChangeRow, list[str]] = {}
@@ -205,7 +224,7 @@ def _merged_changes(changes: Iterable[ChangeRow]) -> list[ChangeRow]:
     return rows
 
 
-def _count_outcomes(rows: Iterable[ChangeRow]) -> str:
+def _count_outcomes(rows: Iterable[ChangeRow | BatchRow]) -> str:
     """Return `1 failed, 3 done`."""
     counts: Counter[str] = Counter()
     for row in rows:

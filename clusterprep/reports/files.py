@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from clusterprep.errors import InputError, Problem
@@ -53,6 +53,40 @@ def write(name: str, text: Iterable[str]) -> str:
             files.replace(path, text)
     except OSError as error:
         return f"{name}: cannot be written: {error.strerror}"
+    return ""
+
+
+def check_folder(name: str, key: str) -> None:
+    """Raise InputError if no files can be written into this folder. It may be one to be made."""
+    place = Path(os.path.realpath(name)) if name else Path()
+    while name and not place.exists():
+        place = place.parent
+    if not name:
+        obstacle = "an empty value names no folder"
+    elif not place.is_dir():
+        obstacle = "is no folder"
+    elif not os.access(place, os.W_OK | os.X_OK):
+        obstacle = "cannot be written: permission denied"
+    else:
+        return
+    raise InputError.of(obstacle, file=name or None, key=key)
+
+
+def write_folder(name: str, texts: Mapping[str, str]) -> str:
+    """Write files into a folder, each completely or not at all, in their order.
+
+    `texts` has the content by the name of the file. The folder is made if there is none. Returns
+    "", or why one of them failed; those after it are not written then.
+    """
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"{name}: cannot be made: {error.strerror}"
+    for file, text in texts.items():
+        problem = write(str(folder / file), [text])
+        if problem:
+            return problem
     return ""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from clusterprep.checks import Check
 from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.model import Finding, NodeSnapshot, Report
+from clusterprep.model.extensions import SiteCheck
 from clusterprep.model.units import format_duration
 from clusterprep.remedies import Remedy
 from clusterprep.reports.blocks import LABELS as TROUBLE_LABELS
@@ -86,6 +87,7 @@ def cards(report: Report, roster: Roster) -> list[Card]:
     snapshots = {}
     for node in report.nodes or ():
         snapshots[node.node] = node
+    pages = {page.name: page for page in report.site_checks or ()}
     anchors: set[str] = set()
     rows = []
     for group in _groups(report.findings or ()):
@@ -93,7 +95,7 @@ def cards(report: Report, roster: Roster) -> list[Card]:
         anchor = group[0].check
         if anchor in anchors:
             anchor = ""
-        card = _card(group, anchor, roster, snapshots)
+        card = _card(group, anchor, roster, snapshots, pages)
         rows.append(card)
         anchors.update(card.checks)
     return rows
@@ -163,7 +165,11 @@ def _passed(check: str, findings: Sequence[Finding], roster: Roster) -> CardLine
 
 
 def _card(
-    group: Sequence[Block], anchor: str, roster: Roster, snapshots: Mapping[str, NodeSnapshot]
+    group: Sequence[Block],
+    anchor: str,
+    roster: Roster,
+    snapshots: Mapping[str, NodeSnapshot],
+    site_pages: Mapping[str, SiteCheck],
 ) -> Card:
     first = group[0]
     nodes = first.nodes
@@ -171,14 +177,14 @@ def _card(
     title = why = how = ""
     evidence: list[NodeFacts] = []
     # Where one missing answer leaves several checks open, no check's page explains it.
-    page = None
+    page: Check | TrialCheckPage | SiteCheck | None = None
     if len(group) == 1:
-        page = about(first.check)
+        page = site_pages.get(first.check) or about(first.check)
     if page is not None:
         title = page.title
         why = page.why
         how = page.how
-        evidence = list(_evidence(first, snapshots))
+        evidence = list(_evidence(first, snapshots, site_pages.get(first.check)))
     checks = []
     values: list[Finding] = []
     messages: list[str] = []
@@ -259,12 +265,17 @@ def _asides(block: Block) -> tuple[str, ...]:
     return tuple(asides)
 
 
-def _evidence(block: Block, snapshots: Mapping[str, NodeSnapshot]) -> Iterator[NodeFacts]:
+def _evidence(
+    block: Block, snapshots: Mapping[str, NodeSnapshot], page: SiteCheck | None
+) -> Iterator[NodeFacts]:
     """Yield the facts that the check used, for the first nodes of a block."""
     check = registry.checks().get(block.check)
-    if check is None:
+    if page is not None:
+        fact_names = dict.fromkeys(page.facts)
+    elif check is not None:
+        fact_names = dict.fromkeys((*check.facts, *check.uses))
+    else:
         return
-    fact_names = dict.fromkeys((*check.facts, *check.uses))
     for node in block.nodes[:FACT_NODES]:
         snapshot = snapshots.get(node)
         if snapshot is None:

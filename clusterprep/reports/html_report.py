@@ -22,7 +22,7 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from clusterprep import __version__
-from clusterprep.model import ChangeRow, EnvValue, NodeSnapshot, Report, VerifyResult
+from clusterprep.model import BatchRow, ChangeRow, EnvValue, NodeSnapshot, Report, VerifyResult
 from clusterprep.model.history import Turn
 from clusterprep.model.units import format_size
 from clusterprep.reports import html_charts, html_findings, html_pairs, html_trial
@@ -130,6 +130,7 @@ def context(report: Report) -> dict[str, Any]:
     values["skipped"] = html_findings.skipped(findings, roster)
     values["grid"] = grid_of(report, roster)
     values |= _env_context(report, roster)
+    values |= _batches_context(report.batches or (), roster)
     values |= _changes_context(report.changes or (), roster)
     values |= _verify_context(report.verify)
     values["heats"] = html_pairs.heats(report, roster)
@@ -248,6 +249,14 @@ def _env(env: Sequence[EnvValue], roster: Roster) -> list[tuple[EnvValue, str, s
             nodes = roster.label(value.nodes)
         rows.append((value, nodes, roster.ranges(value.nodes)))
     return rows
+
+
+def _batches_context(batches: Sequence[BatchRow], roster: Roster) -> dict[str, Any]:
+    """Return what the template's section about batches uses, by name."""
+    rows = []
+    for row in batches[:CHANGES]:
+        rows.append((row, roster.label(row.nodes), _OUTCOMES.get(row.outcome, "n")))
+    return {"batches": rows, "batches_left": max(0, len(batches) - CHANGES)}
 
 
 def _changes_context(changes: Sequence[ChangeRow], roster: Roster) -> dict[str, Any]:

@@ -12,14 +12,17 @@ from typing import Any
 
 from clusterprep.model import (
     Absent,
+    BatchRow,
     ChangeRow,
     CollectiveResult,
+    CommandResult,
     Culprit,
     EnvPath,
     EnvValue,
     Finding,
     Json,
     LaunchResult,
+    NodeLists,
     NodeSnapshot,
     RankPlace,
     Report,
@@ -52,9 +55,12 @@ _ENV = ("name", "value", "nodes", "why")
 _ENV_PATH = ("path", "reaches", "nodes")
 _CHANGE = ("nodes", "resource", "target", "action", "outcome", "diff")
 _WORKAROUND = ("settings", "works", "busbw_gbs", "bytes", "share", "why")
+_BATCH = ("name", "nodes", "outcome", "gate")
 _VERIFY = ("verdict", "backend", "world_size", "nproc_per_node", "rendezvous")
 _STAGE = ("name", "seconds", "verdict", "arrived", "missing", "limit")
+_RESULT = ("stdout", "stderr", "seconds")
 _LAUNCH = ("verdict", "mode", "world_size", "nproc_per_node", "rendezvous", "folders", "logs")
+_LISTS = ("passing", "failing", "unknown")
 _COLLECTIVE = ("op", "bytes", "seconds", "algbw_gbs", "busbw_gbs", "wrong")
 
 _AS_IT_IS = frozenset((type(None), bool, int))  # types that json.dumps writes as they are
@@ -94,8 +100,12 @@ def document(report: Report) -> dict[str, Json]:
     sections["gpus"] = report.gpus
     sections["ranks"] = _rows(report.ranks, _rank_place)
     sections["changes"] = _rows(report.changes, _change)
+    sections["batches"] = _rows(report.batches, _batch)
     sections["verify"] = _verify(report.verify)
     sections["launch"] = _launch(report.launch)
+    sections["site_checks"] = report.site_checks
+    sections["lists"] = _lists(report.lists)
+    sections["results"] = _rows(report.results, _result)
     sections["since"] = report.since
     sections["runs"] = report.runs
     sections["comparison"] = report.comparison
@@ -283,10 +293,26 @@ def _rank_place(place: RankPlace) -> dict[str, Json]:
     return row
 
 
+def _result(row: CommandResult) -> dict[str, Any]:
+    result = {"nodes": row.nodes, "exit": row.exit_code, **_pick(row, _RESULT)}
+    if row.reason is not None:
+        result["reason"] = row.reason
+    if row.left_out:
+        result["left_out"] = row.left_out
+    return result
+
+
 def _change(change: ChangeRow) -> dict[str, Json]:
     row = _pick(change, _CHANGE)
     if change.detail:
         row["detail"] = change.detail
+    return row
+
+
+def _batch(batch: BatchRow) -> dict[str, Json]:
+    row = _pick(batch, _BATCH)
+    if batch.detail:
+        row["detail"] = batch.detail
     return row
 
 
@@ -320,6 +346,17 @@ def _collective(result: CollectiveResult) -> dict[str, Json]:
     row = _pick(result, _COLLECTIVE)
     if result.dtype and result.dtype != "float32":
         row["dtype"] = result.dtype
+    return row
+
+
+def _lists(lists: NodeLists | None) -> dict[str, Json] | None:
+    if lists is None:
+        return None
+    row = _pick(lists, _LISTS)
+    if lists.picked is not None:
+        row["picked"] = lists.picked
+    if lists.folder:
+        row["folder"] = lists.folder
     return row
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from clusterprep.model import (
+    BatchRow,
     ChangeRow,
     CollectiveResult,
     Culprit,
@@ -74,6 +75,7 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
         _verify(report.verify),
         _launch(report.launch),
         _env(report.env),
+        _batches(report.batches),
         _changes(report.changes),
         _advice(report),
     ]
@@ -402,6 +404,23 @@ def _env(env: Sequence[EnvValue] | None) -> str:
 def _table_row(*cells: str) -> str:
     content = " | ".join(cells)
     return f"| {content} |"
+
+
+def _batches(batches: Sequence[BatchRow] | None) -> str:
+    """Return a list of the batches, unfolded: it says which nodes have what."""
+    if not batches:
+        return ""
+    lines = ["### Batches", ""]
+    for row in batches[:ROWS]:
+        text = f"- **{row.outcome}** {inline(row.name)} {_where(row.nodes)}"
+        if row.gate:
+            text += f", gate: {row.gate}"
+        if row.detail:
+            text += f": {inline(row.detail)}"
+        lines.append(text)
+    if len(batches) > ROWS:
+        lines.append(f"- {len(batches) - ROWS} more")
+    return "\n".join(lines) + "\n"
 
 
 def _changes(changes: Sequence[ChangeRow] | None) -> str:

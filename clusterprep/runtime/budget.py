@@ -2,7 +2,7 @@
 
 Each stage has its share: agents answer when the time for reads is over, nodes are waited for until
 a moment later, then agents end, and the report has the rest. Behind all that stands `--timeout`,
-which ends the command and judges nothing.
+which ends the command, as soon as what is known is judged.
 """
 
 from __future__ import annotations

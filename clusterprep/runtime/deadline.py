@@ -119,6 +119,12 @@ class Deadline:
         """What ends the command, if anything does."""
         return self._error
 
+    @property
+    def over(self) -> OutOfTime | None:
+        """The error of the time limit, if that is what ends the command and the command knows."""
+        error = self._error
+        return error if self.raised and isinstance(error, OutOfTime) else None
+
     def stop(self, error: ClusterprepError) -> None:
         """Have the command end with this error. The first one counts."""
         with COMMAND.lock:

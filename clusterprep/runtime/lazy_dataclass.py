@@ -83,15 +83,16 @@ def _constructor(cls: Any) -> Any:
     `dataclasses` itself writes none for a class that has one. The fields `name: str` and
     `tags: list[str] = field(default_factory=list)` give:
 
-        def __init__(self, name, tags=unset):
-         put(self, 'name', name)
-         put(self, 'tags', _tags() if tags is unset else tags)
+        def __init__(self, name, tags=__unset__):
+         __put__(self, 'name', name)
+         __put__(self, 'tags', _tags() if tags is __unset__ else tags)
          pass
     """
-    # What the source refers to: a frozen class refuses assignments, so `put` goes around that.
+    # What the source refers to, by names that no field has: a frozen class refuses assignments, so
+    # `__put__` goes around that.
     names: dict[str, Any] = {
-        "put": object.__setattr__,
-        "unset": dataclasses.MISSING,
+        "__put__": object.__setattr__,
+        "__unset__": dataclasses.MISSING,
     }
     parameters, lines = ["self"], []
     for field in dataclasses.fields(cls):
@@ -101,15 +102,15 @@ def _constructor(cls: Any) -> Any:
         names[default] = field.default_factory if has_factory else field.default
         made = f"{default}()" if has_factory else default
         if not field.init:
-            lines.append(f" put(self, {field.name!r}, {made})")
+            lines.append(f" __put__(self, {field.name!r}, {made})")
             continue
         value = field.name
         if has_factory:
-            value = f"{made} if {field.name} is unset else {field.name}"
-        lines.append(f" put(self, {field.name!r}, {value})")
+            value = f"{made} if {field.name} is __unset__ else {field.name}"
+        lines.append(f" __put__(self, {field.name!r}, {value})")
         parameter = field.name
         if has_default:
-            parameter += "=unset" if has_factory else f"={default}"
+            parameter += "=__unset__" if has_factory else f"={default}"
         parameters.append(parameter)
     lines.append(" self.__post_init__()" if hasattr(cls, "__post_init__") else " pass")
     source = f"def __init__({', '.join(parameters)}):\n" + "\n".join(lines)

@@ -23,6 +23,7 @@ from clusterprep.checks import Check
 from clusterprep.facts import Fact
 from clusterprep.facts.results import RESULTS, SCHEMA, Results, path_of, rows_of
 from clusterprep.model import Absent, Finding, Fleet, Node
+from clusterprep.model.runtimes import in_request
 from clusterprep.model.units import format_duration
 from clusterprep.remedies import NO_REMEDY, placed, shell_line
 from clusterprep.survey.settings import RunSettings
@@ -79,6 +80,9 @@ def settings_digest(node: Node) -> str:
         "interfaces": repr(node.interfaces),
         "env": env,
         "require": dict(node.require),
+        "endpoints": node.endpoints,
+        "shared": node.shared,
+        **in_request(node.runtime),
     }
     text = json.dumps(declared, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

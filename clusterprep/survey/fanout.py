@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from clusterprep.errors import LinkLost, Unreached
+from clusterprep.errors import LinkLost, OutOfTime, Unreached
 from clusterprep.model import Fleet, Inventory, Json, Node, NodeSnapshot
 from clusterprep.remedies import shell_line
 from clusterprep.remote import bootstrap
@@ -166,9 +166,9 @@ class Fanout:
                 break
             pool.wait(LOOK_INTERVAL if remaining is None else min(LOOK_INTERVAL, remaining))
 
-    def _each_node(self, work: Callable[[Node], None]) -> None:
-        """Run `work` for every node. A connection that stays silent does not occupy a slot."""
-        pool = WorkerPool(self.inventory.nodes, work)
+    def _each_node(self, nodes: Iterable[Node], work: Callable[[Node], None]) -> None:
+        """Run `work` for each node. A connection that stays silent does not occupy a slot."""
+        pool = WorkerPool(nodes, work)
         pool.start_threads(self._forks)
         silent_before: set[str] = set()
         checked = time.monotonic()
@@ -199,21 +199,31 @@ class Fanout:
 
     # ------------------------------------------------------------ looking at the nodes
 
-    def survey(self, plan: QueryPlan, *, last: bool = False) -> Fleet:
+    def survey(
+        self,
+        plan: QueryPlan,
+        *,
+        last: bool = False,
+        inventory: Inventory | None = None,
+        keeps_known: bool = False,
+    ) -> Fleet:
         """Log in to every node and return the facts of the plan.
 
         A node that cannot be used is a NodeSnapshot with the reason. `last` tells that the nodes
         are asked nothing after the stages of this plan: a node of which nothing more is wanted
-        keeps no connection.
+        keeps no connection. `inventory` has the nodes to ask if these are not all. With
+        `keeps_known` the time limit of the command is not raised here: the nodes that had not
+        answered are then NodeSnapshots that say so.
         """
-        queries = Queries(plan, self.inventory)
+        inventory = inventory or self.inventory
+        queries = Queries(plan, inventory)
         sheets: dict[str, Sheet] = {}
-        for node in self.inventory.nodes:
+        for node in inventory.nodes:
             sheet = queries.of(node)
             sheets[node.name] = sheet
-        self._parts = _agent_parts(plan, sheets.values())
+        self._need_parts(_agent_parts(plan, sheets.values(), inventory))
         drops_links = last and "pairs" not in plan.stages
-        nodes = self.inventory.nodes
+        nodes = inventory.nodes
         open_files.refuse_too_few(nodes, self._forks if drops_links else len(nodes))
         snapshots: dict[str, NodeSnapshot] = {}
 
@@ -228,17 +238,27 @@ class Fanout:
 
         self._watch.stage("look", len(sheets), list(sheets))
         try:
-            self._each_node(work)
+            self._each_node(nodes, work)
+        except OutOfTime:
+            if not keeps_known:
+                raise
         finally:
             queries.close()
         in_order: dict[str, NodeSnapshot] = {}
-        for node in self.inventory.nodes:
+        for node in nodes:
             snapshot = snapshots.get(node.name)
-            in_order[node.name] = snapshot or _late_snapshot(node)
-        fleet = Fleet(self.inventory, in_order)
-        if "clock" in plan.stages:
+            in_order[node.name] = snapshot or _late_snapshot(node, self._deadline.over)
+        fleet = Fleet(inventory, in_order)
+        if "clock" in plan.stages and self._deadline.over is None:
             return refine_clocks(fleet, self.links, self.each)
         return fleet
+
+    def _need_parts(self, parts: Iterable[str]) -> None:
+        """Have every agent get these parts: a new one at its start, one that runs already now."""
+        missing = [part for part in parts if part not in self._parts]
+        for part in missing:
+            self.load(part)
+        self._parts = (*self._parts, *missing)
 
     def _look(self, node: Node, plan: QueryPlan, queries: Queries, sheet: Sheet) -> NodeSnapshot:
         """Return the facts of a node, or the reason why it cannot be used."""
@@ -434,9 +454,11 @@ def _sweep(awaited: dict[str, Awaited], answers: dict[str, Frame | LinkLost], wa
     return heard
 
 
-def _agent_parts(plan: QueryPlan, sheets: Iterable[Sheet]) -> tuple[str, ...]:
-    """Return the parts of the agent that the reads and stages of a plan need."""
+def _agent_parts(plan: QueryPlan, sheets: Iterable[Sheet], inventory: Inventory) -> tuple[str, ...]:
+    """Return the parts of the agent that a plan's reads and stages and the nodes' runtimes need."""
     kinds: set[str] = set()
+    if any(node.runtime for node in inventory.nodes):
+        kinds.add(bootstrap.INSIDE)
     for sheet in sheets:
         for read in sheet.reads:
             kinds.add(read.kind)
@@ -457,14 +479,17 @@ def _lost_snapshot(node: Node, error: Unreached, seconds: float) -> NodeSnapshot
     )
 
 
-def _late_snapshot(node: Node) -> NodeSnapshot:
-    """Return the snapshot of a node that had not answered when the budget was over."""
+def _late_snapshot(node: Node, over: OutOfTime | None) -> NodeSnapshot:
+    """Return the snapshot of a node that had not answered when the budget was over, or all time."""
+    detail = "the budget ended before it answered"
+    if over is not None:
+        detail = f"{over.message} before it answered"
     return NodeSnapshot(
         node.name,
         node.address,
         reached=False,
         reason="timed_out",
-        detail="the budget ended before it answered",
+        detail=detail,
         remedy=LATE_REMEDY,
         answered=False,
     )

@@ -8,8 +8,11 @@ from clusterprep.model import Finding, Fleet
 from clusterprep.nccl.interfaces import IPV6
 
 NO_IPV6 = "nodes with IPv6 addresses alone are not supported yet"
-# Checks, besides those of ssh, without which an all-reduce could only hang.
-GATES = ("torch.version", "net.ports", "eth.iface_choice")
+# What has to be known of every node that a command uses. The job's own logins between nodes,
+# ssh.mesh, are not among it.
+LOGIN_CHECKS = ("ssh.reach", "ssh.sudo")
+# Checks, besides these, without which an all-reduce could only hang.
+GATES = ("rt.engine", "torch.version", "net.ports", "eth.iface_choice")
 # GPUs are in use by another job: no rank is started without --on-busy.
 BUSY = "gpu.busy"
 
@@ -38,7 +41,7 @@ def needs_ipv6(findings: Iterable[Finding]) -> bool:
 
 
 def _is_gate(check: str) -> bool:
-    return check in GATES or check.startswith("ssh.")
+    return check in GATES or check in LOGIN_CHECKS
 
 
 def blocked(fleet: Fleet, findings: Iterable[Finding], partial: bool) -> bool:

@@ -209,7 +209,7 @@ def _bug_outcome(fleet: Fleet, check: Check, nodes: Sequence[Node], error: Excep
         if check.grave(fleet, node):
             severity = "error"
     message = shortened(f"a bug in this check: {type(error).__name__}: {error}")
-    reason = "a bug in clusterprep"
+    reason = f"a bug in {check.source or 'clusterprep'}"
     return Outcome(
         "unknown",
         tuple(names),

@@ -29,6 +29,7 @@ from typing import IO, Any
 from clusterprep.errors import LinkLost
 from clusterprep.facts import Fact
 from clusterprep.model import Json
+from clusterprep.model.extensions import SITE_MODULES
 from clusterprep.survey import registry
 from clusterprep.survey.answers import narrowed_and_parsed
 
@@ -112,12 +113,19 @@ def _packed_question(fact: Fact, raw_answers: Sequence[Json]) -> bytes | None:
     """
     answers = json.dumps(raw_answers)
     functions = (fact.parse, fact.narrow, fact.lenient)
+    if any(_is_of_site(function) for function in (fact.parse, fact.narrow)):
+        return None
     try:
         return pickle.dumps((fact.name, functions, answers))
     except (pickle.PicklingError, AttributeError, TypeError):
         if registry.facts().get(fact.name) is fact:
             return pickle.dumps((fact.name, None, answers))
         return None
+
+
+def _is_of_site(function: object) -> bool:
+    """Return whether a function stands in a file of the site, which the child cannot import."""
+    return str(getattr(function, "__module__", "")).startswith(SITE_MODULES)
 
 
 def _started() -> subprocess.Popen[bytes]:

@@ -73,6 +73,12 @@ def probe_pairs(fanout: Fanout, fleet: Fleet, host: str) -> Fleet:
     return _with_pairs(fleet, host, listen, dials)
 
 
+def without_pairs(fleet: Fleet, why: Absent) -> Fleet:
+    """Return the fleet with the facts of `probe_pairs` absent, for a probe that was cut off."""
+    facts = {LISTEN.name: why, DIALS.name: why}
+    return fleet.with_facts({node.name: facts for node in fleet.reached})
+
+
 def _with_pairs(
     fleet: Fleet, host: str, listen: Listen | Absent, dials: Mapping[str, Dials]
 ) -> Fleet:

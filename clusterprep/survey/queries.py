@@ -19,14 +19,16 @@ from dataclasses import fields
 from typing import Any
 
 from clusterprep.checks import Check
+from clusterprep.errors import LinkLost
 from clusterprep.facts import Fact
-from clusterprep.model import Inventory, Json, Node, Read
+from clusterprep.model import Absent, Inventory, Json, Node, Read
 from clusterprep.nccl.interfaces import FACTS as INTERFACE_FACTS
 from clusterprep.remote.agent.readers import MAX_TEXT
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.answers import bounded, digest, narrowed, parse_fact
-from clusterprep.survey.parse_process import LARGE, ParseProcess
+from clusterprep.survey.parse_process import CPU_LIMIT, LARGE, ParseProcess
 
+MOST_ENDLESS = 4  # answers on which a site's expression may run out of time, each for a second
 PORT_FACTS = ("net.port_range",)  # where the nodes listen for each other
 
 # For each fact, the positions of its answers among the answers of a sheet.
@@ -113,6 +115,7 @@ class Queries:
         # Values by the name of the fact and the digests of its answers.
         self._values: dict[Key, Any] = {}
         self._parse_process = ParseProcess()
+        self._endless: dict[str, int] = {}  # answers that a guarded fact was not read from, by fact
 
     def close(self) -> None:
         """End the process that parses large answers, if there is one."""
@@ -161,6 +164,9 @@ class Queries:
         asked = (*self._shared_facts, *self._own_facts)
         for fact, positions in zip(asked, sheet.layout, strict=True):
             parts = [digested[position] for position in positions]
+            if fact.guarded:
+                values[fact.name] = self._guarded_value(fact, parts)
+                continue
             if sum(size for _, size, _ in parts) > LARGE:
                 values[fact.name] = self._value_of_large(fact, parts)
                 continue
@@ -185,6 +191,25 @@ class Queries:
         if key not in self._values:
             self._values[key] = self._parse_process.parse(fact, _raw_answers(parts))
         return self._values[key]
+
+    def _guarded_value(self, fact: Fact, parts: Sequence[Part]) -> Any:
+        """Return a fact whose parser may never end, or the Absent that says that it does not.
+
+        After MOST_ENDLESS answers that it does not read in time the others are not tried: each
+        takes a second, and there may be one for every node.
+        """
+        key = (fact.name, *(mark for mark, _, _ in parts))
+        if key in self._values or not parts:
+            return self._value(fact, parts)
+        if self._endless.get(fact.name, 0) >= MOST_ENDLESS:
+            return Absent("timed_out", "the expression of this check takes too long on other nodes")
+        try:
+            return self._value_of_large(fact, parts)
+        except LinkLost:
+            self._endless[fact.name] = self._endless.get(fact.name, 0) + 1
+            why = f"the expression of this check takes more than {CPU_LIMIT:g} s on this answer"
+            self._values[key] = Absent("timed_out", why)
+            return self._values[key]
 
 
 def _raw_answers(parts: Sequence[Part]) -> list[Json]:

@@ -1,4 +1,8 @@
-"""Find the plug-ins: a fact or a check exists because its file exists."""
+"""Find the plug-ins: a fact or a check exists because its file exists.
+
+registry.checks()          # ours, found once
+registry.of(inventory)     # ours, and those that the site adds beside its inventory
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,42 @@ from typing import TypeVar
 
 from clusterprep.checks import Check
 from clusterprep.facts import Fact
+from clusterprep.model import Inventory
+from clusterprep.model.extensions import Extensions
+from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.runtime.plugins import modules
 
 Plugin = TypeVar("Plugin", Fact, Check)
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Facts and checks by name, checks in alphabetical order."""
+
+    facts: Mapping[str, Fact]
+    checks: Mapping[str, Check]
+
+
+def of(inventory: Inventory) -> Registry:
+    """Return what is known about nodes of this inventory: our facts and checks and the site's."""
+    return extended(inventory.extensions)
+
+
+def extended(added: Extensions) -> Registry:
+    """Return our facts and checks with those of a site."""
+    if not added:
+        return Registry(facts(), checks())
+    all_checks = {**added.checks, **checks()}
+    return Registry({**added.facts, **facts()}, dict(sorted(all_checks.items())))
+
+
+def file_of(plugin: Fact | Check) -> str:
+    """Return the file of one of our plug-ins, below the folder of the package."""
+    for package in ("clusterprep.facts", "clusterprep.checks"):
+        for module in modules(package):
+            if any(value is plugin for value in vars(module).values()):
+                return f"{module.__name__.replace('.', '/')}.py"
+    return "clusterprep"
 
 
 def collect(kind: type[Plugin], *packages: str) -> dict[str, Plugin]:

@@ -28,5 +28,22 @@ class RunSettings:
     store: bool = False  # store the findings on the nodes
     stress: bool = False  # run also the checks that load GPUs and memory
     left_out: tuple[str, ...] = ()  # names of the nodes that --limit excludes
+    canary: str = ""  # the nodes of the first batch: how many, or which
+    batches: tuple[str, ...] = ()  # sizes: 4, 10%, rest
+    gate: str = ""  # check, verify, or a command: what each batch has to pass
+    rollback_all: bool = False  # a batch that fails takes back those before it as well
     run: str | None = None  # the run that rollback undoes
+    write_lists: str | None = None  # folder for the lists of nodes that pass and fail
+    pick: int | None = None  # how many of the nodes that pass are chosen
+    spares: int = 0  # nodes of a launch that are there to stand in for others
     not_built: tuple[str, ...] = ()  # names of checks that are planned
+
+    @property
+    def in_batches(self) -> bool:
+        """Whether apply writes one batch of nodes after the other."""
+        return bool(self.canary or self.batches)
+
+    @property
+    def sorts_nodes(self) -> bool:
+        """Return whether good nodes are told from others, so that a job can do without these."""
+        return self.write_lists is not None or self.pick is not None or self.spares > 0

@@ -38,6 +38,8 @@ def fits_return_type(function: Callable[..., Any], value: object) -> bool:
 @functools.cache
 def _return_test(function: Callable[..., Any]) -> Test:
     hint: Any = Any
+    if isinstance(function, functools.partial):
+        function = function.func
     if hasattr(function, "__annotations__"):
         hint = typing.get_type_hints(function).get("return", Any)
     return _fits_its_class if hint is Any else _test(hint)

@@ -799,6 +799,49 @@ def test_a_time_limit_after_a_commit_that_was_undone_is_a_failure(command: Make)
     assert motd(done.agents) == dict.fromkeys(NAMES)
 
 
+LIMIT = OutOfTime("--timeout of 9 s reached")
+
+
+def test_a_time_limit_while_nodes_are_asked_keeps_what_they_said(command: Make) -> None:
+    done = command()
+    done.agents.interrupt_during = "survey"
+    done.agents.interruption = LIMIT
+    report = done.apply()
+    assert (report.code, report.verdict) == (3, "unknown")
+    assert report.error is not None
+    assert report.error["message"] == LIMIT.message
+    assert {finding.verdict for finding in report.findings or ()} == {"pass"}
+    assert len(report.nodes or ()) == 3
+    assert not done.agents.sent
+
+
+@pytest.mark.parametrize("moment", ["lock", "stage"])
+def test_a_time_limit_before_the_commit_says_what_was_not_started(
+    command: Make, moment: str
+) -> None:
+    done = command()
+    done.agents.interrupt_during = moment
+    done.agents.interruption = LIMIT
+    report = done.apply()
+    assert (report.code, ends(report.changes)) == (3, everywhere("not-started"))
+    assert motd(done.agents) == dict.fromkeys(NAMES)
+
+
+def test_a_time_limit_after_the_commit_says_what_was_put_back_where(command: Make) -> None:
+    done = command()
+    done.agents.interrupt_during = "second survey"
+    done.agents.interruption = LIMIT
+    done.agents.faults["undo", "n2"] = LOST_BEFORE
+    report = done.apply()
+    assert report.code == 1
+    assert ends(report.changes) == {"n1": "rolled-back", "n2": "unanswered", "n3": "rolled-back"}
+    assert report.error is not None
+    assert report.error["message"].startswith(
+        f"{LIMIT.message}; what had been written was put back"
+    )
+    assert motd(done.agents) == {"n1": None, "n2": b"new\n", "n3": None}
+
+
 def test_a_bug_after_the_commit_rolls_back_and_says_so(command: Make) -> None:
     def broken(*values: Any) -> Trial:
         raise RecursionError("too deep")

@@ -148,6 +148,12 @@ def test_a_time_limit_after_the_commit_is_a_failure_since_the_change_was_undone(
         done = command()
         stop = functools.partial(done.agents.deadline.stop, limit)
         outcome, _ = played(done.apply, at, stop)
+        if isinstance(outcome, Report) and outcome.error is not None:
+            # What is known is reported, and what is said of the change is so.
+            codes[outcome.error["message"].removeprefix(limit.message)] = outcome.code
+            for row in outcome.changes or ():
+                has_it = {motd(done.agents)[name] == b"new\n" for name in row.nodes}
+                assert has_it == {row.outcome == "done"}, f"event {at}: {row}"
         if isinstance(outcome, ClusterprepError):
             codes[outcome.message.removeprefix(limit.message)] = outcome.code
         assert motd(done.agents)[NAMES[0]] in (None, b"new\n")

@@ -21,15 +21,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusterprep.changes.playbook.steps import Step
 from clusterprep.changes.resources import file
-from clusterprep.errors import ClusterprepError
+from clusterprep.cli.commands.stages import Trial
+from clusterprep.errors import ClusterprepError, Interrupted
 from clusterprep.model import Report
 from clusterprep.model.nodeset import expand
-from tests.support.commands import new_command
+from tests.support.commands import new_command, result
 from tests.support.written_nodes import KINDS, Cut, Fault, Tree, WrittenAgents, put_tree, tree_of
 
 PLACE = "/etc/motd"
@@ -45,6 +47,9 @@ FAULTS = {
 }
 
 
+RUNS_FAULTS = [Fault("runs", name, kind) for name, kind in itertools.product(NAMES, KINDS)]
+
+
 @dataclass(frozen=True)
 class Move:
     """A command. `names` is its --limit, `down` is not reached, `clock` names the run."""
@@ -56,6 +61,10 @@ class Move:
     force: bool = False
     run: str = ""  # --run
     interrupted: bool = False  # by a signal, once all was written
+    batches: bool = False  # --batches 1,rest
+    gate: str = ""  # what happens when the batch of `gate_node` is tried: fails, dies, stops
+    gate_node: str = ""
+    rollback_all: bool = False
 
     def __str__(self) -> str:
         words = [self.command]
@@ -69,6 +78,12 @@ class Move:
             words.append(f"--run {self.run}")
         if self.interrupted:
             words.append("interrupted")
+        if self.batches:
+            words.append("--batches 1,rest")
+        if self.rollback_all:
+            words.append("--on-failure rollback-all")
+        if self.gate:
+            words.append(f"({self.gate} at the gate of {self.gate_node})")
         if self.fault:
             words.append(f"({self.fault.kind} at {self.fault.op} of {self.fault.node})")
         return " ".join(words)
@@ -92,6 +107,7 @@ class Ending:
     """What a command said: a report, an error, or nothing, as the controller died."""
 
     state: State
+    content: bytes = b""  # what an apply writes
     report: Report | None = None
     error: BaseException | None = None
 
@@ -152,12 +168,18 @@ class World:
             force=move.force,
             left_out=left_out,
             run=move.run or None,
+            batches=("1", "rest") if move.batches else (),
+            gate="verify" if move.batches else "",
+            rollback_all=move.rollback_all,
         )
         started = command.invocation.started - timedelta(days=depth)
         command = replace(command, invocation=replace(command.invocation, started=started))
-        ending = Ending(state)
+        ending = Ending(state, content.encode())
         try:
-            ending.report = command.apply() if move.command == "apply" else command.rollback()
+            if move.command == "apply":
+                ending.report = command.apply(lambda *values: _trial(move, agents, *values))
+            else:
+                ending.report = command.rollback()
         except (ClusterprepError, Cut) as error:
             ending.error = error
         agents.finish()
@@ -181,6 +203,20 @@ class World:
 
     def _state(self) -> State:
         return tuple(tree_of(self.folder / name) for name in NAMES)
+
+
+def _trial(move: Move, agents: WrittenAgents, *values: Any) -> Trial:
+    """The all-reduce of one batch, as the move has it."""
+    names = {node.name for node in values[2].reached}
+    if move.gate_node not in names:
+        return Trial(result("pass"))
+    if move.gate == "dies":
+        agents.dead = True
+        raise Cut
+    if move.gate == "stops":
+        agents.deadline.stop(Interrupted("interrupted by SIGTERM"))
+        agents.deadline.check()
+    return Trial(result("fail"))
 
 
 # ---------------------------------------------------------------- what a state says
@@ -240,6 +276,8 @@ def violations(before: State, move: Move, ending: Ending, liar: str) -> Iterator
         return
     yield from _untrue_about_files(before, ending, liar)
     yield from _untrue_about_undone(before, ending, liar)
+    if move.batches:
+        yield from _untrue_about_batches(ending, liar)
     # With --partial the user says that those decide who are asked; the others are named.
     if not move.force and move.down not in expand_all(ending.said):
         yield from _settled_by_a_part(before, ending, liar)
@@ -264,11 +302,40 @@ def _untrue_about_files(before: State, ending: Ending, liar: str) -> Iterator[st
         yield f"nothing was written, and {changed} changed"
     if "put back on all nodes" in said and set(changed) - {liar}:
         yield f"put back on all nodes, and {changed} changed"
-    for pattern, untrue in ((r"put back on (\S+) only", changed), (r"stays on (n\S+?);", [])):
+    put_back = r"what had been written was put back on (n\S+?)(?: only|;|$)"
+    for pattern, untrue in ((put_back, changed), (r"stays on (n\S+?);", [])):
         found = re.search(pattern, said)
         for name in expand(found.group(1)) if found else ():
             if name in untrue:
                 yield f"put back on {name}, and it was not"
+
+
+def _untrue_about_batches(ending: Ending, liar: str) -> Iterator[str]:
+    """Look for nodes that have something else than is said, in words or in rows of batches."""
+    has_it = {name: data == ending.content for name, data in contents(ending.state).items()}
+    said = {
+        "new": re.search(r"(n\S+) has what this apply writes", ending.said),
+        "old": re.search(r"(n\S+) has what was there before", ending.said),
+        "unknown": re.search(r"of (n\S+) it is not known which of both", ending.said),
+    }
+    told = {what: expand(found.group(1)) if found else [] for what, found in said.items()}
+    for what, wanted in (("new", True), ("old", False)):
+        for name in told[what]:
+            if name != liar and has_it[name] != wanted:
+                yield f"{name} is said to have what is {what}, and it has not"
+    if ending.report is None or not ending.report.batches:
+        return
+    named = {name for names in told.values() for name in names}
+    if len(set(has_it.values())) > 1 and ending.code != 0 and named != set(NAMES):
+        yield f"of {set(NAMES) - named} it is not said what it has"
+    for row in ending.report.batches:
+        for name in row.nodes:
+            if name == liar:
+                continue
+            if row.outcome in ("rolled-back", "undone", "not-started") and has_it[name]:
+                yield f"the batch of {name} is {row.outcome}, and it has the new bytes"
+            if row.outcome in ("done", "unchanged") and not has_it[name]:
+                yield f"the batch of {name} is {row.outcome}, and it has not the new bytes"
 
 
 def _untrue_about_undone(before: State, ending: Ending, liar: str) -> Iterator[str]:
@@ -317,8 +384,8 @@ def _forgot_at_once(before: State, ending: Ending) -> Iterator[str]:
 
 def _settled_by_a_part(before: State, ending: Ending, liar: str) -> Iterator[str]:
     """Look for runs that were cut off and are now done on one node and undone on another."""
-    for run, states in _states_by_run(before, liar).items():
-        later = _states_by_run(ending.state, liar).get(run, set())
+    for (run, batch), states in _states_by_run(before, liar).items():
+        later = _states_by_run(ending.state, liar).get((run, batch), set())
         was_open = bool(states & {"staged", "committed"})
         differed = "done" in states and bool(states & {"staged", "undone"})
         is_told = re.search(rf"run {run} (is undone|.*, and is done on )", ending.said)
@@ -328,13 +395,15 @@ def _settled_by_a_part(before: State, ending: Ending, liar: str) -> Iterator[str
             yield f"run {run} was cut off, and is now done on some nodes and undone on others"
 
 
-def _states_by_run(state: State, liar: str) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+def _states_by_run(state: State, liar: str) -> dict[tuple[str, object], set[str]]:
+    """The states of each run; of a run in batches those of each batch."""
+    found: dict[tuple[str, object], set[str]] = {}
     for name, runs in manifests(state).items():
         for run, manifest in runs.items():
             if name == liar:
                 continue
-            found.setdefault(run, set()).add(str(manifest["state"]))
+            batch = (run, manifest.get("batch", 0))
+            found.setdefault(batch, set()).add(str(manifest["state"]))
     return found
 
 
@@ -425,6 +494,10 @@ VIEWS = (
     Move("", names=("n2", "n3")),
     Move("", down="n1"),
 )
+LATER_BATCHES = (
+    Move("apply", batches=True),
+    Move("apply", batches=True, gate="fails", gate_node="n2"),
+)
 LIES = [Lie(name, state) for name in NAMES for state in ("done", "undone", "")]
 
 
@@ -436,6 +509,22 @@ def moves(commands: Sequence[str], views: Sequence[Move], faults: bool) -> Itera
             yield replace(view, command=command, fault=fault)
             if command == "apply" and fault.op == "undo":
                 yield replace(view, command=command, fault=fault, interrupted=True)
+
+
+def batched_moves() -> Iterator[Move]:
+    """An apply in batches with every fault, with and without a gate that fails after it."""
+    plain = Move("apply", batches=True)
+    ends = [plain]
+    for gate, node in itertools.product(("fails", "dies", "stops"), ("n1", "n2")):
+        ends.append(replace(plain, gate=gate, gate_node=node))
+    for end, rollback_all in itertools.product(ends, (False, True)):
+        yield replace(end, rollback_all=rollback_all)
+    for fault in (*FAULTS["apply"], *RUNS_FAULTS):
+        yield replace(plain, fault=fault)
+        failing = replace(plain, fault=fault, gate="fails", gate_node="n2")
+        if fault.op in ("undo", "settle"):
+            yield failing
+        yield replace(failing, rollback_all=True)
 
 
 def canonical(state: State) -> str:
@@ -451,12 +540,16 @@ def canonical(state: State) -> str:
 
 
 def explore(
-    world: World, depth: int, faults_at: Sequence[int] = (), lies: bool = False
+    world: World,
+    depth: int,
+    faults_at: Sequence[int] = (),
+    lies: bool = False,
+    batches: bool = False,
 ) -> Explored:
     """Begin with equal nodes, and go through all moves from each state, `depth` times.
 
     `faults_at` are the depths at which commands may go wrong. The first command after the
-    beginning is always an apply to all nodes.
+    beginning is always an apply to all nodes, with `batches` one in batches.
     """
     explored = Explored()
     # One good run that all remember, so that there is an older one that must stay.
@@ -469,7 +562,10 @@ def explore(
             commands, views = ("apply",), VIEWS[:1]
         reached = []
         for known in frontier:
-            for move in moves(commands, views, level in faults_at):
+            chosen = list(moves(commands, views, level in faults_at))
+            if batches:
+                chosen = list(batched_moves()) if level == 1 else [*chosen, *LATER_BATCHES]
+            for move in chosen:
                 after = _after(world, known, move, level, explored)
                 if found.setdefault(canonical(after.state), after) is after:
                     reached.append(after)
@@ -523,6 +619,29 @@ def test_a_journal_that_lies_harms_no_other_node(tmp_path: Path) -> None:
 def test_what_nodes_have_forgotten(tmp_path: Path) -> None:
     """Each node remembers one run that can be rolled back, so that they soon forget."""
     explored = explore(World(tmp_path, keep=1), depth=3)
+    assert not explored.wrong, str(explored)
+
+
+def test_batches_are_as_they_are_said_to_be_and_one_command_makes_all_nodes_equal(
+    tmp_path: Path,
+) -> None:
+    explored = explore(World(tmp_path), depth=1, batches=True)
+    assert explored.states > 20
+    assert explored.commands > 250
+    assert not explored.wrong, str(explored)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_command_after_batches_that_went_wrong(tmp_path: Path) -> None:
+    explored = explore(World(tmp_path), depth=2, batches=True)
+    assert not explored.wrong, str(explored)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_batches_beside_a_journal_that_lies(tmp_path: Path) -> None:
+    explored = explore(World(tmp_path), depth=1, lies=True, batches=True)
     assert not explored.wrong, str(explored)
 
 

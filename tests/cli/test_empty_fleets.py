@@ -20,6 +20,7 @@ from tests.support.command import asked, report_schema
 LOG = "n1:1:2 [0] ibvwrap.c:160 NCCL WARN Call to ibv_create_qp failed\n"
 # Commands with a report, by their words; the inventory comes behind the first one.
 REPORTING = (
+    "check --pick 1", "verify --pick 1",
     "check", "check --strict", "check --deep --store", "check --only time.", "check --forks 1",
     "plan", "plan --partial", "plan --detailed-exitcode", "plan --playbook limits",
     "apply", "apply --partial", "apply --dry-run", "apply --no-verify", "apply --playbook limits",
@@ -31,7 +32,9 @@ REPORTING = (
 PRINTING = (
     "env --target profile.d", "env --target nccl.conf --node n1",
     "launch --print torchrun -- true", "launch --print sbatch -- true",
-    "launch --print hostfile -- true",
+    "launch --print hostfile -- true", "launch --print accelerate -- true",
+    "launch --print deepspeed -- true", "launch --print lightning -- true",
+    "launch --print mpirun -- true", "launch --print k8s --image i -- true",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from clusterprep.cli import terminal
 from clusterprep.errors import InputError
-from clusterprep.model import Node
+from clusterprep.model import Node, SshSettings
 
 NODE = Node("n1", "n1", 0)
 NAME = terminal.PASSWORD
@@ -123,3 +123,26 @@ def test_a_passphrase_is_tried_once_for_each_key(
         "open sesame",
         "",
     ]  # and there is no terminal to ask at
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["typed", "in the environment"])
+def test_no_password_goes_through_slurm(monkeypatch: pytest.MonkeyPatch, typed: bool) -> None:
+    """It is refused before anybody types it: srun shows its input to all tasks of a step."""
+    monkeypatch.setenv(NAME, "" if typed else "open sesame")
+    nodes = [
+        Node(f"n{number}", f"n{number}", number, ssh=SshSettings(become=True), transport="slurm")
+        for number in (1, 2)
+    ]
+    with pytest.raises(InputError, match=r"no password for sudo goes to n\[1-2\] through Slurm"):
+        terminal.password({"ask_become_pass": typed}, nodes)
+
+
+@pytest.mark.parametrize(
+    ("become", "transport"), [(False, "slurm"), (True, "ssh"), (True, "local")]
+)
+def test_a_password_that_slurm_does_not_carry_is_taken(
+    monkeypatch: pytest.MonkeyPatch, become: bool, transport: str
+) -> None:
+    monkeypatch.setenv(NAME, "open sesame")
+    node = Node("n1", "n1", 0, ssh=SshSettings(become=become), transport=transport)  # type: ignore[arg-type]
+    assert terminal.password({}, [node])(node) is not None

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from clusterprep.facts.environment import Setting, find_assignments, in_effect, settings_of_service
-from clusterprep.model import Absent
+from clusterprep.model import Absent, Runtime
 from tests.support.fleet import REASONS, learned
 
 HOME = "/home/alice"
 BASHRC = f"{HOME}/.bashrc"
+RUNTIME = {"runtime": Runtime(activate="/sw/env.sh")}
 
 
 def answer(**parts: Any) -> list[Any]:
@@ -171,6 +172,49 @@ def test_another_shape_is_garbled(parts: dict[str, Any]) -> None:
 
 
 # ---------------------------------------------------------------- NCCL's own files
+
+
+def inside(**parts: Any) -> list[Any]:
+    """What a runtime gives that sets nothing, but for these parts."""
+    nothing = {"env": {}, "unset": [], "files": [], "modules": {}, "libraries": {}}
+    return ["ok", {**nothing, **parts}]
+
+
+def test_a_runtime_is_a_launch_path_over_the_login_shell() -> None:
+    """What it keeps, sets, sets to another value and takes away, each with its place."""
+    login = {"NCCL_DEBUG": "INFO", "NCCL_NET": "IB", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+    files = [[BASHRC, [[1, "export NCCL_DEBUG=INFO NCCL_NET=IB"]]]]
+    runtime = inside(
+        env={"NCCL_NET": "IB", "NCCL_ALGO": "Tree", "CUDA_HOME": "/opt/cuda", "NCCL_IB_SL": "1"},
+        unset=["NCCL_PROTO"],
+        files=[["/sw/env.sh", [[3, "export NCCL_ALGO=Tree"]]]],
+        modules={"/sw/modules/cuda/12.4": ["CUDA_HOME"]},
+    )
+    host = answer(sessions=sessions(login), files=files)
+    told = learned("env.paths", host, runtime, **RUNTIME)
+    assert list(told) == ["runtime", "login shell", "ssh command", "nccl"]
+    assert told["runtime"] == (
+        Setting("CUDA_HOME", "/opt/cuda", "/sw/modules/cuda/12.4"),
+        Setting("NCCL_ALGO", "Tree", "/sw/env.sh", 3),
+        Setting("NCCL_DEBUG", "INFO", BASHRC, 1),
+        Setting("NCCL_IB_SL", "1"),
+        Setting("NCCL_NET", "IB", BASHRC, 1),
+    )
+
+
+def test_a_runtime_that_is_not_entered_is_one_path_that_is_not_known() -> None:
+    failed = ["ok", {"failed": ["no_module", "module load cuda fails"]}]
+    told = learned("env.paths", answer(), failed, **RUNTIME)
+    assert told["runtime"] == Absent("no_module", "module load cuda fails")
+    assert told["login shell"] == ()
+    assert learned("env.effective", answer(), failed, **RUNTIME) == told["runtime"]
+
+
+def test_libraries_of_a_runtime_are_among_those_of_its_launch_paths() -> None:
+    runtime = inside(libraries={"/opt/cuda/lib64": ["libnccl.so.2"]})
+    host = answer(libraries={"/usr/local/lib": []})
+    found = learned("env.libraries", host, runtime, **RUNTIME)
+    assert found == {"/usr/local/lib": (), "/opt/cuda/lib64": ("libnccl.so.2",)}
 
 
 def conf(**files: list[str]) -> dict[str, Any]:

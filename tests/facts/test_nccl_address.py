@@ -114,6 +114,9 @@ def test_what_the_library_knows_and_took_of_what_is_set() -> None:
 
 def test_a_user_who_cannot_log_in_has_no_sessions() -> None:
     assert list(learned("nccl.address", ["ok", {"a bare process": said()}])) == ["a bare process"]
+    assert list(learned("nccl.address", ["ok", {"container": said()}])) == ["container"]
+    half = learned("nccl.address", ["ok", {"container": said(), "login shell": said()}])
+    assert isinstance(half, Absent)
 
 
 def test_units_are_launch_paths_too() -> None:

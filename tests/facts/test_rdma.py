@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterprep.changes.resources.env import TARGETS
-from clusterprep.facts.rdma import ENV_FILES, Gid, Port, Rail, RdmaDevice, Verbs
+from clusterprep.facts.rdma import Gid, Port, Rail, RdmaDevice, Verbs
 from clusterprep.model import Absent
 from tests.support.fleet import learned
 
@@ -202,10 +201,6 @@ def test_a_user_that_is_not_there_is_no_answer() -> None:
 # ---------------------------------------------------------------- what NCCL is told
 
 
-def test_the_files_are_those_that_apply_writes() -> None:
-    assert {name: target.path for name, target in TARGETS.items()} == ENV_FILES
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -213,6 +208,8 @@ def test_the_files_are_those_that_apply_writes() -> None:
         pytest.param("export NCCL_DEBUG=WARN\nNCCL_IB_DISABLE=1\n", True, id="nccl.conf"),
         pytest.param("printf '%s\\n' 'export NCCL_IB_DISABLE=1'\n", True, id="task-prolog"),
         pytest.param("export NCCL_IB_DISABLE='1'\n", True, id="quoted"),
+        pytest.param('[Service]\nEnvironment="NCCL_IB_DISABLE=1"\n', True, id="drop-in"),
+        pytest.param('env = [\n  "NCCL_IB_DISABLE=1",\n]\n', True, id="containers.conf"),
         pytest.param("export NCCL_IB_DISABLE=0\n", False, id="zero"),
         pytest.param("export NCCL_IB_DISABLE=10\n", False, id="ten"),
         pytest.param("# export NCCL_IB_DISABLE=1\n", False, id="comment"),

@@ -38,13 +38,16 @@ def _decoy(
     return Row(name, check, _line(path, text), verdict="pass", several=True, also=also or {})
 
 
+SERVICE = "[Service]\nExecStart=/bin/true\nLimitNOFILE=65536\nLimitMEMLOCK=infinity\n"
+
+
 def _unit(name: str) -> Plant:
     """A service of a host with systemd, and another package's drop-in for it."""
 
     def plant(host: Host, lab: Lab) -> Fault:
         return faults.together(
             faults.written(host, "/run/systemd/system/.there", ""),
-            faults.written(host, f"{UNITS}/{name}", "[Service]\nExecStart=/bin/true\n"),
+            faults.written(host, f"{UNITS}/{name}", SERVICE),
             faults.written(
                 host, f"{UNITS}/{name}.d/nccl.conf", "[Service]\nEnvironment=NCCL_DEBUG=INFO\n"
             ),
@@ -106,7 +109,20 @@ _OVERRIDES = {"env.shadow": "it overrides what apply would write"}
 _DETAIL = {"env.nccl_uniform": "with it on one node alone the start hangs"}
 _NOBODY = "export NCCL_DEBUG=TRACE CUDA_VISIBLE_DEVICES=3 CUDA_LAUNCH_BLOCKING=1\n"
 
+PROXY = "/etc/profile.d/proxy.sh"
 ROWS = (
+    _row(
+        "proxy between nodes",
+        "net.endpoints",
+        PROXY,
+        "export http_proxy=http://proxy.example:3128 no_proxy=localhost\n",
+    ),
+    _decoy(
+        "proxy that leaves the nodes out",
+        "net.endpoints",
+        PROXY,
+        "export http_proxy=http://proxy.example:3128 no_proxy=localhost,10.0.0.0/8,n1,n2\n",
+    ),
     _row("NCCL_DEBUG in ~/.bashrc", "env.shadow", BASHRC, "# mine\nexport NCCL_DEBUG=INFO\n"),
     _row("NCCL_DEBUG in /etc/environment", "env.shadow", SYSTEM, 'NCCL_DEBUG="INFO"\n'),
     _row("NCCL_DEBUG in ~/.nccl.conf", "env.shadow", HOME_CONF, "NCCL_DEBUG=INFO\n"),

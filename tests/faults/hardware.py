@@ -111,6 +111,13 @@ ROWS = (
     Row("uncorrected memory errors", "mem.errors", _lost_data, "laid over"),
     Row("governor powersave", "cpu.governor", _powersave, "laid over"),
     Row("another NUMA layout", "numa.nodes", _two_numa_nodes, "laid over"),
+    Row(
+        "all queues of a card on one CPU",
+        "irq.balance",
+        lambda host, lab: faults.crowded_interrupts(host, "eth0"),
+        "laid over",
+        also={"eth.speed": "no other host has a card, so there is no speed to compare"},
+    ),
     Row("memory moved between NUMA nodes", "numa.balancing", _balanced, "laid over"),
 )
 # On machines that have a BIOS, as the lab's own hosts do not.

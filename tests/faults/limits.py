@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 from tests.faults.row import Row
 from tests.support.lab import Host, Lab, faults
@@ -58,6 +59,26 @@ def _left_over(host: Host, lab: Lab) -> Fault:
         return Fault(stack.pop_all().close)
 
 
+def _systemd_file(host: Host, path: str, text: str) -> Fault:
+    """A file of systemd on a host that systemd has started."""
+    return faults.together(
+        faults.written(host, "/run/systemd/system/.there", ""),
+        faults.written(host, f"/etc/systemd/{path}", text),
+    )
+
+
+def _many_cpus() -> str:
+    """Four times as many CPUs as this machine has."""
+    return f"0-{4 * (os.cpu_count() or 1) - 1}\n"
+
+
+def _tasks_of_slurm(host: Host, conf: str, *prlimit: str) -> Fault:
+    return faults.together(
+        faults.written(host, "/etc/slurm/slurm.conf", conf),
+        faults.daemon(host, "slurmd", *prlimit),
+    )
+
+
 _LOCKUP = "watchdog: BUG: soft lockup - CPU#12 stuck for 26s! [kworker/12:1:4187]"
 _OOM = (
     "Out of memory: Killed process 18123 (python3) total-vm:981234kB, anon-rss:733120kB, "
@@ -65,6 +86,7 @@ _OOM = (
 )
 _DISK = "I/O error, dev nvme0n1, sector 2048 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2"
 
+NO_CONTROLLER = {"slurm.state": "slurm.conf names no controller that could tell it"}
 ROWS = (
     Row(
         "64 KiB of locked memory",
@@ -94,6 +116,70 @@ ROWS = (
         "nearly all process ids in use",
         "lim.nproc",
         lambda host, lab: faults.own_sysctl(host, "kernel.pid_max", "150"),
+        "laid over",
+        several=True,
+    ),
+    Row(
+        "slurmd that may lock 64 KiB",
+        "lim.memlock",
+        lambda host, lab: faults.daemon(host, "slurmd", "--memlock=65536"),
+        several=True,
+    ),
+    Row(
+        "containerd with 1024 open files",
+        "lim.nofile",
+        lambda host, lab: faults.daemon(host, "containerd", "--nofile=1024"),
+        several=True,
+    ),
+    Row(
+        "cron whose PAM sets no limits, with 1024 open files",
+        "lim.nofile",
+        lambda host, lab: faults.together(
+            faults.written(host, "/etc/pam.d/cron", "session required pam_env.so\n"),
+            faults.daemon(host, "cron", "--nofile=1024"),
+        ),
+        several=True,
+    ),
+    Row(
+        "64 KiB of locked memory for all services",
+        "lim.memlock",
+        lambda host, lab: _systemd_file(
+            host, "system.conf.d/90-lab.conf", "[Manager]\nDefaultLimitMEMLOCK=64K\n"
+        ),
+        several=True,
+    ),
+    Row(
+        "unit of a job without a limit of open files",
+        "lim.nofile",
+        lambda host, lab: _systemd_file(
+            host,
+            "system/train.service",
+            "[Service]\nEnvironment=NCCL_SOCKET_IFNAME=eth0\nLimitMEMLOCK=infinity\n",
+        ),
+        several=True,
+        also={"env.shadow": "the unit sets a variable of NCCL"},
+    ),
+    Row(
+        "unlimited stack of slurmd that is not propagated over",
+        "lim.stack",
+        lambda host, lab: _tasks_of_slurm(
+            host, "PropagateResourceLimits=NONE\n", "--stack=unlimited"
+        ),
+        several=True,
+        also=NO_CONTROLLER,
+    ),
+    Row(
+        "unlimited stack of slurmd, and the session's is propagated",
+        "lim.stack",
+        lambda host, lab: _tasks_of_slurm(host, "ClusterName=lab\n", "--stack=unlimited"),
+        verdict="pass",
+        several=True,
+        also=NO_CONTROLLER,
+    ),
+    Row(
+        "session on a quarter of the CPUs",
+        "lim.cpus",
+        lambda host, lab: faults.file_over(host, "/sys/devices/system/cpu/online", _many_cpus()),
         "laid over",
         several=True,
     ),

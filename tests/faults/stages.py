@@ -16,6 +16,7 @@ from tests.faults import (
     rdma,
     reach,
     roce,
+    runtime,
     session,
     software,
     storage,
@@ -44,6 +45,7 @@ def site(host: Host) -> Iterator[Fault]:
     )
     yield faults.resized(host, "/dev/shm", "9g")
     yield faults.tmpfs(host, storage.DATA, storage.OPTIONS)
+    yield faults.export(host, storage.SHARED, "right")
     yield faults.services(host)
 
 
@@ -56,7 +58,9 @@ def cpu_nodes(lab: Lab) -> Iterator[Fault]:
 
 def _declared(lab: Lab) -> dict[str, Any]:
     return {
-        "require": {**LIMITS, "fs.mount": f"{storage.DATA}:rw", "svc.required": "sshd, chronyd"}
+        "require": {**LIMITS, "fs.mount": f"{storage.DATA}:rw", "svc.required": "sshd, chronyd"},
+        "shared": [storage.SHARED],
+        "endpoints": [f"tcp://{lab.hosts[0].address}:22"],
     }
 
 
@@ -65,6 +69,10 @@ def _impatient(lab: Lab) -> dict[str, Any]:
         "ssh": {**lab.inventory_content()["ssh"], "connect_timeout": 5},
         "require": {**LIMITS, "shm": "1GiB"},
     }
+
+
+def _runtime(lab: Lab) -> dict[str, Any]:
+    return {**runtime.inventory(lab), "require": LIMITS}
 
 
 def _roce(lab: Lab) -> dict[str, Any]:
@@ -127,6 +135,10 @@ def _without_rights(lab: Lab) -> dict[str, Any]:
     return {**_gpus(lab), "ssh": {**lab.inventory_content()["ssh"], "user": users.LOGIN}}
 
 
+# The GPU servers of the lab have the processors of the machine below.
+FEW_CPUS = {
+    ("lim.cpus", "fail"): "a session has the CPUs of the machine below, not the 224 laid over"
+}
 # What only root may know.
 ROOT_ONLY = {
     ("net.firewall", "unknown"): "packet filters are shown to root alone",
@@ -144,16 +156,26 @@ ALL = (
         _declared,
         missing=environment.missing_nccl,
     ),
+    Stage("runtime", runtime.ROWS, cpu_nodes, runtime.in_environments, _runtime),
     Stage("reach", reach.ROWS, cpu_nodes, inventory=_impatient, width=4),
     Stage("jumbo", network.JUMBO_ROWS, cpu_nodes, jumbo, _impatient),
     Stage("two-networks", network.SECOND_ROWS, cpu_nodes, two_networks, _second),
     Stage("roce", roce.ROWS, cpu_nodes, roce.rails, _roce),
-    Stage("users", users.ROWS, cpu_nodes, with_users, _become),
+    # n1, where ranks meet, stays well: some of these faults keep us out of a host.
+    Stage("users", users.ROWS, cpu_nodes, with_users, _become, width=7),
     Stage(
         "hgx",
         (*gpu.ROWS, *rdma.ROWS, *software.ROWS, *environment.GPU_ROWS, *hardware.HGX_ROWS),
         gpu_nodes,
         inventory=_gpus,
+        known=FEW_CPUS,
     ),
-    Stage("ordinary", users.ORDINARY_ROWS, gpu_nodes, ordinary, _without_rights, ROOT_ONLY),
+    Stage(
+        "ordinary",
+        users.ORDINARY_ROWS,
+        gpu_nodes,
+        ordinary,
+        _without_rights,
+        {**ROOT_ONLY, **FEW_CPUS},
+    ),
 )

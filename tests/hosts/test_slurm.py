@@ -143,6 +143,47 @@ def test_sudo_and_several_steps_within_an_allocation(
     )
 
 
+def test_a_password_for_sudo_does_not_enter_a_step(
+    slurm4: Slurm, inventory: Path, tmp_path: Path
+) -> None:
+    content = json.loads(inventory.read_text()) | {"ssh": {"become": True}}
+    (tmp_path / "sudo.yaml").write_text(json.dumps(content))
+    before = len(jobs(slurm4))
+    secret = {"CLUSTERPREP_BECOME_PASSWORD": "open sesame"}
+    refused = run(slurm4, tmp_path / "sudo.yaml", "check", "--only", "host.", env=secret)
+    assert refused.code == 2
+    assert "no password for sudo goes to n[1-4] through Slurm" in refused.report["error"]["message"]
+    assert len(jobs(slurm4)) == before
+
+
+def test_slurm_s_files_and_states_as_nodes_have_them(slurm4: Slurm, tmp_path: Path) -> None:
+    """n2 is drained and n3 has a gres.conf of its own; what slurmd sees of n1 is what we see."""
+    lab = slurm4.lab
+    drained, other, first = (lab.host(name) for name in ("n2", "n3", "n1"))
+    inventory = lab.inventory(tmp_path / "ssh.yaml")
+    other.write("/etc/slurm/gres.conf", "NodeName=n9 Name=gpu File=/dev/null\n")
+    slurm4.run("scontrol", "update", f"NodeName={drained.name}", "State=DRAIN", "Reason=a fan")
+    try:
+        seen = run(slurm4, inventory, "check", "--only", "slurm.,cpu.model,mem.size")
+    finally:
+        slurm4.run("scontrol", "update", f"NodeName={drained.name}", "State=RESUME")
+        other.run(["rm", "/etc/slurm/gres.conf"])
+    told = {
+        (found["check"], node): (found["verdict"], found["seen"])
+        for found in seen.report["findings"]
+        for node in found["nodes"]
+    }
+    assert told["slurm.state", "n2"] == ("fail", "IDLE+DRAIN: a fan")
+    assert told["slurm.state", "n1"] == ("pass", "IDLE")
+    verdict, text = told["slurm.gres", "n3"]
+    assert (verdict, text.startswith("gres.conf: no such file on n[1-2,4]; ")) == ("fail", True)
+    assert told["slurm.gres", "n1"] == ("pass", "4 CPUs, 1000 MiB")
+    facts = seen.report["nodes"][0]["facts"]
+    printed = dict(word.split("=") for word in first.run(["slurmd", "-C"]).stdout.split())
+    assert int(printed["CPUs"]) == facts["cpu.processors"]["cpus"]
+    assert int(printed["RealMemory"]) == facts["mem.total"] >> 20
+
+
 def test_init_finds_the_nodes_of_slurm(slurm4: Slurm, tmp_path: Path) -> None:
     """The node that is down is left out with Slurm's reason.
 
@@ -265,6 +306,43 @@ def test_without_srun_the_report_says_so(slurm4: Slurm, inventory: Path, tmp_pat
     assert "there is no srun on this machine" in reasons(seen)["n1"]
 
 
+PROGRAMS = Path(__file__).parents[1] / "jobs" / "launch" / "programs"
+
+
+def test_a_job_is_launched_in_one_step_and_the_rank_that_ended_it_is_named(
+    slurm4: Slurm, inventory: Path
+) -> None:
+    before = jobs(slurm4)
+    seen = run(
+        slurm4, inventory, "launch", "--direct", "--", str(PROGRAMS / "ends.py"), "exit", "2"
+    )
+    launched = seen.report["launch"]
+    assert seen.code == 1
+    assert [(row["kind"], row["nodes"], row["rank"]) for row in launched["culprits"]] == [
+        ("rank", ["n3"], 2)
+    ]
+    assert [row["ended"] for row in launched["ranks"]] == [
+        "with-others",
+        "with-others",
+        "failed",
+        "with-others",
+    ]
+    assert "[n3 rank 2] rank 2 has had enough" in seen.stderr
+    assert len(jobs(slurm4)) - len(before) == 1
+
+
+def test_an_interrupted_job_leaves_nothing_behind(slurm4: Slurm, inventory: Path) -> None:
+    process = started(
+        slurm4, inventory, "launch", "--direct", "--", str(PROGRAMS / "ends.py"), "stubborn", "9"
+    )
+    wait_for(lambda: all(host.processes("programs/ends.py") for host in slurm4.lab.hosts))
+    process.send_signal(signal.SIGINT)
+    seen = finished(process)
+    assert seen.code == 130
+    for host in slurm4.lab.hosts:
+        wait_for(lambda host=host: not host.processes("ends.py|time.sleep"), 6.0)
+
+
 def ranks(host: Host) -> str:
     """Processes on a host that carry the mark of a trial's ranks."""
     return host.run(
@@ -329,3 +407,18 @@ def test_slurmd_that_is_killed_meanwhile_changes_nothing(slurm4: Slurm, inventor
     finally:
         slurm4.start_slurmd(host)
     assert (seen.code, seen.report["verify"]["verdict"]) == (0, "pass")
+
+
+def test_a_job_leaves_out_the_nodes_that_a_check_excludes(slurm4: Slurm, tmp_path: Path) -> None:
+    """Also with a list in which there is none: an empty option excludes no node."""
+    for bad, expected in (("n[2-3]", ["n1", "n4"]), ("", NAMES)):
+        groups = {"old": {"nodes": bad, "require": {"kernel": ">=999"}}} if bad else {}
+        words: dict[str, Any] = {"ssh": None, "transport": "slurm", "nodes": [{"name": "n[1-4]"}]}
+        path = slurm4.lab.inventory(tmp_path / "inventory.yaml", **words, groups=groups)
+        lists = tmp_path / "lists"
+        found = run(slurm4, path, "check", "--only", "kernel.version", "--write-lists", str(lists))
+        assert found.code == (1 if bad else 0)
+        excluded = (lists / "exclude.txt").read_text().removesuffix("\n")  # as $(cat FILE)
+        assert excluded == bad
+        started_on = slurm4.run("srun", "--nodes=1-4", f"--exclude={excluded}", "hostname")
+        assert sorted(started_on.stdout.split()) == expected, started_on.stderr

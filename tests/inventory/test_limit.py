@@ -6,7 +6,7 @@ import pytest
 
 from clusterprep.errors import InputError
 from clusterprep.inventory.limit import limit_to, limit_to_failed
-from clusterprep.model import Inventory, Node, Silence
+from clusterprep.model import Gpus, Inventory, Node, Silence
 
 NAMES = [*(f"gpu{number:02}" for number in range(1, 13)), "login"]
 INVENTORY = Inventory(
@@ -92,3 +92,39 @@ def test_where_nothing_failed_nothing_is_tried_again(failed: list[str]) -> None:
     with pytest.raises(InputError, match="no node failed in run run-1") as raised:
         limit_to_failed(INVENTORY, failed, "run-1")
     assert raised.value.problems[0].key == "--retry-failed"
+
+
+# ---------------------------------------------------------------- beside others
+
+
+def stock(*kinds: int | None) -> Inventory:
+    """Return nodes n1, n2, … that declare so many GPUs."""
+    nodes = []
+    for at, gpus in enumerate(kinds, 1):
+        declared = None if gpus is None else Gpus(gpus)
+        nodes.append(Node(f"n{at}", f"n{at}", at - 1, gpus=declared))
+    return Inventory("test", tuple(nodes))
+
+
+@pytest.mark.parametrize(
+    ("inventory", "failed", "expected"),
+    [
+        pytest.param(stock(*[None] * 9), "n4", "n1 n2 n4", id="one-against-two"),
+        pytest.param(stock(*[None] * 9), "n2 n4", "n1 n2 n3 n4 n5", id="two-against-three"),
+        pytest.param(stock(*[None] * 3), "n1 n2", "n1 n2 n3", id="as-many-as-there-are"),
+        pytest.param(stock(8, 8, 4, 4, 4, 8), "n4", "n3 n4 n5", id="of-the-same-kind"),
+        pytest.param(stock(8, 8, 4, 4, 4, 8, 8), "n1 n3", "n1 n2 n3 n4 n5 n6", id="for-each-kind"),
+    ],
+)
+def test_a_node_that_failed_is_compared_with_a_majority_of_its_kind(
+    inventory: Inventory, failed: str, expected: str
+) -> None:
+    limited = limit_to_failed(inventory, failed.split(), "run-1", peers=True)
+    assert [node.name for node in limited.nodes] == expected.split()
+
+
+def test_nodes_that_are_there_to_compare_with_are_said() -> None:
+    limited = limit_to_failed(stock(None, None, None, None), ["n3"], "run-1", peers=True)
+    assert limited.warnings == ("n3 failed in run run-1; n[1-2]: only to compare with",)
+    alone = limit_to_failed(stock(None, None), ["n1", "n2"], "run-1", peers=True)
+    assert (len(alone.nodes), alone.warnings) == (2, ())

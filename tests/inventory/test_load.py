@@ -66,7 +66,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_directory(tmp_path: Path) -> None:
-    assert problems(tmp_path) == ["this is a directory; expected the file of an inventory"]
+    assert problems(tmp_path) == ["there is no inventory of Ansible's in this folder"]
 
 
 def test_a_name_that_no_file_can_have() -> None:
@@ -240,6 +240,13 @@ def test_the_command_line_wins() -> None:
     assert {node.ssh.become for node in inventory.nodes} == {False}
     assert {node.nproc_per_node for node in inventory.nodes} == {3}
     assert inventory.master_port == 12345
+
+
+def test_lists_of_a_node_replace_those_of_its_group_and_these_the_top_level() -> None:
+    one, two, three = good("endpoints_and_shared").nodes
+    assert one.endpoints == ("https://hub.example/v2/", "tcp://licences:27000")
+    assert (two.endpoints, three.endpoints) == (("http://[2001:db8::1]:8080",), ())
+    assert [one.shared, two.shared, three.shared] == [("/data", "/scratch"), ("/data",), ("/data",)]
 
 
 def test_aliases_and_merge_keys() -> None:
@@ -515,3 +522,12 @@ def test_a_requirement_of_many_digits_is_refused_in_our_words(check: str) -> Non
     ):
         problem = _problem_of(check, text)
         assert problem is None or "expected" in problem
+
+
+def test_the_command_line_says_where_host_keys_are(tmp_path: Path) -> None:
+    path = written(tmp_path, "nodes: [{name: a}, {name: b, ssh: {known_hosts: /b, user: op}}]\n")
+    overrides = Overrides(known_hosts="/site/keys", host_keys="accept-new")
+    inventory = load_inventory(path, overrides)
+    assert {node.ssh.known_hosts for node in inventory.nodes} == {"/site/keys"}
+    assert {node.ssh.host_keys for node in inventory.nodes} == {"accept-new"}
+    assert inventory.nodes[1].ssh.user == "op"

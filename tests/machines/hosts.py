@@ -41,6 +41,7 @@ def _nodes(described: Mapping[str, Any]) -> list[list[tuple[int, ...]]]:
 def _cpus(described: Mapping[str, Any], nodes: list[list[tuple[int, ...]]]) -> dict[str, str]:
     online = folded(cpu for node in nodes for core in node for cpu in core)
     files = {"/proc/cpuinfo": _cpuinfo(described), f"{CPU}/online": f"{online}\n"}
+    files["/proc/self/status"] = f"Name:\tpython3\nCpus_allowed_list:\t{online}\n"
     for number, core in enumerate(core for node in nodes for core in node):
         for cpu in core:
             files[f"{CPU}/cpu{cpu}/topology/physical_package_id"] = (

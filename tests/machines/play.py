@@ -42,7 +42,8 @@ from tests.support.asked import reads
 ROOTED = frozenset(
     "file files target pci nvml rights account kernels cpus governors interrupts kernel_log tasks "
     "shm_segments pci_tree pci_errors rdma_tree rail_routes roce_qos rail_neighbours verbs "
-    "nccl_topology gpu_nodes nvml_libraries journal driver_libraries nvme".split()
+    "nccl_topology gpu_nodes nvml_libraries journal driver_libraries nvme launch_limits "
+    "session_share slurm_files slurm_state".split()
 )
 MEMORY = "/dev/shm"  # thousands of small files are made; a disk takes thirty times as long
 TODAY = date(2026, 11, 21)

@@ -22,7 +22,7 @@ PACKAGE = ROOT / "clusterprep"
 ORDER = (
     "guard",  # imported by training scripts, and by nothing else here
     "remedies", "errors", "runtime", "model", "remote", "facts", "nccl", "history", "checks",
-    "survey", "jobs", "inventory", "reports", "changes", "cli", "__main__",
+    "survey", "jobs", "inventory", "fabric", "reports", "changes", "cli", "__main__",
 )  # fmt: skip
 
 # The same within a package whose parts are packages too.
@@ -57,6 +57,9 @@ WORLDLY = {
     "inventory.load": "reads the user's files",
     "inventory": "reads the user's files, and the schemas and name lists that came with us",
     "changes.playbook": "reads the user's files and ours",
+    "fabric": "reaches nodes through Fabric, for people and scripts",
+    "cli.everyday": "declares the options of exec, copy and fetch, ends them",
+    "cli.commands.everyday": "reads the file to be copied and the script",
     "inventory.local": "names this machine for `check --local`",
     "runtime.lazy_dataclass": "has a lock, as threads may want the first value of a class together",
     "nccl.variables.variables": "reads the registry of variables that came with us",
@@ -79,8 +82,11 @@ WORLDLY = {
     "runtime.user": "asks who the user of this process is",
     "survey.parse_process": "starts the process that parses large answers, and is that process",
     "survey.clock_sync": "reads the clock of this machine",
+    "cli.commands.gate_command": "runs the user's command between two batches",
+    "cli.commands.roll_out": "names a rollback of all batches by the clock",
     "cli.commands.session": "notes when a command began",
     "cli.commands.report": "takes the time of a run",
+    "changes.key_pair": "makes and keeps the key with which nodes log in to each other",
     "changes.reboot": "waits for nodes that go down",
     "changes.step_runner": "does what steps say",
     "cli.commands.selftest": "plays the recordings that came with us",
@@ -93,6 +99,7 @@ WORLDLY = {
     "jobs.verify.link_measurement": (
         "takes the time of the links stage, and draws the word that agents know each other by"
     ),
+    "jobs.verify.shared_marks": "draws the names of marks",
     "jobs.launch.follow": "runs processes on nodes, listens to them and watches the clock",
     "jobs.launch.logs": "writes what ranks print",
     "jobs.launch.waiting_lines": "counts lines for many threads",
@@ -120,6 +127,9 @@ SPEAKERS = {
     "jobs.diagnose.records.reading": "reads standard input for `-`",
     "cli.init.command": "is a part of the command line",
     "cli.history": "is a part of the command line",
+    "cli.everyday": "is a part of the command line",
+    "fabric.connection": "looks whether stdin is a terminal",
+    "fabric.tasks": "takes the exit of a task as its result",
     "cli.exit": "says how a command ended",
     "__main__": "ends at a signal before signals are taken",
     "survey.parse_process": "is also the process that it starts, and answers on its stdout",
@@ -137,8 +147,11 @@ WRITING = {
     "store",
     "ranks",
     "job",
+    "output",
+    "copying",
     "trial",
     "stress",
+    "shared_marks",
 }  # of what runs on nodes; `check` sends none
 # The job's own interpreter runs these.
 JOB_LIBRARIES = {"trial": {"torch"}, "stress": {"torch"}}
@@ -296,6 +309,20 @@ def test_imports_within_a_package_point_one_way(package: str) -> None:
 def part_of(module: str, parts: Collection[str]) -> str | None:
     """Return the one of these parts of a package in which a module is."""
     return next((name for name in enclosing(module) if name in parts), None)
+
+
+def test_parts_of_the_agent_import_names_of_other_parts() -> None:
+    """On a node parts are known by their whole names, and there is no package to import one from.
+
+    That holds within functions too, where no other test would see it.
+    """
+    found = []
+    for module in MODULES:
+        if module.startswith("remote.agent."):
+            for name, line in ours(module):
+                if name in MODULES:
+                    found.append(f"{module}:{line} {name}")
+    none(found, "import its names instead:")
 
 
 def test_no_modules_import_each_other() -> None:

@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from clusterprep.inventory.load import load_inventory, schema_path
 from clusterprep.jobs.verify.schedule import SIZES
 from clusterprep.model import Inventory, SshSettings, VerifySettings
+from clusterprep.remote.transports.ssh_route import KNOWN_HOSTS
 
 SCHEMAS = sorted(schema_path("inventory").parent.glob("*.json"))
 
@@ -54,7 +55,8 @@ def test_the_defaults_of_the_schema_are_those_of_the_program(tmp_path: Path) -> 
     schema = load(schema_path("inventory"))
     top, defs = schema["properties"], schema["$defs"]
     ssh, verify = defs["ssh"]["properties"], defs["verify"]["properties"]
-    for name in ("config", "known_hosts", "host_keys", "connect_timeout"):
+    assert ssh["known_hosts"]["default"] == KNOWN_HOSTS  # where ssh_config names no other
+    for name in ("config", "host_keys", "connect_timeout"):
         assert ssh[name]["default"] == getattr(SshSettings(), name)
     node = inventory.nodes[0]
     assert [defs[name]["default"] for name in ("root", "python", "transport")] == [

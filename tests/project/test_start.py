@@ -96,6 +96,7 @@ def test_help_imports_click_and_nothing_heavy(words: tuple[str, ...]) -> None:
         {
             "__main__",
             "cli",
+            "cli.everyday",
             "cli.exit",
             "cli.exit_codes",
             "cli.history",
@@ -146,6 +147,30 @@ def test_the_local_check_needs_neither_inventory_nor_ssh() -> None:
         )
         == []
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("check --only kernel.version", 3),
+        ("plan --only kernel.version", 3),
+        ("verify", 3),
+        ("env", 3),
+        ("rollback", 3),
+    ],
+)
+def test_fabric_is_imported_by_the_commands_that_are_built_on_it_alone(
+    inventory: str, command: str, code: int
+) -> None:
+    name, *words = command.split()
+    loaded = imported(name, inventory, *words, code=code)
+    assert sorted({"fabric", "invoke.context", *ours({"fabric"})} & loaded) == []
+
+
+def test_exec_imports_fabric_and_not_what_copies_files(inventory: str) -> None:
+    loaded = imported("exec", inventory, "--", "true", code=3)
+    assert {"fabric", *ours({"fabric.ssh_run"})} <= loaded
+    assert sorted(ours({"fabric.node_files", "fabric.tasks"}) & loaded) == []
 
 
 def test_a_check_by_ssh_imports_no_more_than_it_needs(inventory: str) -> None:

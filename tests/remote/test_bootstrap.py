@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shlex
@@ -385,3 +386,52 @@ def test_signs_within_texts_are_no_values() -> None:
     reader.largest = MAX_FRAME
     (frame,) = reader.feed(b"\n%s %d %s\n" % (NONCE.encode(), len(payload), payload))
     assert frame["d"] == text
+
+
+# ---------------------------------------------------------------- what each part imports
+
+# Parts that are sent behind others alone.
+BEHIND = {"steps": ("act",), "shared_marks": ("sessions",)}
+
+
+def lacking(parts: tuple[str, ...], *, anywhere: bool = False) -> list[str]:
+    """Return what modules of these parts import and nothing before them has brought.
+
+    Functions import what is of runtimes, which nodes without one are not sent: `anywhere` counts
+    these too. They are called once all parts are there.
+    """
+    modules = bootstrap._modules(parts)
+    loaded = {name for name, _ in modules} if anywhere else set()
+    found = []
+    for name, source in modules:
+        tree = ast.parse(source)
+        for node in ast.walk(tree) if anywhere else tree.body:
+            imported = node.module if isinstance(node, ast.ImportFrom) else None
+            if imported and imported.startswith("clusterprep") and imported not in loaded:
+                found.append(f"{name} imports {imported}")
+        loaded.add(name)
+    return found
+
+
+@pytest.mark.parametrize("kind", bootstrap.kinds())
+def test_what_one_kind_of_read_needs_is_sent_with_it(kind: str) -> None:
+    assert lacking(bootstrap.parts_for([kind])) == []
+
+
+@pytest.mark.parametrize("part", bootstrap._MODULES_OF_PART)
+def test_what_a_part_needs_is_sent_with_it(part: str) -> None:
+    """Reads may need further parts: those are sent by their kinds, see the test above."""
+    kinds = bootstrap._KINDS_OF_PART.get(part, ())
+    parts = bootstrap.parts_for(kinds) if kinds else ("look", *BEHIND.get(part, ()), part)
+    assert lacking(parts) == []
+
+
+def test_a_job_is_started_inside_a_runtime_with_nothing_else_sent() -> None:
+    for part in ("ranks", "job"):
+        parts = (*bootstrap.parts_for([bootstrap.INSIDE]), part)
+        assert lacking(parts, anywhere=True) == []
+
+
+def test_questions_are_asked_inside_a_runtime_with_nothing_else_sent() -> None:
+    parts = bootstrap.parts_for([bootstrap.INSIDE, *bootstrap.kinds()])
+    assert lacking(parts, anywhere=True) == []

@@ -128,3 +128,14 @@ def test_what_a_signal_ends_in_the_middle_of_it_is_made_anew() -> None:
             3,
             10,
         ), line
+
+
+def test_fields_may_have_any_name() -> None:
+    @dataclass(frozen=True)
+    class Odd:
+        unset: tuple[str, ...] = ()
+        put: str = ""
+        tags: list[str] = dataclasses.field(default_factory=list)
+
+    odd = Odd(unset=("a",), put="b")
+    assert (odd.unset, odd.put, odd.tags) == (("a",), "b", [])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterprep.changes.resources import PlanContext, StepResource
-from clusterprep.errors import Interrupted, LinkLost
+from clusterprep.errors import ClusterprepError, Interrupted, LinkLost, OutOfTime
 from clusterprep.facts import Fact
 from clusterprep.facts.account import Rights
 from clusterprep.facts.journal import DamagedRun, Journal, JournalEntry, parse_nodes
@@ -109,6 +109,7 @@ class FakeNode:
                 manifest["number"],
                 parse_nodes(manifest["nodes"]),
                 manifest["node"],
+                manifest.get("batch", 0),
             )
             for run, manifest in self.runs.items()
         ]
@@ -143,6 +144,7 @@ class FakeNode:
             "by": None,
             "files": list(body["files"]),
             "deeds": [],
+            **{key: body[key] for key in ("batch", "batches") if key in body},
         }
         return {}
 
@@ -194,7 +196,8 @@ class FakeNode:
                 {**file, "now": self.content(file["path"]), "strange": None, "access": None}
                 for file in manifest["files"]
             ]
-            row = {"run": run, **{key: manifest[key] for key in keys}, "files": files}
+            of_batch = {key: manifest[key] for key in ("batch", "batches") if key in manifest}
+            row = {"run": run, **{key: manifest[key] for key in keys}, **of_batch, "files": files}
             rows.append({**row, "reversible": bool(files) or is_pending})
         return {"runs": rows}
 
@@ -284,6 +287,7 @@ class FakeAgents:
         self.deadline = Deadline()
         self.rights = Rights(0, "root")
         self.interrupt_during: str | None = None  # a signal comes once nodes have done this
+        self.interruption: ClusterprepError = Interrupted("interrupted by SIGTERM")
         self.before_second_survey: Callable[[], None] = lambda: None
         self.surveys = 0
 
@@ -301,15 +305,27 @@ class FakeAgents:
 
     # ------------------------------------------------------------ as Fanout has it
 
-    def survey(self, plan: QueryPlan, *, last: bool = False) -> Fleet:
+    def survey(
+        self,
+        plan: QueryPlan,
+        *,
+        last: bool = False,
+        inventory: Inventory | None = None,
+        keeps_known: bool = False,
+    ) -> Fleet:
+        inventory = inventory or self.inventory
         self.surveys += 1
         if self.surveys == 2:
             self.before_second_survey()
         snapshots = {}
-        for node in self.inventory.nodes:
+        for node in inventory.nodes:
             snapshots[node.name] = self._snapshot(node, plan)
-        self._signal("survey" if self.surveys == 1 else "second survey")
-        return Fleet(self.inventory, snapshots)
+        try:
+            self._signal("survey" if self.surveys == 1 else "second survey")
+        except OutOfTime:
+            if not keeps_known:
+                raise
+        return Fleet(inventory, snapshots)
 
     def ask(
         self, op: str, bodies: Mapping[str, Mapping[str, Any]], timeout: float
@@ -370,7 +386,7 @@ class FakeAgents:
     def _signal(self, moment: str) -> None:
         if self.interrupt_during == moment:
             self.interrupt_during = None
-            self.deadline.stop(Interrupted("interrupted by SIGTERM"))
+            self.deadline.stop(self.interruption)
         self.deadline.check()
 
     def _snapshot(self, node: Node, plan: QueryPlan) -> NodeSnapshot:

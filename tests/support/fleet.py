@@ -234,6 +234,8 @@ def _facts(number: int, name: str, names: tuple[str, ...]) -> dict[str, Any]:
         "clock.daemon": Daemon("chronyd", True, "10.0.0.254"),
         "names.own": (name, [address]),
         "names.resolved": resolved(*names),
+        "rt.setup": None,  # the job runs on the node itself
+        "rt.inside": None,
         "torch.build": torch(),
         "nccl.libraries": libraries(),
         "nccl.plugins": Plugins((plugin(),)),
@@ -327,12 +329,12 @@ def with_facts(seen: Fleet, changed: Mapping[tuple[str, str], Any]) -> Fleet:
     return replace(seen, snapshots=snapshots)
 
 
-def learned(fact: str, *answers: Any) -> Any:
+def learned(fact: str, *answers: Any, **settings: Any) -> Any:
     """What a fact becomes of raw answers, one for each of its reads.
 
-    ["ok", value] or ["no", reason, why].
+    ["ok", value] or ["no", reason, why]. `settings` are fields of the node.
     """
-    node = Node("n1", "10.0.0.1", 0)
+    node = Node("n1", "10.0.0.1", 0, **settings)
     inventory = Inventory("test", (node,))
     plan = QueryPlan((), (registry.facts()[fact],))
     return interpret(

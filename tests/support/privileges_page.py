@@ -78,14 +78,23 @@ READS: dict[str, Callable[..., str]] = {
     "pci_tree": lambda: "`/sys/bus/pci/devices`: links, and the configuration space of bridges",
     "interfaces": lambda: "`/sys/class/net`, addresses by netlink",
     "limits": lambda user: "limits of this session, or of one by `su` for the job's user",
+    "launch_limits": lambda user: (
+        "`/proc/PID/limits` of daemons that launch jobs; of PAM, systemd, Slurm and container "
+        "engines the lines that set limits"
+    ),
+    "session_share": lambda user: "`/proc/self/cgroup`, and the limits of these cgroups",
     "job_python": lambda *_: "the job's interpreter runs a script that imports torch",
     "environment": lambda *_: (
         "the shells of the job's user with their start-up files, units, `/etc/nccl.conf`"
     ),
+    "container_defaults": lambda *_: "`containers.conf` of podman, in all its places",
+    "readable": lambda *_: "the files that the environment comes from, opened as the job's user",
     "nccl_address": lambda *_: "the job's interpreter asks its NCCL",
     "nvml": lambda *_: "NVIDIA's management library",
     "driver_libraries": lambda: "`/etc/ld.so.cache`, and sizes of the driver's libraries",
     "nvme": lambda: "`/sys/class/nvme`; `nvme smart-log` or `smartctl -A` of each local disk",
+    "slurm_files": lambda *_: "`slurm.conf`, `gres.conf`, `cgroup.conf` and what they include",
+    "slurm_state": lambda: "`scontrol --oneliner show node` of this host",
     "gpu_nodes": lambda: "`/dev/nvidia*`: access(2) alone",
     "nvml_libraries": lambda: "the loader's folders: `libnvidia-ml.so.1`",
     "fabric_manager": lambda: "`systemctl show nvidia-fabricmanager.service`, its `--version`",
@@ -96,6 +105,13 @@ READS: dict[str, Callable[..., str]] = {
     "kernel_journal": lambda *_: "`journalctl`, the kernel's lines of a week",
     "tasks": lambda *_: "`/proc/*/stat`, `status`, `wchan`",
     "probe": lambda *_: "statvfs of `/`, `/tmp`, `/var`, homes, `/dev/shm`, network mounts",
+    "ssh_mesh": lambda *_: "ssh to other nodes as the job's user; none without `ssh.mesh: yes`",
+    "endpoints": lambda *_: (
+        "the shells of the job's user; connections to what `endpoints:` declares, none without it"
+    ),
+    "shared": lambda *_: (
+        "stat, statvfs, names and inodes of what `shared:` declares, and 4 KiB of one file in it"
+    ),
     "shm_segments": lambda: "`/dev/shm/nccl-*`; `/proc/*/maps` and `fd` if there are any",
     "firewall": lambda: "`nft list ruleset`, `iptables-save`",
     "rights": lambda: "its own user id; `sudo -n true` if that is not root's",

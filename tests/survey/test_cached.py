@@ -21,6 +21,7 @@ from clusterprep.model import (
     Inventory,
     Node,
     NodeSnapshot,
+    Runtime,
     Silence,
 )
 from clusterprep.remedies import shell_line
@@ -67,7 +68,7 @@ def test_what_runs_code_of_the_job_is_deep() -> None:
         check.name for check in live
     }
     assert {*live, *deep} == {*every}
-    kinds = {"job_python", "environment", "nccl_address"}
+    kinds = {"job_python", "environment", "nccl_address", "readable", "slurm_state"}
     asked = {read.kind: fact.deep for fact in facts().values() for read in _reads(fact)}
     assert {kind for kind, deep in asked.items() if deep} == kinds
 
@@ -162,6 +163,7 @@ def test_a_check_that_had_nothing_to_say_says_nothing() -> None:
         {"require": {"torch.version": "2.7"}},
         {"env": {"NCCL_DEBUG": EnvSetting("WARN", "env")}},
         {"root": "/srv"},
+        {"runtime": Runtime(conda="train")},
     ],
     ids=lambda changes: next(iter(changes)),
 )

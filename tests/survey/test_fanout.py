@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Collection, Iterator
 
-from clusterprep.errors import Unreached
 from clusterprep.model import Fleet, Inventory, Node
-from clusterprep.remote.transports.protocol import Channel
 from clusterprep.runtime.budget import Budget
 from clusterprep.survey import registry
 from clusterprep.survey.fanout import SILENT_LIMIT, Fanout
 from clusterprep.survey.queries import plan_queries
 from tests.support.patience import eventually
-
-
-class SilentTransport:
-    """A transport whose nodes say nothing until it is closed."""
-
-    def __init__(self) -> None:
-        self.closed = threading.Event()
-
-    def open(self, node: Node, command: str) -> Channel:
-        self.closed.wait()
-        raise Unreached("hung", "the command ended")
-
-    def unheard(self) -> Collection[str]:
-        return ()
-
-    def close(self) -> None:
-        self.closed.set()
+from tests.support.silent import SilentTransport
 
 
 class EndingBudget(Budget):

@@ -11,17 +11,19 @@ here; where a `when` decides, on the node, before anything is written.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import clusterprep
+from clusterprep.changes.key_pair import key_pair
 from clusterprep.changes.playbook import variables
 from clusterprep.changes.playbook.conditions import Condition, ConditionError, groups_of, parse
 from clusterprep.changes.playbook.names import UNDECLARED, Name, all_nodes, undeclared
-from clusterprep.changes.playbook.steps import Playbook, Step, conflicts, resources
-from clusterprep.changes.resources import Resource, StepResource
+from clusterprep.changes.playbook.steps import Playbook, Step, conflicts, resources, site_resources
+from clusterprep.changes.resources import Resource, StepResource, ssh_mesh
 from clusterprep.errors import InputError, Problem
 from clusterprep.inventory.document import Document, read_document, read_text
 from clusterprep.inventory.schema import check_against_schema
@@ -99,8 +101,9 @@ class PlaybookReader:
         Raises InputError if the file cannot be read at all.
         """
         self.files += 1
-        document = read_document(path, as_written(), "a list of steps", top="list")
-        entries = _valid_entries(document)
+        known = self.resources
+        document = read_document(path, as_written(known), "a list of steps", top="list")
+        entries = _valid_entries(document, self.site)
         position = len(self.problems)
         chain = (*chain, path.resolve())
         for entry in entries:
@@ -108,6 +111,16 @@ class PlaybookReader:
         # In the order of reading: a file's own problems come before those of what it includes.
         own = dict.fromkeys(document.problems)
         self.problems[position:position] = sorted(own, key=_line_of)
+
+    @functools.cached_property
+    def site(self) -> dict[str, AnyResource]:
+        """Return the resources of the site."""
+        return site_resources(self.inventory.extensions) if self.inventory else {}
+
+    @functools.cached_property
+    def resources(self) -> dict[str, AnyResource]:
+        """Return all resources that a step may have."""
+        return {**resources(), **self.site}
 
     def finish(self) -> None:
         """Judge all steps together, and raise InputError with every problem."""
@@ -156,7 +169,7 @@ class PlaybookReader:
     def _read_step(self, entry: Entry, kind: str, around: Around) -> None:
         document = entry.document
         data = entry.data
-        resource = resources()[kind]
+        resource = self.resources[kind]
         self._read_order(entry, kind, resource)
         params = self._read_params(entry, kind, resource)
         name = data.get("name", kind)
@@ -309,6 +322,8 @@ class PlaybookReader:
             return given if entry.document.problems else resource.normal(given)
         if "template" in given:
             return self._with_template(entry, kind, given)
+        if kind == ssh_mesh.NAME and self.inventory is not None:
+            return {**given, ssh_mesh.PAIR: key_pair(self.inventory.cluster)}
         return given
 
     def _check_variables(
@@ -380,14 +395,27 @@ class PlaybookReader:
                 entry.complain((), message, _nearest_variable(name.name, nodes))
 
 
-def _valid_entries(document: Document) -> list[Entry]:
-    """Return the entries that have the shape of the schema; the others become problems."""
-    invalid_places = check_against_schema(document, "playbook", document.data)
+def _valid_entries(document: Document, site: Collection[str] = ()) -> list[Entry]:
+    """Return the entries that have the shape of the schema; the others become problems.
+
+    The schema says nothing of the resources of a `site`, whose parameters are a mapping.
+    """
+    judged = []
+    for number, data in enumerate(document.data):
+        rest = data
+        if isinstance(data, dict):
+            rest = {key: value for key, value in data.items() if key not in site}
+            for key in site:
+                if not isinstance(data.get(key, {}), dict):
+                    document.complain((number, key), "expected a mapping of parameters")
+        judged.append(rest)
+    invalid_places = check_against_schema(document, "playbook", judged)
     invalid = {place[0] for place in invalid_places if place}
     document.problems = [_with_hint(problem) for problem in document.problems]
     entries = []
     for number, data in enumerate(document.data):
-        if number not in invalid and isinstance(data, dict):
+        is_fit = isinstance(data, dict) and all(isinstance(data.get(k, {}), dict) for k in site)
+        if number not in invalid and is_fit:
             entry = Entry(document, number, data)
             entries.append(entry)
     return entries
@@ -459,10 +487,10 @@ def _listed(what: str, names: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- files
 
 
-def as_written() -> list[dict[str, Any]]:
+def as_written(known: Mapping[str, AnyResource] | None = None) -> list[dict[str, Any]]:
     """Return where scalars of a playbook are text as written; step resources say it themselves."""
     texts: dict[str, Any] = dict.fromkeys(_TEXTS, True)
-    for name, resource in resources().items():
+    for name, resource in (known or resources()).items():
         if isinstance(resource, StepResource) and resource.texts:
             texts[name] = resource.texts
     return [texts]

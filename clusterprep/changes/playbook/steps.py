@@ -9,9 +9,19 @@ from typing import Any
 from clusterprep.changes.playbook import variables
 from clusterprep.changes.playbook.conditions import Condition, Truth
 from clusterprep.changes.playbook.names import Name, Value, value_of
-from clusterprep.changes.resources import Part, Resource, StepResource, target_fact
+from clusterprep.changes.resources import (
+    NoPlan,
+    Params,
+    Part,
+    PlanContext,
+    Resource,
+    StepResource,
+    target_fact,
+)
+from clusterprep.errors import ClusterprepError, InputError, printable
 from clusterprep.facts import Fact
 from clusterprep.model import Absent, Fleet, Inventory, Node, Read
+from clusterprep.model.extensions import Extensions
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.runtime.plugins import modules
 
@@ -96,6 +106,52 @@ def resources() -> dict[str, Resource | StepResource]:
         resource: Resource | StepResource = module.RESOURCE
         by_name[resource.name] = resource
     return by_name
+
+
+def site_resources(extensions: Extensions) -> dict[str, Resource | StepResource]:
+    """Return the resources of a site by name. Raises InputError for what is no resource."""
+    by_name = {}
+    for name, (place, resource) in extensions.resources.items():
+        if not isinstance(resource, (Resource, StepResource)):
+            message = f"RESOURCE is neither a Resource nor a StepResource: {resource!r:.80}"
+            raise InputError.of(message, file=place)
+        by_name[name] = _said_of(resource, place)
+    return by_name
+
+
+def _said_of(resource: Resource | StepResource, place: str) -> Resource | StepResource:
+    """Return the resource such that what its functions raise is said of its file."""
+
+    def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            try:
+                result = function(*arguments)
+                return list(result) if isinstance(result, Iterator) else result
+            except (NoPlan, ClusterprepError):
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the site's
+                why = printable(f"{type(error).__name__}: {error}")
+                raise InputError.of(f"the resource {resource.name}: {why}", file=place) from None
+
+        return call
+
+    def plan(params: Params, context: PlanContext) -> Any:
+        try:
+            return list(resource.plan(params, context))
+        except NoPlan:
+            raise
+        except Exception as error:  # noqa: BLE001 - likewise; nothing is then written
+            why = printable(f"{place}: {type(error).__name__}: {error}")
+            raise NoPlan("garbled", why) from None
+
+    named: dict[str, Any] = {"plan": plan}
+    for name in ("paths", "facts", "parts", "wrong", "live"):
+        function = getattr(resource, name)
+        if function is not None:
+            named[name] = guarded(function)
+    known: Any = resource  # both kinds have these fields
+    said: Resource | StepResource = replace(known, **named)
+    return said
 
 
 def at_once(steps: Iterable[Step]) -> tuple[Step, ...]:

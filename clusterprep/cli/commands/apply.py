@@ -7,7 +7,6 @@ verify, finalize.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
 
 from clusterprep.changes.file_plan import change_rows, nodes_with_resource
 from clusterprep.changes.planner import ChangePlan, predict_changes, users_without_root
@@ -15,7 +14,8 @@ from clusterprep.changes.recovery import Recovery
 from clusterprep.changes.step_runner import NotRolledBack, StepRunner, roll_back_run
 from clusterprep.changes.transaction import Receipt, Transaction
 from clusterprep.cli import exit_codes
-from clusterprep.cli.commands.report import survey_report
+from clusterprep.cli.commands.report import cut_report, survey_report
+from clusterprep.cli.commands.roll_out import refuse_ungated, refuse_wrong_batches, roll_out
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import (
     NO_TRIAL,
@@ -28,33 +28,29 @@ from clusterprep.cli.commands.stages import (
     survey_again,
 )
 from clusterprep.cli.commands.write_stages import (
+    Known,
+    Prepared,
+    TrialStage,
     finalize,
+    findings_of_reached,
     finish_earlier_runs,
     finished_runs_said,
+    may_verify,
     put_back_on_error,
+    remember_environment,
+    run_steps,
+    step_runner_of,
+    write_files,
 )
-from clusterprep.errors import Refused
+from clusterprep.errors import ChangeFailed, OutOfTime, Refused
 from clusterprep.history.applied import refuse_clashes
-from clusterprep.model import ChangeRow, Finding, Fleet, Report
-from clusterprep.model.nodeset import fold
+from clusterprep.model import ChangeRow, Finding, Report, StepOutcome
 from clusterprep.nccl.environment import Environment, render
-from clusterprep.nccl.launch_paths import FACT as PATHS
+from clusterprep.nccl.launch_paths import FACTS as PATHS
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
-from clusterprep.survey.gates import blocked, blocking_findings
+from clusterprep.survey.gates import blocked
 from clusterprep.survey.queries import QueryPlan
-
-TrialStage = Callable[[Invocation, Fanout, Fleet, Environment, Iterable[Finding]], Trial]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What is known before anything is written."""
-
-    surveyed: Survey
-    recovery: Recovery
-    environment: Environment
-    change_plan: ChangePlan
 
 
 @dataclass(frozen=True)
@@ -72,6 +68,8 @@ class Written:
 
 def run(invocation: Invocation) -> Report:
     """Write the playbook's changes on all nodes or on none, and verify."""
+    if invocation.settings.in_batches:
+        refuse_wrong_batches(invocation)
     query_plan = survey_plan(invocation)
     with invocation.fanout() as fanout:
         report = apply_changes(invocation, fanout, query_plan)
@@ -84,15 +82,44 @@ def apply_changes(
     query_plan: QueryPlan,
     verify: TrialStage = run_trial,
 ) -> Report:
-    """Go through all stages on connected nodes; `verify` is the stage that runs the all-reduce."""
-    with finished_runs_said(invocation):
-        return _apply_changes(invocation, fanout, query_plan, verify)
+    """Go through all stages on connected nodes; `verify` is the stage that runs the all-reduce.
+
+    If the time limit ends it, what is known by then is reported.
+    """
+    known = Known()
+    try:
+        with finished_runs_said(invocation):
+            return _apply_changes(
+                invocation,
+                fanout,
+                query_plan,
+                verify,
+                known,
+            )
+    except (OutOfTime, ChangeFailed) as error:
+        if known.surveyed is None or not invocation.deadline.over:
+            raise
+        report = cut_report(
+            invocation,
+            error,
+            known.surveyed,
+            env=known.environment,
+            changes=known.changes(),
+        )
+        return dataclasses.replace(report, batches=known.batches())
 
 
 def _apply_changes(
-    invocation: Invocation, fanout: Fanout, query_plan: QueryPlan, verify: TrialStage
+    invocation: Invocation,
+    fanout: Fanout,
+    query_plan: QueryPlan,
+    verify: TrialStage,
+    known: Known,
 ) -> Report:
     surveyed = survey(invocation, fanout, query_plan)
+    known.surveyed = surveyed
+    if invocation.deadline.over:
+        raise invocation.deadline.over
     transaction = Transaction(fanout, surveyed.fleet, invocation.run, invocation.started)
     prepared = _prepare(
         invocation,
@@ -101,9 +128,13 @@ def _apply_changes(
         transaction,
         surveyed,
     )
+    known.surveyed = prepared.surveyed
+    known.environment = prepared.environment
+    known.changes = prepared.change_plan.none_started
     if not _may_write(invocation, prepared):
         return _refused_report(invocation, prepared)
     _refuse_clashes(invocation, prepared)
+    refuse_ungated(invocation, prepared.surveyed.fleet, prepared.environment, prepared.change_plan)
     change_plan = prepared.change_plan
     if change_plan.pending and not invocation.confirm(change_plan.rows()):
         # With --ask the user has refused.
@@ -116,13 +147,17 @@ def _apply_changes(
             env=env,
             changes=rows,
         )
-    return _write_and_verify(
+    write = _write_and_verify
+    if invocation.settings.in_batches:
+        write = roll_out
+    return write(
         invocation,
         fanout,
         query_plan,
         transaction,
         prepared,
         verify,
+        known,
     )
 
 
@@ -133,24 +168,26 @@ def _write_and_verify(
     transaction: Transaction,
     prepared: Prepared,
     verify: TrialStage,
+    known: Known,
 ) -> Report:
     """Write, survey again, verify, finalize. An error before the last stage rolls all back."""
-    step_runner = _step_runner(invocation, fanout, transaction, prepared)
+    step_runner = step_runner_of(invocation, fanout, transaction, prepared)
+    known.changes = lambda: _rows_so_far(prepared, transaction.receipt, step_runner)
 
     def roll_back() -> NotRolledBack:
         return roll_back_run(transaction, step_runner, invocation.deadline)
 
     with put_back_on_error(invocation, transaction, roll_back):
-        receipt = _write_files(invocation, transaction, prepared)
-        _run_steps(invocation, step_runner, receipt)
-        _remember_environment(invocation, prepared, receipt)
+        receipt = write_files(invocation, transaction, prepared)
+        run_steps(invocation, step_runner, receipt)
+        remember_environment(invocation, prepared, receipt)
         surveyed = prepared.surveyed
         if _wrote_files(receipt) and not step_runner.lost:
             surveyed = survey_again(invocation, fanout, query_plan, surveyed)
-        findings = _findings_of_reached(invocation, surveyed)
+        findings = findings_of_reached(invocation, surveyed)
         succeeded = receipt.done and not step_runner.failed
         trial = NO_TRIAL
-        if succeeded and _may_verify(invocation, findings):
+        if succeeded and may_verify(invocation, findings):
             trial = verify(
                 invocation,
                 fanout,
@@ -161,6 +198,7 @@ def _write_and_verify(
     # `finalize` judges the nodes of `receipt.lost` again.
     receipt.lost.update(step_runner.lost)
     surveyed = surveyed.with_findings(trial.findings)
+    known.surveyed = surveyed  # from here on nothing is rolled back
     surveyed = finalize(invocation, query_plan, transaction, surveyed)
     written = Written(receipt, succeeded, surveyed, trial)
     return _final_report(invocation, prepared, written, step_runner.rows())
@@ -181,7 +219,7 @@ def _needs_environment(invocation: Invocation) -> bool:
 
 def survey_plan(invocation: Invocation) -> QueryPlan:
     """Return what apply asks the nodes for."""
-    facts = (*TRIAL_FACTS, PATHS) if _needs_environment(invocation) else ()
+    facts = (*TRIAL_FACTS, *PATHS) if _needs_environment(invocation) else ()
     return plan_survey(invocation, facts=facts, steps=invocation.steps)
 
 
@@ -255,87 +293,23 @@ def clashes(invocation: Invocation, environment: Environment, change_plan: Chang
     )
 
 
-# ---------------------------------------------------------------- writing
-
-
-def _step_runner(
-    invocation: Invocation, fanout: Fanout, transaction: Transaction, prepared: Prepared
-) -> StepRunner:
-    return StepRunner(
-        fanout,
-        transaction,
-        prepared.surveyed.fleet,
-        invocation.steps,
-        prepared.environment,
-        prepared.change_plan,
-    )
-
-
-def _write_files(invocation: Invocation, transaction: Transaction, prepared: Prepared) -> Receipt:
-    """Stage and commit the files of the plan, and return what became of them on each node."""
-    names = [node.name for node in prepared.surveyed.fleet.reached]
-    change_plan = prepared.change_plan
-    invocation.watch.stage("write", len(names), names)
-    receipt = transaction.stage_and_commit(
-        change_plan.files, invocation.deadline, also=change_plan.nodes
-    )
-    for name in names:
-        outcome = receipt.outcomes.get(name, "unchanged")
-        invocation.watch.step(name, outcome)
-    return receipt
-
-
-def _run_steps(invocation: Invocation, step_runner: StepRunner, receipt: Receipt) -> None:
-    if receipt.done:
-        step_runner.run(invocation.watch)
-    else:
-        step_runner.mark_not_started()
-
-
 def _wrote_files(receipt: Receipt) -> bool:
     """Return True if the run was committed on at least one node."""
     return receipt.done and bool(receipt.outcomes)
 
 
-def _remember_environment(invocation: Invocation, prepared: Prepared, receipt: Receipt) -> None:
-    """Note which nodes have this environment, for later runs with --limit.
-
-    Nodes that had it before are noted too: another controller may have written it.
-    """
-    if not receipt.done:
-        return
-    nodes = nodes_with_resource("env", prepared.change_plan.files)
-    cluster = invocation.inventory.cluster
-    invocation.applied.record_written(cluster, invocation.run, prepared.environment, nodes)
-
-
-def _findings_of_reached(invocation: Invocation, surveyed: Survey) -> list[Finding]:
-    """Return the findings that may block; with --partial only those about nodes reached.
-
-    Nodes that were not reached are then noted for the report.
-    """
-    fleet = surveyed.fleet
-    reached = {node.name for node in fleet.reached}
-    missing = [node.name for node in fleet.inventory.nodes if node.name not in reached]
-    if not (invocation.settings.partial and missing):
-        return list(surveyed.findings)
-    later = f"clusterprep apply {fleet.inventory.path} --retry-failed {invocation.run}"
-    notice = f"{fold(missing)} was not reached and keeps what it has; later: {later}"
-    invocation.notices.append(notice)
-    findings = surveyed.findings
-    return [finding for finding in findings if reached.intersection(finding.nodes)]
-
-
-def _may_verify(invocation: Invocation, findings: list[Finding]) -> bool:
-    """Return True if the all-reduce is wanted and no finding blocks it.
-
-    A finding that blocks says enough by itself. GPUs in use are left to the trial, whose result
-    says that no rank was started because of them.
-    """
-    return invocation.settings.verify and not blocking_findings(findings, on_busy=True)
-
-
 # ---------------------------------------------------------------- reports
+
+
+def _rows_so_far(
+    prepared: Prepared, receipt: Receipt, step_runner: StepRunner
+) -> tuple[ChangeRow, ...]:
+    """Return what became of every change of a run that was ended; the others are not started."""
+    step_runner.mark_not_started()
+    files = prepared.change_plan.files
+    outcomes: dict[str, StepOutcome] = {change.node: "not-started" for change in files}
+    outcomes.update(receipt.outcomes)
+    return (*change_rows(files, outcomes, receipt.details), *step_runner.rows())
 
 
 def _refused_report(invocation: Invocation, prepared: Prepared) -> Report:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from clusterprep.checks.stress import ONLY_STRESS
 from clusterprep.cli import exit_codes
-from clusterprep.cli.commands.report import survey_report
+from clusterprep.cli.commands import node_lists
+from clusterprep.cli.commands.report import cut_report, survey_report
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import (
     Survey,
@@ -14,6 +17,7 @@ from clusterprep.cli.commands.stages import (
     stress,
     survey,
 )
+from clusterprep.errors import OutOfTime
 from clusterprep.model import ChangeRow, Report
 from clusterprep.survey.cached import cached_notice
 from clusterprep.survey.fanout import Fanout
@@ -24,21 +28,32 @@ from clusterprep.survey.queries import QueryPlan
 def run(invocation: Invocation) -> Report:
     """Survey and judge. Nothing is written; with --store the nodes keep findings of deep checks."""
     settings = invocation.settings
-    query_plan = plan_survey(invocation)
+    facts = node_lists.FACTS if settings.sorts_nodes else ()
+    query_plan = plan_survey(invocation, facts=facts)
     stored = None
     with invocation.fanout() as fanout:
         is_last = not settings.store and not settings.stress
         surveyed = survey(invocation, fanout, query_plan, last=is_last)
-        if settings.stress:
-            surveyed = stress(invocation, fanout, query_plan, surveyed)
-        if settings.store:
-            stored = _store(fanout, surveyed, query_plan)
-    findings_code = exit_codes.findings_code(surveyed.findings, settings.strict)
+        try:
+            if settings.stress and not invocation.deadline.over:
+                surveyed = stress(invocation, fanout, query_plan, surveyed)
+            if settings.store and not invocation.deadline.over:
+                stored = _store(fanout, surveyed, query_plan)
+        except OutOfTime:
+            if not invocation.keeps_known:
+                raise
+    if invocation.deadline.over:
+        return cut_report(invocation, invocation.deadline.over, surveyed)
+    lists = node_lists.choose(invocation, surveyed)
+    counted = node_lists.counted_findings(surveyed, lists)
+    findings_code = exit_codes.findings_code(counted, settings.strict)
+    lists, lists_code = node_lists.conclude(invocation, surveyed, lists)
     stored_code = exit_codes.stored_code(stored or ())
     judged_code = _note_unjudged(invocation, surveyed, query_plan)
-    code = exit_codes.worst(findings_code, stored_code, judged_code)
+    code = exit_codes.worst(findings_code, lists_code, stored_code, judged_code)
     invocation.notices.extend(cached_notice(surveyed.findings))
-    return survey_report(invocation, code, surveyed, changes=stored)
+    report = survey_report(invocation, code, surveyed, changes=stored)
+    return dataclasses.replace(report, lists=lists)
 
 
 def _note_unjudged(invocation: Invocation, surveyed: Survey, query_plan: QueryPlan) -> int:

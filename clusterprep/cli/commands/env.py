@@ -10,14 +10,15 @@ from clusterprep.history.recall import recalled_environment
 from clusterprep.model import Report
 from clusterprep.nccl.environment import FACTS as ENV_FACTS
 from clusterprep.nccl.environment import Environment, render
-from clusterprep.nccl.launch_paths import FACT as PATHS
+from clusterprep.nccl.launch_paths import FACTS as PATHS
+from clusterprep.survey.gates import LOGIN_CHECKS
 
-CHECKS = ("ssh.", "eth.iface_choice")
+CHECKS = (*LOGIN_CHECKS, "eth.iface_choice")
 
 
 def run(invocation: Invocation) -> tuple[Report, Environment]:
     """Return the environment that follows from the nodes as they are, and its report."""
-    query_plan = plan_survey(invocation, only=CHECKS, facts=(*ENV_FACTS, PATHS))
+    query_plan = plan_survey(invocation, only=CHECKS, facts=(*ENV_FACTS, *PATHS))
     with invocation.fanout() as fanout:
         surveyed = survey(invocation, fanout, query_plan, last=True)
     environment = render(surveyed.fleet)

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import difflib
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-from clusterprep.changes.resources.env import TARGETS, refuse_unrepresentable
+from clusterprep.changes.resources.env import format_of, refuse_unrepresentable
 from clusterprep.checks import Check, known_bad
 from clusterprep.cli.commands import time_limits
 from clusterprep.cli.commands.time_limits import limit_lines
 from clusterprep.errors import InputError, NotKnown
+from clusterprep.facts import Fact
+from clusterprep.facts.env_files import TARGETS, files_of
 from clusterprep.inventory.demands import check_names
 from clusterprep.jobs.diagnose.known import causes, command_that_finds
 from clusterprep.jobs.diagnose.model import Cause
 from clusterprep.jobs.live.causes import CAUSES as LIVE_CAUSES
 from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.model import EnvValue, Inventory, Report
+from clusterprep.model.extensions import NO_EXTENSIONS, Extensions
 from clusterprep.model.known_bad import KnownBad
 from clusterprep.nccl.environment import Environment
 from clusterprep.nccl.variables.variables import registry as variables
@@ -33,6 +36,7 @@ from clusterprep.survey.cached import is_deep
 Variable = Mapping[str, Any]  # an entry of the registry of variables
 
 WIDTH = 98  # columns of a page
+LIST_WIDTH = 32  # columns of the names in a list of all of them
 LABEL_WIDTH = 17  # columns of the left side of a variable's page
 
 _DEEP = (
@@ -72,13 +76,15 @@ _BETWEEN_RANKS = {
 }
 
 
-def page(topic: str) -> str:
+def page(topic: str, extensions: Extensions = NO_EXTENSIONS) -> str:
     """Return the page of a check, a bad version, a variable, a cause or the time limits.
 
-    Raises InputError with the nearest name for another topic.
+    `extensions` has the checks of the site. Raises InputError with the nearest name for another
+    topic.
     """
-    if topic in registry.checks():
-        return _check_page(registry.checks()[topic]) + _listed_versions(topic)
+    known = registry.extended(extensions)
+    if topic in known.checks:
+        return _check_page(known.checks[topic], known.facts) + _listed_versions(topic)
     if topic in _bad_versions():
         return bad_version_page(_bad_versions()[topic])
     if topic in PAGES:
@@ -92,7 +98,39 @@ def page(topic: str) -> str:
         return time_limits.page()
     if topic in check_names():
         return f"{topic}: this check is not built yet; `check` answers SKIP for it"
-    raise InputError.of(f"nothing is known of {topic!r}", hint=_nearest_topic(topic))
+    hint = _nearest_topic(topic, extensions.checks)
+    raise InputError.of(f"nothing is known of {topic!r}", hint=hint)
+
+
+def all_names(extensions: Extensions = NO_EXTENSIONS) -> str:
+    """Return every topic of `explain` by kind, each on a line of its own with its title."""
+    live = {name: cause.title for name, cause in _live_causes().items()}
+    bad = {name: f"{entry.component} {entry.versions}" for name, entry in _bad_versions().items()}
+    built = registry.checks()
+    planned = sorted(check_names() - built.keys() - PAGES.keys())
+    sections = {
+        "Checks": _titles(built),
+        "Checks of the site": _titles(extensions.checks),
+        "What verify finds": _titles(PAGES),
+        "Checks that are not built yet": dict.fromkeys(planned, ""),
+        "Variables": dict.fromkeys(sorted(variables()), ""),
+        "Causes in logs": _titles(causes()),
+        "Causes of a job that hangs": live,
+        "Versions that are known to be bad": bad,
+        "Time limits": {time_limits.TOPIC: ""},
+    }
+    parts = []
+    for heading, titles in sections.items():
+        if titles:
+            width = min(max(map(len, titles)), LIST_WIDTH)
+            lines = [f"  {name:<{width}}  {title}".rstrip() for name, title in titles.items()]
+            parts.append("\n".join([heading, *lines]))
+    return "\n\n".join(parts)
+
+
+def _titles(topics: Mapping[str, Any]) -> dict[str, str]:
+    """Return the titles of checks or causes by their names, in alphabetical order."""
+    return {name: topics[name].title for name in sorted(topics)}
 
 
 def _live_causes() -> dict[str, Cause]:
@@ -100,7 +138,7 @@ def _live_causes() -> dict[str, Cause]:
     return {cause.name: cause for cause in LIVE_CAUSES}
 
 
-def _nearest_topic(topic: str) -> str:
+def _nearest_topic(topic: str, site: Iterable[str] = ()) -> str:
     """Return the hint for an unknown topic."""
     if topic.upper() in variables():
         return f"did you mean {topic.upper()}?"
@@ -108,12 +146,16 @@ def _nearest_topic(topic: str) -> str:
     if lower in registry.checks() or lower in causes():
         return f"did you mean {lower}?"
     topics = [*registry.checks(), *PAGES, *variables(), *causes(), *_live_causes()]
+    topics.extend(site)
     topics.extend(_bad_versions())
     topics.append(time_limits.TOPIC)
     near = difflib.get_close_matches(topic, topics, 1, 0.5)
     if near:
         return f"did you mean {near[0]}?"
-    return "a check such as time.offset, or a variable such as NCCL_IB_HCA"
+    return (
+        "a check such as time.offset, or a variable such as NCCL_IB_HCA; a check of the site is "
+        "explained with --inventory FILE"
+    )
 
 
 # ---------------------------------------------------------------- checks and causes
@@ -124,16 +166,17 @@ def _remedy(remedy: Remedy) -> str:
     return f"Remedy\n  {remedy}{note}"
 
 
-def _check_page(check: Check | TrialCheckPage) -> str:
+def _check_page(check: Check | TrialCheckPage, facts: Mapping[str, Fact] | None = None) -> str:
     parts = [f"{check.name}: {check.title}"]
     parts.append(_paragraph("Why it matters", check.why))
     parts.append(_paragraph("How it is measured", check.how))
     parts.extend(_time_limits(check.name))
-    parts.append(_remedy(check.remedy))
-    if isinstance(check, Check):
-        parts.append(_paragraph("Who may know it", needed_rights(check)))
+    if check.remedy:
+        parts.append(_remedy(check.remedy))
+    if isinstance(check, Check) and (check.facts or not check.source):
+        parts.append(_paragraph("Who may know it", needed_rights(check, facts)))
     parts.append(severity_sentence(check))
-    if isinstance(check, Check) and is_deep(check, registry.facts()):
+    if isinstance(check, Check) and is_deep(check, facts or registry.facts()):
         parts.append(_DEEP)
     return "\n\n".join(parts)
 
@@ -150,11 +193,12 @@ def severity_sentence(check: Check | TrialCheckPage) -> str:
     return sentence
 
 
-def needed_rights(check: Check) -> str:
+def needed_rights(check: Check, facts: Mapping[str, Fact] | None = None) -> str:
     """Return in sentences what rights the facts of a check need on a node."""
+    facts = facts or registry.facts()
     sentences: dict[str, None] = {}
     for name in (*check.facts, *check.uses):
-        needs = registry.facts()[name].needs
+        needs = facts[name].needs
         template = _RIGHTS.get((needs.who, needs.partly))
         if template is not None:
             sentence = template.format(why=needs.why)
@@ -340,7 +384,14 @@ def target_text(
     if not values:
         raise NotKnown(f"the environment of {name} is not known: `clusterprep check` says why")
     refuse_unrepresentable(name, (target,), values)
-    return TARGETS[target].write(values, None).decode()
+    paths = files_of(target, inventory)
+    if not paths:
+        raise NotKnown("target systemd writes a drop-in for each of env_units, which names none")
+    texts = []
+    for path in paths:
+        heading = f"# {path}\n" if len(paths) > 1 else ""
+        texts.append(heading + format_of(path).write(values, None).decode())
+    return "\n".join(texts)
 
 
 def limited_to_node(report: Report, node: str) -> Report:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from clusterprep.changes.planner import ChangePlan, predict_changes
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands.apply import clashes
 from clusterprep.cli.commands.report import survey_report
+from clusterprep.cli.commands.roll_out import planned_batches, refuse_ungated
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import Survey, plan_survey, survey
-from clusterprep.errors import Refused
-from clusterprep.model import Report
+from clusterprep.errors import InputError, Refused
+from clusterprep.model import Fleet, Report
 from clusterprep.nccl.environment import FACTS as ENV_FACTS
 from clusterprep.nccl.environment import Environment, render
-from clusterprep.nccl.launch_paths import FACT as PATHS
+from clusterprep.nccl.launch_paths import FACTS as PATHS
 from clusterprep.survey.fanout import Fanout
 
 
@@ -25,30 +28,37 @@ def run(invocation: Invocation) -> Report:
 def planned_changes(invocation: Invocation, fanout: Fanout) -> Report:
     """Survey the nodes and return what apply would change there."""
     steps = invocation.steps
-    query_plan = plan_survey(invocation, facts=(*ENV_FACTS, PATHS), steps=steps)
+    query_plan = plan_survey(invocation, facts=(*ENV_FACTS, *PATHS), steps=steps)
     surveyed = survey(invocation, fanout, query_plan, last=True)
     environment = render(surveyed.fleet)
     change_plan = predict_changes(surveyed.fleet, steps, environment)
-    _note_clashes(invocation, environment, change_plan)
+    _note_clashes(invocation, surveyed.fleet, environment, change_plan)
     change_plan = change_plan.with_gaps(change_plan.without_root(surveyed.fleet))
     code = _code(invocation, surveyed, change_plan)
     rows = change_plan.rows()
-    return survey_report(
+    report = survey_report(
         invocation,
         code,
         surveyed,
         env=environment,
         changes=rows,
     )
+    if not invocation.settings.in_batches:
+        return report
+    return dataclasses.replace(report, batches=planned_batches(invocation, surveyed, change_plan))
 
 
 def _note_clashes(
-    invocation: Invocation, environment: Environment, change_plan: ChangePlan
+    invocation: Invocation, fleet: Fleet, environment: Environment, change_plan: ChangePlan
 ) -> None:
-    """Note why apply would refuse to write with --limit, or what is not known of the others."""
+    """Note why apply would refuse to write with --limit, or what is not known of the others.
+
+    So is a gate that batches need.
+    """
     try:
         notice = clashes(invocation, environment, change_plan)
-    except Refused as error:
+        refuse_ungated(invocation, fleet, environment, change_plan)
+    except (Refused, InputError) as error:
         notice = f"apply will refuse this: {error.message}"
     if notice:
         invocation.notices.append(notice)

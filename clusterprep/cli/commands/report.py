@@ -6,12 +6,14 @@ new_report("validate", 0, cluster="demo")  →  Report(command="validate", verdi
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from clusterprep.cli.exit_codes import verdict_of
 from clusterprep.errors import ClusterprepError, InputError
-from clusterprep.model import ChangeRow, Json, NodeSnapshot, Report, VerifyResult
+from clusterprep.model import ChangeRow, Finding, Json, NodeSnapshot, Report, VerifyResult
+from clusterprep.model.extensions import Extensions, SiteCheck
 from clusterprep.model.nodeset import fold
 
 if TYPE_CHECKING:  # reports of `validate` and of usage errors need none of these
@@ -79,8 +81,45 @@ def survey_report(
         verify=verify,
         notices=notices,
         strict=settings.strict,
+        site_checks=_site_checks(invocation.inventory.extensions, surveyed.findings),
         **places,
     )
+
+
+def cut_report(
+    invocation: Invocation,
+    error: ClusterprepError,
+    surveyed: Survey,
+    env: Environment | None = None,
+    changes: tuple[ChangeRow, ...] | None = None,
+) -> Report:
+    """Return the report of a command that its time limit ended, with what was known by then.
+
+    The code is that of the error, or 1 if a check has failed.
+    """
+    from clusterprep.cli.exit_codes import findings_code, worst
+
+    code = worst(findings_code(surveyed.findings, invocation.settings.strict), error.code)
+    report = survey_report(invocation, code, surveyed, env=env, changes=changes)
+    return dataclasses.replace(report, error=_error_details(error))
+
+
+def _site_checks(
+    extensions: Extensions, findings: Iterable[Finding]
+) -> tuple[SiteCheck, ...] | None:
+    """Return what to say of the site's checks that have findings; None if the site has none."""
+    if not extensions.checks:
+        return None
+    pages = []
+    for name in dict.fromkeys(finding.check for finding in findings):
+        check = extensions.checks.get(name)
+        if check is not None:
+            facts = (*check.facts, *check.uses)
+            site_facts = [extensions.facts[fact] for fact in facts if fact in extensions.facts]
+            moving = tuple(fact.name for fact in site_facts if fact.moves)
+            page = SiteCheck(name, check.title, check.why, check.how, check.source, facts, moving)
+            pages.append(page)
+    return tuple(pages)
 
 
 def failure_report(invocation: Invocation, error: ClusterprepError) -> Report:

@@ -39,10 +39,10 @@ from clusterprep.model.files import FileChange
 from clusterprep.model.nodeset import fold
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
-from clusterprep.survey.gates import blocked
+from clusterprep.survey.gates import LOGIN_CHECKS, blocked
 from clusterprep.survey.queries import QueryPlan
 
-CHECKS = ("ssh.", "host.identity", JOURNAL)
+CHECKS = (*LOGIN_CHECKS, "host.identity", JOURNAL)
 NOTHING = "there is nothing to undo"
 NOTHING_MORE = "there is nothing more to undo"
 
@@ -129,10 +129,54 @@ def _roll_back_changes(invocation: Invocation, fanout: Fanout, query_plan: Query
 def _roll_back(
     invocation: Invocation, fanout: Fanout, transaction: Transaction, recovery: Recovery
 ) -> Outcome:
-    """Roll back the steps of the run, then its files. Nothing is finalized yet."""
-    force = invocation.settings.force
+    """Choose the run, roll back its steps, then its files. Nothing is finalized yet."""
     remembered = transaction.remembered_runs()
     target = _choose_target(invocation, remembered, recovery)
+    return _roll_back_target(
+        invocation,
+        fanout,
+        transaction,
+        recovery,
+        remembered,
+        target,
+    )
+
+
+def roll_back_again(
+    invocation: Invocation, fanout: Fanout, transaction: Transaction, run: str
+) -> str:
+    """Roll back a run that this command has written and finalized, on the nodes of a transaction.
+
+    The locks are held, and nothing is finalized yet. Returns why it failed, empty if it did not.
+    Raises Refused if a file was edited meanwhile.
+    """
+    remembered = transaction.remembered_runs()
+    files = plan_rollback(remembered, run, force=False)
+    target = Target(run, files, was_interrupted=False)
+    outcome = _roll_back_target(
+        invocation,
+        fanout,
+        transaction,
+        Recovery(),
+        remembered,
+        target,
+    )
+    if outcome.succeeded:
+        return ""
+    reasons = [f"{name}: {why}" for name, why in outcome.receipt.details.items()]
+    reasons += [row.detail for row in outcome.steps.rows() if row.outcome == "failed"]
+    return "; ".join(reasons)
+
+
+def _roll_back_target(
+    invocation: Invocation,
+    fanout: Fanout,
+    transaction: Transaction,
+    recovery: Recovery,
+    remembered: RememberedRuns,
+    target: Target,
+) -> Outcome:
+    force = invocation.settings.force
     # A node on which an earlier run could not be finished must not be changed further.
     steps_run = None if recovery.stuck else target.run
     steps = StepRollback(fanout, transaction, steps_run)
@@ -168,11 +212,11 @@ def _choose_target(
     where a node has it as done all the same, that node is to be put back, too.
     """
     settings = invocation.settings
-    differing = recovery.differing
-    was_interrupted = differing is None and _was_finished_by(remembered, invocation.run)
+    standing = recovery.standing
+    was_interrupted = standing is None and _was_finished_by(remembered, invocation.run)
     wanted = settings.run
-    if wanted is None and differing is not None:
-        wanted = differing.run
+    if wanted is None and standing is not None:
+        wanted = standing.run
     if recovery.stuck or (was_interrupted and not wanted):
         return Target(None, (), was_interrupted)
     run = last_run(remembered, invocation.inventory.cluster, wanted)
@@ -246,11 +290,19 @@ def _kept_text(invocation: Invocation, others: OtherNodes) -> str:
     text = ""
     if others.forgetful:
         text += f"; {fold(others.forgetful)} remembers nothing of it and keeps what it has"
-    if others.not_asked:
+    if others.perhaps:
+        nodes = fold(others.perhaps)
+        text += f"; {nodes}, of a later batch, remembers nothing of it and keeps what it has"
+    for names, what in (
+        (others.not_asked, "wrote"),
+        (others.perhaps_not_asked, "may have written"),
+    ):
+        if not names:
+            continue
         why = "was not asked"
-        if set(others.not_asked) <= set(invocation.settings.left_out):
+        if set(names) <= set(invocation.settings.left_out):
             why = "is left out by --limit"
-        text += f"; {fold(others.not_asked)}, where it wrote as well, {why} and keeps what it has"
+        text += f"; {fold(names)}, where it {what} as well, {why} and keeps what it has"
     return text
 
 

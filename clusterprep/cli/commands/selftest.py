@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
 import gzip
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import resources
 from pathlib import Path
@@ -33,10 +34,12 @@ from clusterprep.facts.stress import (
     StressResults,
 )
 from clusterprep.inventory.load import load_inventory
-from clusterprep.model import Absent, Finding, Fleet, Report
-from clusterprep.remedies import shell_line
+from clusterprep.model import Absent, Finding, Fleet, Inventory, Json, Read, Report
+from clusterprep.model.extensions import NO_EXTENSIONS, Extensions
+from clusterprep.remedies import sentence, shell_line
 from clusterprep.remote.transports.replay import ReplayTransport
 from clusterprep.survey import registry
+from clusterprep.survey.answers import parse_fact
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.judge import judge
 from clusterprep.survey.port_matrix import probe_pairs
@@ -59,24 +62,27 @@ class _NoProgress:
     def step(self, node: str, outcome: str, seconds: float | None = None) -> None: ...
 
 
-def selftest(checks: Mapping[str, Check] | None = None) -> Report:
+def selftest(
+    checks: Mapping[str, Check] | None = None, extensions: Extensions = NO_EXTENSIONS
+) -> Report:
     """Return a finding for each check; it passes if the check's proof makes this check alone fire.
 
-    Without `checks` these are all checks.
+    Without `checks` these are all of ours and those of the site's `extensions`.
     """
     began = time.monotonic()
     if checks is None:
-        checks = registry.checks()
+        checks = registry.extended(extensions).checks
     chosen = list(checks.values())
     fleets = {check.proof.fleet for check in chosen if check.proof}
     names = sorted(fleets)
     findings = _unproved(chosen)
     for name in names:
-        findings += _prove_all(name, chosen)
+        findings += _prove_all(name, chosen, extensions)
     findings.sort(key=lambda finding: finding.check)
     failed = [finding for finding in findings if finding.verdict == "fail"]
     passed = len(findings) - len(failed)
     notice = f"{passed} of {len(findings)} checks fire on their fault"
+    broken = [f"a site check cannot be used: {one}" for one in extensions.broken]
     seconds = round(time.monotonic() - began, 3)
     return new_report(
         "selftest",
@@ -84,21 +90,24 @@ def selftest(checks: Mapping[str, Check] | None = None) -> Report:
         cluster=", ".join(names),
         seconds=seconds,
         findings=tuple(findings),
-        notices=(notice,),
+        notices=(notice, *broken),
     )
 
 
 # ---------------------------------------------------------------- recorded fleets
 
 
-def recorded_fleet(name: str, checks: Sequence[Check]) -> Fleet:
+def recorded_fleet(
+    name: str, checks: Sequence[Check], extensions: Extensions = NO_EXTENSIONS
+) -> Fleet:
     """Return a recorded fleet with the facts that these checks need.
 
-    A transport that plays the recording is asked as real nodes are.
+    A transport that plays the recording is asked as real nodes are. What a site's checks read is
+    in no recording: their proofs say what healthy nodes answer.
     """
-    plan = plan_queries(checks, registry.facts())
+    plan = plan_queries(checks, registry.extended(extensions).facts)
     with _recording(name) as (inventory_file, recording):
-        inventory = load_inventory(inventory_file)
+        inventory = with_groups(load_inventory(inventory_file), extensions.groups.values())
     transports = dict.fromkeys(("ssh", "local"), ReplayTransport(recording))
     with Fanout(
         inventory,
@@ -114,7 +123,60 @@ def recorded_fleet(name: str, checks: Sequence[Check]) -> Fleet:
         fleet = with_past(fleet)
     if "stress" in plan.stages:
         fleet = with_load(fleet)
-    return fleet
+    return with_answers(fleet, checks, extensions)
+
+
+def with_groups(inventory: Inventory, groups: Iterable[str]) -> Inventory:
+    """Return the inventory with all its nodes in these groups too."""
+    added = tuple(dict.fromkeys(groups))
+    nodes = []
+    for node in inventory.nodes:
+        nodes.append(dataclasses.replace(node, groups=(*node.groups, *added)))
+    return dataclasses.replace(inventory, nodes=tuple(nodes))
+
+
+def with_answers(fleet: Fleet, checks: Sequence[Check], extensions: Extensions) -> Fleet:
+    """Return the fleet with the facts of a site as the proofs of its checks describe them."""
+    added: dict[str, Facts] = {}
+    for check in checks:
+        proof = check.proof
+        if not check.source or proof is None:
+            continue
+        for name in check.facts:
+            fact = extensions.facts.get(name)
+            if fact is None:
+                continue
+            for node in fleet.reached:
+                answers = [_described(proof, read) for read in fact.reads(node, fleet.inventory)]
+                if answers and None not in answers:
+                    added.setdefault(node.name, {})[name] = parse_fact(fact, answers)
+    return fleet.with_facts(added)
+
+
+def _described(proof: Proof, read: Read) -> Json:
+    """Return the raw answer that a proof describes, None if it does not describe this read."""
+    if read in proof.answers:
+        answer = proof.answers[read]
+        return ["no", "missing", str(read.args[0])] if answer is None else ["ok", answer]
+    files = proof.machine.get("files", {})
+    if read.kind == "file" and read.args[0] in files:
+        return ["ok", files[read.args[0]]]
+    if read.kind == "files":
+        found = {path: text.strip() for path, text in files.items() if _is_asked(path, read.args)}
+        return ["ok", found] if found else None
+    commands = proof.machine.get("commands", {})
+    line = " ".join(map(str, read.args))
+    if read.kind in ("command", "alone") and line in commands:
+        return ["ok", {"code": 0, "out": commands[line], "err": ""}]
+    return None
+
+
+def _is_asked(path: str, patterns: Sequence[str]) -> bool:
+    """Return whether one of these patterns, in which * is a whole name, stands for a path."""
+    return any(
+        fnmatch.fnmatchcase(path, pattern) and path.count("/") == pattern.count("/")
+        for pattern in patterns
+    )
 
 
 def with_past(fleet: Fleet) -> Fleet:
@@ -222,14 +284,24 @@ def _unproved(checks: Sequence[Check]) -> list[Finding]:
     findings: list[Finding] = []
     for check in checks:
         if check.proof is None:
-            message = "there is no proof that this check can fail"
-            findings.append(_failure(check, message, "no proof"))
+            findings.append(_failure(check, _without_proof(check), "no proof"))
     return findings
 
 
-def _prove_all(name: str, checks: Sequence[Check]) -> list[Finding]:
+def _without_proof(check: Check) -> str:
+    """Return what to say of a check that has no proof."""
+    if not check.source:
+        return "there is no proof that this check can fail"
+    if not check.facts:
+        return f"it cannot be used: {check.why}"
+    return "there is no proof that this check can fail: give it examples, or a proof"
+
+
+def _prove_all(
+    name: str, checks: Sequence[Check], extensions: Extensions = NO_EXTENSIONS
+) -> list[Finding]:
     """Prove the checks whose proofs are about this recorded fleet."""
-    fleet = recorded_fleet(name, checks)
+    fleet = recorded_fleet(name, checks, extensions)
     healthy = _verdicts(fleet, checks)
     findings: list[Finding] = []
     for check in checks:
@@ -337,6 +409,8 @@ def _failure(check: Check, message: str, seen: str, *nodes: str) -> Finding:
     remedy = shell_line(
         "clusterprep explain {name}   # this is a bug of clusterprep: report it", name=check.name
     )
+    if check.source:
+        remedy = sentence("mend the check in {place}", place=check.source)
     return Finding(
         check.name,
         "fail",

@@ -53,6 +53,14 @@ class Invocation:
         return self.settings.command == "apply" and self.settings.verify
 
     @property
+    def keeps_known(self) -> bool:
+        """Whether what is known is reported when the time limit ends this command.
+
+        A budget ends its stages by itself before that.
+        """
+        return self.settings.command in ("apply", "check") and self.budget is None
+
+    @property
     def seconds(self) -> float:
         """Seconds since the command began, to the millisecond."""
         return round(time.monotonic() - self.clock, 3)

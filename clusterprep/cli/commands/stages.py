@@ -14,12 +14,13 @@ from clusterprep.changes.playbook.steps import Step, fact_names, own_facts
 from clusterprep.checks import Check
 from clusterprep.checks.stress import TAG as STRESS
 from clusterprep.cli.commands.session import Invocation
-from clusterprep.errors import InputError
+from clusterprep.errors import InputError, OutOfTime
 from clusterprep.facts.host import BOOT_BEFORE, BOOT_ID
+from clusterprep.facts.shared import SHARED
 from clusterprep.history.samples import with_earlier
 from clusterprep.jobs.verify.hardware_model import FACTS as MODEL_FACTS
 from clusterprep.jobs.verify.pages import PAGES
-from clusterprep.model import Finding, Fleet, VerifyResult
+from clusterprep.model import Absent, Finding, Fleet, Inventory, VerifyResult
 from clusterprep.nccl.environment import FACTS as ENV_FACTS
 from clusterprep.nccl.environment import Environment
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -27,18 +28,21 @@ from clusterprep.survey import registry
 from clusterprep.survey.cached import FACT as STORED
 from clusterprep.survey.cached import cached_findings, split_deep
 from clusterprep.survey.fanout import Fanout
-from clusterprep.survey.gates import BUSY, GATES, blocking_findings
+from clusterprep.survey.gates import BUSY, GATES, LOGIN_CHECKS, blocking_findings
 from clusterprep.survey.judge import apply_silences, judge, with_fixed, without_rest
-from clusterprep.survey.port_matrix import probe_pairs
+from clusterprep.survey.node_lists import limited_fleet
+from clusterprep.survey.port_matrix import probe_pairs, without_pairs
 from clusterprep.survey.queries import QueryPlan, plan_queries
 from clusterprep.survey.selection import Selection, asked_without_check, select_checks
 
 JOURNAL = "state.journal"
-# What a trial needs to know: the environment of its ranks, and what speed the hardware allows.
-TRIAL_FACTS = tuple(dict.fromkeys((*ENV_FACTS, *MODEL_FACTS)))
+READABLE = "env.readable"
+# What a trial needs to know: the environment of its ranks, what speed the hardware allows, and
+# where marks can be written.
+TRIAL_FACTS = tuple(dict.fromkeys((*ENV_FACTS, *MODEL_FACTS, SHARED.name)))
 # The checks without which a collective could only hang.
 TRIAL_CHECKS = (
-    "ssh.",
+    *LOGIN_CHECKS,
     "host.identity",
     "torch.version",
     "nccl.torch",
@@ -47,6 +51,7 @@ TRIAL_CHECKS = (
     "gpu.count",
     BUSY,
 )
+ENTERED = "rt.engine"  # of a runtime: a collective without it would be one of the host's programs
 WRITING_COMMANDS = ("apply", "plan", "rollback")
 
 
@@ -90,10 +95,13 @@ def plan_survey(
     `facts` are asked besides, and everything that the conditions and resources of `steps` need.
     """
     settings = invocation.settings
-    known_facts = registry.facts()
+    known = registry.of(invocation.inventory)
+    known_facts = known.facts
     selection = Selection(only=only) if only else settings.selection
     required = _required_checks(invocation)
-    checks = select_checks(registry.checks(), selection, settings.not_built, required)
+    if any(step.resource.name == "env" for step in steps):
+        required.add(READABLE)  # what the job cannot read is not done, whatever was selected
+    checks = select_checks(known.checks, selection, settings.not_built, required)
     checks = _without_stress(invocation, checks)
     checks, cached = split_deep(checks, known_facts, settings)
     if not only:
@@ -109,6 +117,13 @@ def plan_survey(
     extra = [known_facts[name] for name in names]
     extra.extend(own_facts(steps, invocation.inventory))
     return plan_queries(checks, known_facts, extra, cached)
+
+
+def trial_checks(invocation: Invocation) -> tuple[str, ...]:
+    """Return the checks before a trial: where no runtime is declared, none is about it."""
+    if any(node.runtime is not None for node in invocation.inventory.nodes):
+        return (*TRIAL_CHECKS, ENTERED)
+    return TRIAL_CHECKS
 
 
 def _without_stress(invocation: Invocation, checks: Iterable[Check]) -> tuple[Check, ...]:
@@ -140,14 +155,16 @@ def _refuse_empty(invocation: Invocation, checks: Iterable[Check]) -> None:
 def chosen_checks(invocation: Invocation, checks: Iterable[Check]) -> set[str]:
     """Return the names of those of `checks` that the user's selection has."""
     settings = invocation.settings
-    selected = select_checks(registry.checks(), settings.selection, settings.not_built)
+    known = registry.of(invocation.inventory).checks
+    selected = select_checks(known, settings.selection, settings.not_built)
     return {check.name for check in selected}.intersection(check.name for check in checks)
 
 
 def _asked_without_check(invocation: Invocation) -> tuple[str, ...]:
     """Return the names that --only asks for and that no check of this survey has."""
     settings = invocation.settings
-    return asked_without_check(registry.checks(), settings.selection, settings.not_built)
+    known = registry.of(invocation.inventory).checks
+    return asked_without_check(known, settings.selection, settings.not_built)
 
 
 def _required_checks(invocation: Invocation) -> set[str]:
@@ -175,19 +192,77 @@ def survey(
     """Ask all nodes and judge their answers.
 
     `last` says that nothing is asked of the nodes afterwards, so connections may be closed early.
+    When the time of a check or an apply is over, what is known by then is judged; `deadline.over`
+    then says so.
     """
-    fleet = _ask_nodes(invocation, fanout, query_plan, last=last)
-    return Survey(fleet, _judge(invocation, query_plan, fleet))
+    keeps_known = invocation.keeps_known
+    fleet = _ask_nodes(invocation, fanout, query_plan, last=last, keeps_known=keeps_known)
+    if invocation.settings.sorts_nodes:
+        findings = _judge_reached(invocation, query_plan, fleet, keeps_known=keeps_known)
+    else:
+        findings = _judge(invocation, query_plan, fleet, keeps_known=keeps_known)
+    return Survey(fleet, findings)
+
+
+def _judge_reached(
+    invocation: Invocation, query_plan: QueryPlan, fleet: Fleet, *, keeps_known: bool
+) -> tuple[Finding, ...]:
+    """Return the findings of the nodes that were reached as if they were the whole inventory.
+
+    Otherwise comparisons might be unknown on all of them because of the others. Why these were not
+    reached is said as always.
+    """
+    reached = {node.name for node in fleet.reached}
+    findings = _judge(invocation, query_plan, fleet, keeps_known=keeps_known)
+    if not reached or len(reached) == len(fleet.inventory.nodes):
+        return findings
+    about_others = [one for one in findings if one.nodes and not reached.intersection(one.nodes)]
+    part = limited_fleet(fleet, reached)
+    judged = _judge(invocation, query_plan, part, keeps_known=keeps_known)
+    return (*judged, *about_others)
 
 
 def survey_again(
-    invocation: Invocation, fanout: Fanout, query_plan: QueryPlan, before: Survey
+    invocation: Invocation,
+    fanout: Fanout,
+    query_plan: QueryPlan,
+    before: Survey,
+    *,
+    keeps_known: bool = False,
 ) -> Survey:
-    """Survey a second time; findings of `before` that pass by now are kept and marked as fixed."""
-    fleet = _ask_nodes(invocation, fanout, query_plan, last=False)
+    """Survey a second time; findings of `before` that pass by now are kept and marked as fixed.
+
+    With `keeps_known` the end of the command's time is not raised, as in `survey`.
+    """
+    fleet = _ask_nodes(invocation, fanout, query_plan, last=False, keeps_known=keeps_known)
     fleet = with_boots_before(fleet, before.fleet)
-    findings = _judge(invocation, query_plan, fleet)
+    findings = _judge(invocation, query_plan, fleet, keeps_known=keeps_known)
     return Survey(fleet, with_fixed(before.findings, findings))
+
+
+def survey_part(
+    invocation: Invocation, fanout: Fanout, query_plan: QueryPlan, part: Fleet
+) -> Survey:
+    """Survey the nodes of a part of the fleet again, and judge them as if there were no others.
+
+    What changed for the better is not marked as fixed.
+    """
+    fleet = _ask_nodes(invocation, fanout, query_plan, last=False, inventory=part.inventory)
+    fleet = with_boots_before(fleet, part)
+    return Survey(fleet, _judge(invocation, query_plan, fleet))
+
+
+def survey_ports(
+    invocation: Invocation, fanout: Fanout, query_plan: QueryPlan, fleet: Fleet
+) -> tuple[Finding, ...]:
+    """Connect the nodes of this fleet once more, now with its own first node as the rendezvous.
+
+    Returns the findings of the checks that judge connections.
+    """
+    pairs = ("net.listen", "net.dials")
+    fleet = probe_pairs(fanout, fleet, fleet.inventory.nodes[0].name)
+    checks = [check for check in query_plan.checks if set(pairs) & {*check.facts, *check.uses}]
+    return judge(fleet, _one_by_one(invocation, checks), invocation.started.date())
 
 
 def with_boots_before(fleet: Fleet, before: Fleet) -> Fleet:
@@ -200,25 +275,55 @@ def with_boots_before(fleet: Fleet, before: Fleet) -> Fleet:
 
 
 def _ask_nodes(
-    invocation: Invocation, fanout: Fanout, query_plan: QueryPlan, *, last: bool
+    invocation: Invocation,
+    fanout: Fanout,
+    query_plan: QueryPlan,
+    *,
+    last: bool,
+    inventory: Inventory | None = None,
+    keeps_known: bool = False,
 ) -> Fleet:
-    fleet = fanout.survey(query_plan, last=last)
+    """Ask all nodes, or those of `inventory`."""
+    fleet = fanout.survey(
+        query_plan,
+        last=last,
+        inventory=inventory,
+        keeps_known=keeps_known,
+    )
     if "pairs" in query_plan.stages:
-        fleet = probe_pairs(fanout, fleet, _rendezvous(invocation, fleet))
+        fleet = _with_pairs(invocation, fanout, fleet, keeps_known)
     if "history" in query_plan.stages and invocation.budget is None:
         fleet = with_earlier(invocation.runs, fleet, invocation.started)
-    return dataclasses.replace(fleet, limited=bool(invocation.settings.left_out))
+    return dataclasses.replace(fleet, limited=bool(invocation.settings.left_out or inventory))
+
+
+def _with_pairs(invocation: Invocation, fanout: Fanout, fleet: Fleet, keeps_known: bool) -> Fleet:
+    """Return the fleet with who reaches whom; absent if the time is over and the rest is kept."""
+    if not invocation.deadline.over:
+        try:
+            return probe_pairs(fanout, fleet, _rendezvous(invocation, fleet))
+        except OutOfTime:
+            if not keeps_known:
+                raise
+    why = invocation.deadline.over
+    return without_pairs(fleet, Absent("timed_out", why.message if why else ""))
 
 
 def _rendezvous(invocation: Invocation, fleet: Fleet) -> str:
-    """Return the first node; with --partial the first that was reached, as the job starts there."""
+    """Return the first node, or the first that was reached if the job may start there.
+
+    That is so with --partial, and if nodes that are not good are left out of the job.
+    """
+    settings = invocation.settings
     nodes = fleet.inventory.nodes
-    if invocation.settings.partial and fleet.reached:
+    if (settings.partial or settings.sorts_nodes) and fleet.reached:
         nodes = fleet.reached
     return nodes[0].name
 
 
-def _judge(invocation: Invocation, query_plan: QueryPlan, fleet: Fleet) -> tuple[Finding, ...]:
+def _judge(
+    invocation: Invocation, query_plan: QueryPlan, fleet: Fleet, *, keeps_known: bool = False
+) -> tuple[Finding, ...]:
     """Return the findings of the checks that were asked for, and those that the nodes stored."""
     today = invocation.started.date()
     not_built = invocation.settings.not_built
@@ -229,7 +334,7 @@ def _judge(invocation: Invocation, query_plan: QueryPlan, fleet: Fleet) -> tuple
     cached = apply_silences(stored, fleet.inventory, today)
     judged = judge(
         fleet,
-        _one_by_one(invocation, query_plan.checks),
+        _one_by_one(invocation, query_plan.checks, keeps_known=keeps_known),
         today,
         planned,
         trial_checks,
@@ -238,10 +343,19 @@ def _judge(invocation: Invocation, query_plan: QueryPlan, fleet: Fleet) -> tuple
     return (*judged, *cached)
 
 
-def _one_by_one(invocation: Invocation, checks: Iterable[Check]) -> Iterator[Check]:
-    """Yield the checks. Between two of them the command may be ended."""
+def _one_by_one(
+    invocation: Invocation, checks: Iterable[Check], *, keeps_known: bool = False
+) -> Iterator[Check]:
+    """Yield the checks. Between two of them the command may be ended.
+
+    With `keeps_known` its time limit does not end it: nodes have answered, the rest is a moment.
+    """
     for check in checks:
-        invocation.deadline.check()
+        try:
+            invocation.deadline.check()
+        except OutOfTime:
+            if not keeps_known:
+                raise
         yield check
 
 

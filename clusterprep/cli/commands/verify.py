@@ -2,44 +2,50 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from clusterprep.cli import exit_codes
+from clusterprep.cli.commands import node_lists
+from clusterprep.cli.commands.picked_trial import Tried, try_nodes, try_picked
 from clusterprep.cli.commands.report import survey_report
 from clusterprep.cli.commands.session import Invocation
-from clusterprep.cli.commands.stages import (
-    TRIAL_CHECKS,
-    TRIAL_FACTS,
-    plan_survey,
-    run_trial,
-    survey,
-)
+from clusterprep.cli.commands.stages import TRIAL_FACTS, plan_survey, survey, trial_checks
 from clusterprep.model import Report
-from clusterprep.nccl.environment import render
+from clusterprep.survey.fanout import Fanout
 
 
 def run(invocation: Invocation) -> Report:
     """Survey, judge, and run the all-reduce unless a finding says that it could only hang."""
-    query_plan = plan_survey(invocation, only=TRIAL_CHECKS, facts=TRIAL_FACTS)
     with invocation.fanout() as fanout:
-        surveyed = survey(invocation, fanout, query_plan)
-        fleet = surveyed.fleet
-        environment = render(fleet)
-        trial = run_trial(
-            invocation,
-            fanout,
-            fleet,
-            environment,
-            surveyed.findings,
-        )
-    surveyed = surveyed.with_findings(trial.findings)
-    strict = invocation.settings.strict
-    findings_code = exit_codes.findings_code(surveyed.findings, strict)
-    trial_code = exit_codes.trial_code(trial.result, trial.findings)
-    code = exit_codes.worst(findings_code, trial_code)
+        tried = _try(invocation, fanout)
+    counted = node_lists.counted_findings(tried.surveyed, tried.lists)
+    findings_code = exit_codes.findings_code(counted, invocation.settings.strict)
+    trial_code = exit_codes.trial_code(tried.trial.result, tried.trial.findings)
+    lists, lists_code = node_lists.conclude(invocation, tried.surveyed, tried.lists)
+    code = exit_codes.worst(findings_code, trial_code, lists_code)
     invocation.notices.extend(invocation.applied.troubles)
-    return survey_report(
+    report = survey_report(
         invocation,
         code,
-        surveyed,
-        env=environment,
-        verify=trial.result,
+        tried.surveyed,
+        env=tried.environment,
+        verify=tried.trial.result,
     )
+    return dataclasses.replace(report, lists=lists)
+
+
+def _try(invocation: Invocation, fanout: Fanout) -> Tried:
+    """Survey, and try all nodes; with --pick also the chosen ones alone if these do not pass."""
+    query_plan = plan_survey(invocation, only=trial_checks(invocation), facts=TRIAL_FACTS)
+    surveyed = survey(invocation, fanout, query_plan)
+    tried = try_nodes(
+        invocation,
+        fanout,
+        surveyed,
+        surveyed.fleet,
+        surveyed.findings,
+    )
+    if invocation.settings.pick is None:
+        lists = node_lists.choose(invocation, tried.surveyed, tried.trial.result)
+        return dataclasses.replace(tried, lists=lists)
+    return try_picked(invocation, fanout, surveyed, tried)

@@ -1,23 +1,57 @@
-"""The stages that `apply` and `rollback` share: finish interrupted runs, and finalize a run."""
+"""The stages that `apply`, its batches and `rollback` share.
+
+They finish interrupted runs, write the files and run the steps of a plan, and finalize a run.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from clusterprep.changes.damaged_runs import refuse_damaged
+from clusterprep.changes.file_plan import nodes_with_resource
 from clusterprep.changes.node_answers import NOT_PUT_BACK, put_back_text, stays_text
+from clusterprep.changes.planner import ChangePlan
 from clusterprep.changes.recovery import Recovery, finish_interrupted_runs
-from clusterprep.changes.step_runner import NotRolledBack
-from clusterprep.changes.transaction import Transaction, with_lost
+from clusterprep.changes.step_runner import NotRolledBack, StepRunner
+from clusterprep.changes.transaction import Receipt, Transaction, with_lost
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands.session import Invocation
-from clusterprep.cli.commands.stages import JOURNAL, Survey
+from clusterprep.cli.commands.stages import JOURNAL, Survey, Trial
 from clusterprep.errors import ChangeFailed, ClusterprepError, Refused
-from clusterprep.model import ChangeRow, Fleet
+from clusterprep.model import BatchRow, ChangeRow, Finding, Fleet
+from clusterprep.model.nodeset import fold
+from clusterprep.nccl.environment import Environment
+from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
+from clusterprep.survey.gates import blocking_findings
 from clusterprep.survey.judge import judge
 from clusterprep.survey.queries import QueryPlan
+
+TrialStage = Callable[[Invocation, Fanout, Fleet, Environment, Iterable[Finding]], Trial]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is known before anything is written."""
+
+    surveyed: Survey
+    recovery: Recovery
+    environment: Environment
+    change_plan: ChangePlan
+
+
+class Known:
+    """What an apply knows so far, for the report of one that its time limit ends.
+
+    `changes` and `batches` return what became of them; None if there is none to speak of.
+    """
+
+    def __init__(self) -> None:
+        self.surveyed: Survey | None = None
+        self.environment: Environment | None = None
+        self.changes: Callable[[], tuple[ChangeRow, ...] | None] = lambda: None
+        self.batches: Callable[[], tuple[BatchRow, ...] | None] = lambda: None
 
 
 def finish_earlier_runs(
@@ -47,7 +81,9 @@ def finish_earlier_runs(
     invocation.finished.extend(sentences)
     for finished in recovery.runs:
         if not finished.finalized:
-            invocation.applied.forget(invocation.inventory.cluster, finished.run)
+            # Other batches of the run keep what they were given.
+            nodes = finished.nodes if finished.elsewhere else None
+            invocation.applied.forget(invocation.inventory.cluster, finished.run, nodes)
     return recovery
 
 
@@ -78,7 +114,8 @@ def put_back_on_error(
         except Exception as bug:
             raise RuntimeError(f"{bug}, after: {error}; {NOT_PUT_BACK}") from bug
         if transaction.rolled_back and transaction.put_back.complete:
-            invocation.applied.forget(invocation.inventory.cluster, invocation.run)
+            names = transaction.names if transaction.is_batch else None
+            invocation.applied.forget(invocation.inventory.cluster, invocation.run, names)
         if transaction.committed:
             raise ChangeFailed(f"{error}; {NOT_PUT_BACK}") from error
         if not transaction.rolled_back:
@@ -92,7 +129,7 @@ def _failed_write(transaction: Transaction, error: Exception, steps: NotRolledBa
     If one could not be put back the command has failed, whatever ended it. So it has if a time
     limit or a lost node undid what was written.
     """
-    what = f"; {put_back_text(transaction.put_back)}"
+    what = f"; {put_back_text(transaction.put_back, transaction.is_batch)}"
     for line in steps.lines:
         what += f"\n{line}"
     if not isinstance(error, ClusterprepError):
@@ -102,6 +139,80 @@ def _failed_write(transaction: Transaction, error: Exception, steps: NotRolledBa
         diff = error.diff if isinstance(error, Refused) else ""
         return ChangeFailed(f"{error.message}{what}\n{diff}".rstrip())
     return error.extended(what)
+
+
+def step_runner_of(
+    invocation: Invocation, fanout: Fanout, transaction: Transaction, prepared: Prepared
+) -> StepRunner:
+    """Return what runs the steps of a plan."""
+    return StepRunner(
+        fanout,
+        transaction,
+        prepared.surveyed.fleet,
+        invocation.steps,
+        prepared.environment,
+        prepared.change_plan,
+    )
+
+
+def write_files(invocation: Invocation, transaction: Transaction, prepared: Prepared) -> Receipt:
+    """Stage and commit the files of the plan, and return what became of them on each node."""
+    names = [node.name for node in prepared.surveyed.fleet.reached]
+    change_plan = prepared.change_plan
+    invocation.watch.stage("write", len(names), names)
+    receipt = transaction.stage_and_commit(
+        change_plan.files, invocation.deadline, also=change_plan.nodes
+    )
+    for name in names:
+        outcome = receipt.outcomes.get(name, "unchanged")
+        invocation.watch.step(name, outcome)
+    return receipt
+
+
+def run_steps(invocation: Invocation, step_runner: StepRunner, receipt: Receipt) -> None:
+    """Run the steps if all files were written; else they are not started."""
+    if receipt.done:
+        step_runner.run(invocation.watch)
+    else:
+        step_runner.mark_not_started()
+
+
+def remember_environment(invocation: Invocation, prepared: Prepared, receipt: Receipt) -> None:
+    """Note which nodes have this environment, for later runs with --limit.
+
+    Nodes that had it before are noted too: another controller may have written it.
+    """
+    if not receipt.done:
+        return
+    nodes = nodes_with_resource("env", prepared.change_plan.files)
+    cluster = invocation.inventory.cluster
+    invocation.applied.record_written(cluster, invocation.run, prepared.environment, nodes)
+
+
+def findings_of_reached(invocation: Invocation, surveyed: Survey) -> list[Finding]:
+    """Return the findings that may block; with --partial only those about nodes reached.
+
+    Nodes that were not reached are then noted for the report.
+    """
+    fleet = surveyed.fleet
+    reached = {node.name for node in fleet.reached}
+    missing = [node.name for node in fleet.inventory.nodes if node.name not in reached]
+    if not (invocation.settings.partial and missing):
+        return list(surveyed.findings)
+    later = f"clusterprep apply {fleet.inventory.path} --retry-failed {invocation.run}"
+    notice = f"{fold(missing)} was not reached and keeps what it has; later: {later}"
+    invocation.notices.append(notice)
+    findings = surveyed.findings
+    return [finding for finding in findings if reached.intersection(finding.nodes)]
+
+
+def may_verify(invocation: Invocation, findings: list[Finding]) -> bool:
+    """Return True if the all-reduce is wanted and no finding blocks it.
+
+    A finding that blocks says enough by itself. GPUs in use are left to the trial, whose result
+    says that no rank was started because of them.
+    """
+    return invocation.settings.verify and not blocking_findings(findings, on_busy=True)
 
 
 def stuck_rows(recovery: Recovery) -> tuple[ChangeRow, ...]:
@@ -135,10 +246,17 @@ def finalize(
             transaction.finalize()
     except ClusterprepError as error:
         raise error.extended(f"; {stays_text(transaction.finalized)}") from error
-    lost = transaction.receipt.lost
-    if not lost:
+    return judged_again(invocation, query_plan, surveyed, transaction.receipt.lost)
+
+
+def judged_again(
+    invocation: Invocation, query_plan: QueryPlan, surveyed: Survey, lost: Iterable[str]
+) -> Survey:
+    """Return the findings with the journals of nodes judged on which the run may not be settled."""
+    names = list(lost)
+    if not names:
         return surveyed
-    fleet = with_lost(surveyed.fleet, invocation.run, lost)
+    fleet = with_lost(surveyed.fleet, invocation.run, names)
     checks = [check for check in query_plan.checks if check.name == JOURNAL]
     others = [finding for finding in surveyed.findings if finding.check != JOURNAL]
     judged = judge(fleet, checks, invocation.started.date())

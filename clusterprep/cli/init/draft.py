@@ -91,15 +91,18 @@ def _login_settings(node: Node) -> dict[str, object]:
     default_node = Node(node.name, node.address, node.index)
     settings: dict[str, object] = {}
     for field in fields(SshSettings):
-        if field.name in ("become", "host_keys"):
+        if field.name in ("become", "host_keys", "options"):
             continue
         value = getattr(node.ssh, field.name)
         if value != getattr(default_ssh, field.name):
             settings[f"ssh.{field.name}"] = value
-    for key in ("transport", "python"):
-        value = getattr(node, key)
-        if value != getattr(default_node, key):
-            settings[key] = value
+    if node.transport != default_node.transport:
+        settings["transport"] = node.transport
+    # One that is found by its name inside a runtime is none of the node's own.
+    if node.python != default_node.python and node.python.startswith("/"):
+        settings["python"] = node.python
+    if node.ssh.options:
+        settings["ssh.options"] = dict(node.ssh.options)
     if node.ssh.become:
         settings["become"] = True
     if node.job_user not in (None, node.ssh.user):

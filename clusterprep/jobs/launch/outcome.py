@@ -92,6 +92,7 @@ def judge(plan: LaunchPlan, record: LaunchRecord) -> LaunchResult:
     """Return the result of a launch, without logs and their diagnosis."""
     exits = _rank_exits(plan, record)
     culprits = _find_culprits(plan, record, exits)
+    alike = _alike(plan, record, _failures_before(_lost_events(record), exits))
     lost_nodes = {event.node: event.what for event in _lost_events(record)}
     rows: list[LaunchedRank] = []
     for rank in plan.homes:
@@ -116,7 +117,7 @@ def judge(plan: LaunchPlan, record: LaunchRecord) -> LaunchResult:
         ranks=tuple(rows),
         culprits=culprits,
         timed_out=is_timeout,
-        message=_message(plan, record, culprits),
+        message=_message(plan, record, culprits, alike),
     )
 
 
@@ -251,6 +252,8 @@ def _find_culprits(plan: LaunchPlan, record: LaunchRecord, exits: RankExits) -> 
     """
     lost = _lost_events(record)
     failures = _failures_before(lost, exits)
+    if _alike(plan, record, failures):
+        return ()
     if failures:
         culprit = _rank_culprit(plan, record, _likeliest_cause(failures))
         return (culprit,)
@@ -282,11 +285,40 @@ def _failures_before(lost: Sequence[Event], exits: RankExits) -> list[RankExit]:
     return failures
 
 
+def _alike(plan: LaunchPlan, record: LaunchRecord, failures: Sequence[RankExit]) -> str:
+    """Return how the first ranks failed if they did so alike, on several nodes; else "".
+
+    Then the program fails everywhere, and which rank was the first by milliseconds is chance.
+    """
+    together = _together(failures)
+    nodes = {plan.homes[failure.rank].node.name for failure in together}
+    ends = set()
+    for failure in together:
+        node = plan.homes[failure.rank].node.name
+        lines = _evidence(record, node, failure.rank)
+        ends.add((failure.returncode, lines[-1] if lines else ""))
+    if len(nodes) < 2 or len(ends) > 1:
+        return ""
+    returncode, line = ends.pop()
+    if returncode <= 0 or not line:
+        return ""
+    ranks = spans(sorted(failure.rank for failure in together))
+    return f"ranks {ranks} failed alike, with exit code {returncode} and «{line}»"
+
+
+def _together(failures: Sequence[RankExit]) -> list[RankExit]:
+    """Return the failures of the same time as the first; `failures` are sorted by time."""
+    if not failures:
+        return []
+    first = failures[0]
+    return [failure for failure in failures if failure.at - first.at <= TOGETHER]
+
+
 def _likeliest_cause(failures: Sequence[RankExit]) -> RankExit:
     """Return one of the first failures; `failures` are sorted by time."""
-    first = failures[0]
-    together = [failure for failure in failures if failure.at - first.at <= TOGETHER]
-    return min(together, key=lambda failure: failure.priority)  # the earliest of equal ones
+    return min(
+        _together(failures), key=lambda failure: failure.priority
+    )  # the earliest of equal ones
 
 
 def _rank_culprit(plan: LaunchPlan, record: LaunchRecord, rank_exit: RankExit) -> Culprit:
@@ -405,12 +437,18 @@ def _hanging_rank(plan: LaunchPlan, rank: int, reason: str, evidence: tuple[str,
     )
 
 
-def _message(plan: LaunchPlan, record: LaunchRecord, culprits: Sequence[Culprit]) -> str:
-    """Return what launch itself did at the end; empty if all processes ended by themselves."""
+def _message(
+    plan: LaunchPlan, record: LaunchRecord, culprits: Sequence[Culprit], alike: str
+) -> str:
+    """Return what launch itself did at the end; empty if all processes ended by themselves.
+
+    Before it stands how ranks failed alike, if they did.
+    """
     if record.ending == "done":
-        return ""
+        return alike
     if record.ending == "failed":
-        return "all other processes were ended"
+        ended = "all other processes were ended"
+        return f"{alike}; {ended}" if alike else ended
     limit = ""
     if plan.wanted.limit is not None:
         limit = f" of {plan.wanted.limit:g} s"

@@ -21,6 +21,7 @@ from clusterprep.jobs.verify.schedule import (
     ranks_per_node,
 )
 from clusterprep.model import Node
+from clusterprep.model.runtimes import in_request
 from clusterprep.remote.agent.job import BEFORE, BEGIN
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -43,6 +44,7 @@ class LaunchRequest:
     seed: int | None = None
     preflight: bool = True
     limit: float | None = None  # seconds, for messages
+    image: str = ""  # of the job's container, for forms that need one
 
     @property
     def mode(self) -> Literal["torchrun", "direct"]:
@@ -61,6 +63,7 @@ class Share:
     count: int
     env: Mapping[str, str]
     quiet: bool = False  # its torchrun can do without a folder for logs
+    gpus: int = 0  # in use by the job
 
     @property
     def ranks(self) -> range:
@@ -131,7 +134,15 @@ class LaunchPlan:
             "strict": wanted.folder is not None,
             "torchrun": not wanted.direct,
             "processes": processes,
+            **in_request(share.node.runtime),
         }
+
+    def script_request(self, share: Share) -> dict[str, Any]:
+        """Return the body of the agent's operation `script`: where the node will look for it."""
+        request = self.agent_request(share)
+        body = {key: request[key] for key in ("user", "folders", "strict")}
+        body["path"] = self.wanted.program.command[0]
+        return body
 
     def _torchrun_process(self, share: Share) -> dict[str, Any]:
         """Return the torchrun of a node as the agent takes it: rank (None), argv, env.
@@ -210,7 +221,7 @@ def plan_launch(
     first_rank = 0
     counts = ranks_per_node(nodes, gpus)
     for position, (node, count) in enumerate(zip(nodes, counts, strict=True)):
-        node_env = _defaults(wanted, count)
+        node_env = _defaults(count)
         node_env.update(env.get(node.name, {}))
         node_env.update(_seeds(wanted.seed))
         node_env.update(wanted.env)
@@ -223,6 +234,7 @@ def plan_launch(
                 count,
                 node_env,
                 is_quiet,
+                gpus.get(node.name, 0),
             )
         )
         first_rank += count
@@ -230,10 +242,10 @@ def plan_launch(
     return LaunchPlan(tuple(shares), wanted, address, port)
 
 
-def _defaults(wanted: LaunchRequest, count: int) -> dict[str, str]:
+def _defaults(count: int) -> dict[str, str]:
     """Return variables that everything declared overrides."""
     env = {"PYTHONFAULTHANDLER": "1"}  # prints stacks at a hang
-    if count > 1 or wanted.direct:
+    if count > 1:
         env["OMP_NUM_THREADS"] = "1"  # as torchrun sets it for several ranks
     return env
 

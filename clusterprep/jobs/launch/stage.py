@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from clusterprep.errors import InputError
 from clusterprep.jobs.diagnose import command as diagnose_command
 from clusterprep.jobs.launch.display import Folded, Prefixed, Source, visible
 from clusterprep.jobs.launch.follow import run_launch
 from clusterprep.jobs.launch.logs import Logs
-from clusterprep.jobs.launch.outcome import LaunchRecord, judge
+from clusterprep.jobs.launch.outcome import LONGEST_PATH, LaunchRecord, judge
 from clusterprep.jobs.launch.plan import LaunchPlan, LaunchRequest, plan_launch
 from clusterprep.jobs.launch.summary import summary_lines
 from clusterprep.jobs.verify.stage import culprit_of, given_environment, gpus_in_use, rendezvous_of
@@ -20,6 +21,7 @@ from clusterprep.model import Absent, Culprit, Finding, Fleet, Inventory, Json, 
 from clusterprep.model.nodeset import fold
 from clusterprep.model.versions import leading_numbers
 from clusterprep.nccl.environment import Environment
+from clusterprep.remote.untrusted import shortened
 from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import NO_IPV6, needs_ipv6
@@ -35,6 +37,8 @@ INTERACTIVE_NOTICE = (
 # The first version of torch whose torchrun takes /dev/null for «no logs» and leaves nothing in
 # /tmp.
 WITHOUT_LOGS = (2, 3)
+SCRIPT_ANSWER = 10.0  # seconds for all nodes to say whether they have the script
+_SCRIPT_PROBLEMS = {"missing": "does not exist", "unreadable": "cannot be read by the job's user"}
 FLUSH_EVERY = 1.0  # seconds: users who follow a log file see it grow
 
 
@@ -91,10 +95,32 @@ def launch(
         return not_launched(plan, gates), ()
     if wanted.preflight and not plan.even:
         return uneven(plan), ()
+    if wanted.preflight and wanted.program.kind == "script":
+        missing = missing_scripts(plan, _script_answers(fanout, plan))
+        if missing is not None:
+            return missing, ()
     result, trouble = follow(fanout, fleet.inventory, plan, screen)
     if trouble:
         return result, (trouble,)
     return result, ()
+
+
+def _script_answers(fanout: Fanout, plan: LaunchPlan) -> dict[str, Mapping[str, Any]]:
+    """Return what each node says of the script that it is to start; nothing of those lost.
+
+    A node whose job runs in a container is not asked: there the script may be in the image.
+    """
+    fanout.load("job")
+    bodies = {}
+    for share in plan.shares:
+        runtime = share.node.runtime
+        if runtime is None or runtime.container is None:
+            bodies[share.node.name] = plan.script_request(share)
+    answers: dict[str, Mapping[str, Any]] = {}
+    for name, answer in fanout.ask("script", bodies, SCRIPT_ANSWER).items():
+        if isinstance(answer, Mapping):
+            answers[name] = answer
+    return answers
 
 
 def describe_gates(gates: Sequence[Finding]) -> str:
@@ -267,6 +293,33 @@ def uneven(plan: LaunchPlan) -> LaunchResult:
         evidence,
     )
     return _nothing_started(plan, (culprit,), "no process was started: launch.nproc")
+
+
+def missing_scripts(
+    plan: LaunchPlan, answers: Mapping[str, Mapping[str, Any]]
+) -> LaunchResult | None:
+    """Return the result if a node lacks the script, or its user cannot read it; else None.
+
+    If all nodes lack it no node is at fault, and none is named as the culprit.
+    """
+    script = plan.wanted.program.command[0]
+    descriptions: dict[str, list[str]] = {}
+    for name, answer in answers.items():
+        folder = shortened(answer.get("folder", ""), LONGEST_PATH)
+        place = "" if script.startswith("/") else f" in {folder}"
+        problem = _SCRIPT_PROBLEMS.get(str(answer.get("script")))
+        if problem is not None:
+            descriptions.setdefault(f"{script} {problem}{place}", []).append(name)
+    if not descriptions:
+        return None
+    sentences = [f"{words} on {fold(names)}" for words, names in descriptions.items()]
+    message = f"no process was started: {'; '.join(sentences)}"
+    lacking = [name for names in descriptions.values() for name in names]
+    if len(lacking) == len(plan.shares):
+        return replace(_nothing_started(plan, (), message), verdict="fail")
+    cause = "; ".join(sentences)
+    culprit = Culprit("node", tuple(sorted(lacking)), 0.99, cause)
+    return _nothing_started(plan, (culprit,), message)
 
 
 def _nodes_by_count(plan: LaunchPlan) -> list[tuple[int, list[str]]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from clusterprep.model import Node
+from clusterprep.model.runtimes import in_request
 from clusterprep.remote.agent.stress import IMPORT_LIMIT, LIMITS
 from clusterprep.runtime.lazy_dataclass import dataclass
 
@@ -56,6 +57,7 @@ class StressPlan:
             "source": source,
             "ranks": ranks,
             "config": {},
+            **in_request(self.node.runtime),
         }
 
     def _environment(self, seat: Seat) -> dict[str, str]:
@@ -76,19 +78,30 @@ class StressPlan:
 
 def plan_stress(node: Node, gpus: Sequence[int]) -> StressPlan:
     """Return the processes and rounds of a node with these GPUs."""
-    devices: list[tuple[int, ...]] = [(gpu,) for gpu in gpus] or [()]
-    seats = [Seat(number, "device", seen) for number, seen in enumerate(devices)]
-    together = Round({seat.number: TOGETHER for seat in seats}, _limit(TOGETHER) + IMPORT_LIMIT)
-    rounds = [together]
-    rounds.extend(Round({seat.number: ALONE}, _limit(ALONE)) for seat in seats)
+    seats = _device_seats(gpus)
+    together = {seat.number: TOGETHER for seat in seats}
+    rounds = [Round(together, _limit(TOGETHER) + IMPORT_LIMIT)]
+    for seat in seats:
+        rounds.append(_round_of_one(seat, ALONE))
     host = Seat(len(seats), "stream", ())
     seats.append(host)
-    rounds.append(Round({host.number: STREAM}, _limit(STREAM)))
+    rounds.append(_round_of_one(host, STREAM))
     if len(gpus) > 1:
         pairs = Seat(len(seats), "pairs", tuple(gpus))
         seats.append(pairs)
-        rounds.append(Round({pairs.number: PAIRS}, _limit(PAIRS)))
+        rounds.append(_round_of_one(pairs, PAIRS))
     return StressPlan(node, tuple(gpus), tuple(seats), tuple(rounds))
+
+
+def _device_seats(gpus: Sequence[int]) -> list[Seat]:
+    """Return a process for each GPU; on a node without GPUs one that sees none."""
+    if not gpus:
+        return [Seat(0, "device", ())]
+    return [Seat(number, "device", (gpu,)) for number, gpu in enumerate(gpus)]
+
+
+def _round_of_one(seat: Seat, tests: tuple[str, ...]) -> Round:
+    return Round({seat.number: tests}, _limit(tests))
 
 
 def _limit(tests: Sequence[str]) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 from clusterprep.jobs.verify.hardware_model import VALID_FROM
 from clusterprep.model import Node, VerifySettings
 from clusterprep.model.colocation import largest_group, neighbours
+from clusterprep.model.runtimes import in_request
 from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Set for the trial alone, and over what is declared: NCCL logs how it connects, and that is
@@ -150,6 +151,7 @@ class TrialPlan:
         body["source"] = source
         body["ranks"] = ranks
         body["config"] = config
+        body.update(in_request(node.runtime))
         return body
 
     def tasks(self, node: Node) -> list[dict[str, Any]]:
@@ -205,6 +207,7 @@ def plan_trial(
         share = shares[position]
         declared = env.get(node.name, {})
         given = {
+            "OMP_NUM_THREADS": "1",  # so that a trial is the same whatever the number of ranks
             **defaults,
             **declared,
             **logging,
@@ -406,10 +409,7 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return the variables that torchrun would set, over those that the job is given."""
     address, port = rendezvous
-    env = {
-        "OMP_NUM_THREADS": "1",
-        **given,
-    }
+    env = dict(given)
     env["RANK"] = str(rank)
     env["LOCAL_RANK"] = str(local)
     env["WORLD_SIZE"] = str(world)

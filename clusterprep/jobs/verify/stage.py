@@ -59,6 +59,7 @@ def run_trial(
     from clusterprep.jobs.verify.group_measurement import screen_groups
     from clusterprep.jobs.verify.link_measurement import measure_first, measure_links
     from clusterprep.jobs.verify.nvls_check import nvls_findings
+    from clusterprep.jobs.verify.shared_marks import mark_findings
 
     plan = _plan(fleet, environment, options.incident_sizes)
     # All files are written by now: a node that falls silent is a finding here, and no reason to
@@ -113,7 +114,8 @@ def run_trial(
             trial,
             result,
         )
-    return result, (*findings, *link_findings, *load_findings)
+    marks = mark_findings(fanout, fleet)
+    return result, (*findings, *link_findings, *load_findings, *marks)
 
 
 def _node_findings(

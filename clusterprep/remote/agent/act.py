@@ -270,7 +270,9 @@ def stage(agent, request):
 
     {"root", "run", "number", "node", "nodes", "cluster", "undoes", "files": [{"path", "before",
     "after", "mode", "access", "running", "resource"}]}: bytes in base64, null for no such file.
-    `nodes` names all nodes of the run, folded, and `node` is the name of this one among them.
+    `nodes` names all nodes of the run, folded, and `node` is the name of this one among them. A
+    run in batches has also `batch`, the number of this one from 1, and `batches`, the nodes of each
+    batch, folded; `nodes` are then those of this batch, which is all or none by itself.
     `before` is what the file had when the change was planned. `access` is mode, user and group
     that a file gets also where it exists. `running` marks a value of the running kernel, which is
     written in place, after all files. No file that another program reads changes here.
@@ -323,6 +325,9 @@ def new_manifest(request, files):
         "undoes": undone,
         "state": "staged",
     }
+    if request.get("batch"):
+        manifest["batch"] = request["batch"]
+        manifest["batches"] = request["batches"]
     former = former_files(root, undone)
     entries = []
     folders = set()
@@ -760,7 +765,7 @@ def is_kept(entry, old):
         return False
     try:
         data, state = current(link)
-    except Stop:  # somebody has put something else there
+    except Stop:  # another program has put something else there
         return False
     access = [stat.S_IMODE(state.st_mode), state.st_uid, state.st_gid]
     return data == old and access == entry["was"]
@@ -838,6 +843,9 @@ def described(folder, manifest):
     row = {}
     for key in ("run", "number", "node", "nodes", "cluster", "state", "undoes"):
         row[key] = manifest[key]
+    if manifest.get("batch"):
+        row["batch"] = manifest["batch"]
+        row["batches"] = manifest["batches"]
     row["files"] = files
     row["by"] = manifest.get("by")
     row["reversible"] = is_reversible(folder, manifest)

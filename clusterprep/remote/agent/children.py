@@ -52,6 +52,7 @@ class Child(object):
         """Notice the end of the process, or a change between running, stopped and stuck."""
         if self.ended:
             return
+        self.pid = self.pid or self.process.pid  # one in a container is known a while later
         code = exit_code(self.process)
         if code is not None:
             self._end(code, now)
@@ -126,6 +127,7 @@ class ProcessGroup(object):
     def __init__(self, agent, mark, leash):
         self.agent, self.mark, self.leash = agent, mark, leash
         self.children = []
+        self.crew = None  # the container that the children run in, if there is one
         self.stopping = False
         self.held = self._looked = time.monotonic()
         self._asked = None  # the request of `stop` that waits for its answer
@@ -144,6 +146,8 @@ class ProcessGroup(object):
 
     def poll(self, now):
         """Do one turn of the agent's loop."""
+        if self.crew is not None:
+            self.crew.feed(now)
         for child in self.children:
             child.feed()
         if self.stopping or now - self._looked >= LOOK or self._is_any_ending():
@@ -166,7 +170,7 @@ class ProcessGroup(object):
         """Ask all children to end, and kill them after `grace` seconds; at once without grace."""
         self.stopping, self._asked = True, request
         self._kill_at = now + grace
-        self._until = self._kill_at + PATIENCE
+        self._until = self._kill_at + self._patience()
         if grace:
             for child in self.children:
                 child.ask_to_end()
@@ -189,16 +193,20 @@ class ProcessGroup(object):
         Children are not reaped here: their numbers stay their own until `close`.
         """
         own = []
+        remaining = []
+        if self.crew is not None:
+            remaining += self.crew.end()
+            self.crew.feed(time.monotonic())
         for child in self.children:
             pid = child.process.pid
-            own.append(pid)
-            kill_group(pid)
+            if pid:
+                own.append(pid)
+                kill_group(pid)
         processes = descendants(self.mark, own)
         for process in processes:
             send_signal(process)
         # A process whose first thread has ended shows as a zombie while others still run. For our
         # own children waitpid knows better.
-        remaining = []
         for child in self.children:
             if exit_code(child.process) is None:
                 remaining.append(child.process.pid)
@@ -210,12 +218,21 @@ class ProcessGroup(object):
 
     def end(self):
         """Kill all when the agent itself ends, and wait a little until they are gone."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + self._patience()
         while self.children and self.kill() and time.monotonic() < until:
             time.sleep(0.02)
 
+        if self.crew is not None:
+            self.crew.close()
+
+    def _patience(self):
+        """Return the seconds that killed processes get to disappear, and their container."""
+        return PATIENCE if self.crew is None else PATIENCE + self.crew.removal
+
     def close(self):
         """Report, reap and close what is left of all children, and leave the agent's loop."""
+        if self.crew is not None:
+            self.crew.close()
         for child in self.children:
             child.look(time.monotonic())
             child.process.poll()
@@ -272,7 +289,8 @@ class UserAccount(object):
 def environment(account, python, given, mark):
     """Return the environment of a rank: what every login has, and what is declared in `given`.
 
-    Nothing of the agent's own environment is in it.
+    Nothing of the agent's own environment is in it. `python` is None for one that is found in a
+    runtime.
     """
     env = {
         "HOME": account.home,
@@ -281,7 +299,7 @@ def environment(account, python, given, mark):
     }
     env["SHELL"] = account.shell
     env["LANG"] = "C.UTF-8"
-    env["PATH"] = "%s:%s" % (os.path.dirname(python), PATH)
+    env["PATH"] = PATH if python is None else "%s:%s" % (os.path.dirname(python), PATH)
     env["PYTHONUNBUFFERED"] = "1"
     env["PYTHONDONTWRITEBYTECODE"] = "1"
     env.update(given)
@@ -289,12 +307,57 @@ def environment(account, python, given, mark):
     return env
 
 
+def crew_of(group, account, request, when_known):
+    """Return the Crew of a request whose processes run in a container, None for others.
+
+    `when_known(problem)` is called once it is known whether they run.
+    """
+    container = (request.get("runtime") or {}).get("container")
+    if container is None:
+        return None
+    from clusterprep.remote.agent.crew import Crew  # sent where a runtime is declared
+
+    group.crew = Crew(group.agent, container, request["python"], group.mark, when_known)
+    return group.crew
+
+
+def environment_inside(given):
+    """Return what is set in a container for a process of the job, over what the image sets."""
+    env = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    env.update(given)
+    return env
+
+
+def client_environment(account):
+    """Return the environment of an engine's client."""
+    env = environment(account, None, {}, "")
+    del env[MARK]  # by it the agent finds what it must kill, and an engine has helpers of its own
+    folder = "/run/user/%d" % account.uid
+    if os.path.isdir(folder):
+        env["XDG_RUNTIME_DIR"] = folder  # where an engine without root keeps its state
+    return env
+
+
+def command_of(account, request, argv, given, mark):
+    """Return argv and environment of a process that a request starts, inside its runtime if any.
+
+    All of `given` reaches the process, whatever the runtime sets.
+    """
+    runtime = request.get("runtime")
+    if runtime is None:
+        return argv, environment(account, request["python"], given, mark)
+    from clusterprep.remote.agent.inside import enter  # sent where a runtime is declared
+
+    env = environment(account, None, given, mark)
+    return enter(runtime, argv, env, sorted(given) + [MARK])
+
+
 def popen(account, argv, env, **streams):
-    """Start a process as the user, in a session of its own, with an empty stdin."""
+    """Start a process as the user, in a session of its own, with an empty stdin or the given."""
+    streams.setdefault("stdin", subprocess.DEVNULL)
     return subprocess.Popen(  # the agent has one thread, so that preexec_fn is safe
         argv,
         env=env,
-        stdin=subprocess.DEVNULL,
         cwd="/",
         start_new_session=True,
         preexec_fn=prepare_as(account),  # noqa: PLW1509

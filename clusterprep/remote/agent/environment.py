@@ -6,7 +6,24 @@ controller, and none that may be a secret.
 
 import os
 
-from clusterprep.remote.agent.launched import container, lines_of, slurm, systemd, text_of
+from clusterprep.remote.agent.container_env import (
+    docker,
+    enroot,
+    podman,
+    read_container_defaults,
+)
+from clusterprep.remote.agent.launched import (
+    container,
+    lines_of,
+    missing_units,
+    own_environment,
+    printed_by,
+    slurm,
+    systemd,
+    task_prolog,
+    text_of,
+)
+from clusterprep.remote.agent.pam import crontabs, job_of_cron, of_cron, of_sshd
 from clusterprep.remote.agent.readers import NoAnswer, offer
 from clusterprep.remote.agent.shells import (
     LANE,
@@ -22,29 +39,65 @@ MAX_FOLDERS = 256  # of LD_LIBRARY_PATH that are looked into
 MAX_LIBRARIES = 256  # of one folder
 
 
-def read_environment(user, session):
+def read_environment(user, session, units=()):
     """Return everything as `user` (None: the user who logged in) has it.
 
     `session` says that this process is an ssh command's. {"user", "sessions": {path: ["ok",
     {name: value}] or ["no", reason, why]}, "files": [[path, [[line, text]]]] in the order in
-    which shells read them, "systemd" and "slurm": likewise or None, "container": as a session or
-    None, "conf": {path: lines or None}, "home", "libraries": {folder: [file]}}.
+    which shells read them, "systemd", "slurm", "podman", "enroot" and "docker": likewise or None,
+    "container": as a session or None, "cron": {"session": as a session, "files": likewise} or None,
+    "pam": {path: [whether /etc/environment is read, why not]}, "conf": {path: lines or None},
+    "missing_units": those of `units` that do not exist, "home", "libraries": {folder: [file]}}.
     """
     entry, given = account(user, session)
-    first = container()
-    answer = as_user(entry, lambda: look(entry, given))
+    outside = Outside(entry)
+    answer = as_user(entry, lambda: look(entry, given, outside))
     keep_sessions(user, session, answer["sessions"])
-    return dict(answer, container=first)
+    return dict(
+        answer,
+        container=container(),
+        cron=outside.cron,
+        pam=outside.pam(),
+        missing_units=missing_units(units),
+    )
 
 
-def look(entry, given):
-    """Return all but what only root may see.
+class Outside(object):
+    """What root's own processes read for a user: sshd, cron, systemd and slurmd.
+
+    It is made with the rights of this process, before it becomes the job's user.
+    """
+
+    def __init__(self, entry):
+        self.sshd = of_sshd()
+        self.systemd = systemd()
+        self.slurm = slurm()
+        self.prolog = task_prolog()
+        self.cron_sources = of_cron()
+        self.cron = None
+        if self.cron_sources is not None:
+            rows = crontabs(entry.pw_name)
+            self.cron = {
+                "session": job_of_cron(self.cron_sources, rows),
+                "files": _files(self.cron_sources.texts()) + rows,
+            }
+
+    def pam(self):
+        """Return {launch path: [whether /etc/environment is read, why not]}."""
+        reads = {"ssh command": self.sshd.reads()}
+        if self.cron_sources is not None:
+            reads["cron"] = self.cron_sources.reads()
+        return reads
+
+
+def look(entry, given, outside):
+    """Return what the user sees, and what `outside` has for it.
 
     `given` is the environment of the session, None if that session is another user's.
     """
     home = entry.pw_dir
     texts = start_up(entry)
-    answers = sessions(entry, given, texts)
+    answers = sessions(entry, given, texts, outside.sshd)
     row = {
         "user": entry.pw_name,
         "home": home,
@@ -54,11 +107,19 @@ def look(entry, given):
     for answer in answers.values():
         if answer[0] == "ok":
             environments.append(answer[1])
-    row["files"] = _files(texts)
-    row["systemd"] = systemd(home)
-    row["slurm"] = slurm()
+    row["files"] = _files(outside.sshd.texts() + texts)
+    row["systemd"] = None
+    if outside.systemd is not None:
+        before, after = outside.systemd
+        row["systemd"] = before + own_environment(home) + after
+    row["slurm"] = None
+    if outside.slurm is not None:
+        row["slurm"] = outside.slurm + printed_by(outside.prolog)
+    row["podman"] = podman(home)
+    row["enroot"] = enroot(home)
+    row["docker"] = docker()
     row["conf"] = _conf(environments, home)
-    row["libraries"] = _libraries(environments)
+    row["libraries"] = libraries(environments)
     return row
 
 
@@ -86,18 +147,18 @@ def _conf(environments, home):
     return conf
 
 
-def _libraries(environments):
+def libraries(environments):
     """Return the libraries of LIBRARIES in the folders of LD_LIBRARY_PATH: {folder: [file]}."""
     folders = set()
     for environment in environments:
         folders.update(environment.get("LD_LIBRARY_PATH", "").split(":"))
     folders.discard("")
-    libraries = {}
+    found = {}
     if len(folders) > MAX_FOLDERS:
         raise NoAnswer("truncated", "LD_LIBRARY_PATH has more than %d folders" % MAX_FOLDERS)
     for folder in sorted(folders):
-        libraries[folder] = _libraries_in(folder)
-    return libraries
+        found[folder] = _libraries_in(folder)
+    return found
 
 
 def _libraries_in(folder):
@@ -105,12 +166,13 @@ def _libraries_in(folder):
         names = os.listdir(folder)
     except OSError:
         return []
-    libraries = [name for name in names if name.startswith(LIBRARIES)]
-    if len(libraries) > MAX_LIBRARIES:
+    found = [name for name in names if name.startswith(LIBRARIES)]
+    if len(found) > MAX_LIBRARIES:
         raise NoAnswer("truncated", "%s has more than %d libraries" % (folder, MAX_LIBRARIES))
-    return sorted(libraries)
+    return sorted(found)
 
 
 def install(agent):
-    """Register the kind of read of this part, in a child for all that starts shells."""
+    """Register the kinds of read of this part, in a child for all that starts shells."""
     offer({"environment": read_environment}, lane=LANE)
+    offer({"container_defaults": read_container_defaults}, lane="files")

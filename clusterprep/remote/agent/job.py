@@ -4,10 +4,12 @@ A node either starts each rank itself, or one torchrun that starts them. Then ea
 connects its streams to a socket of the agent, so that lines of different ranks stay apart; where
 it cannot, they come as torchrun's.
 
-Operations: `launch` {python, user, folders, strict, torchrun, processes: [{rank, argv, env}],
-leash}, `keep` {}, `stacks` {}, `finish` {grace}. `rank` is null for torchrun, which is given the
-name of the agent's socket in its environment. Events: {"rank": 3, "what": "lines", …}, "started",
-"closed", "state" and "exit", with times by this node's clocks.
+Operations: `script` {user, folders, strict, path} says whether the user can read a script there,
+`launch` {python, user, folders, strict, torchrun, processes: [{rank, argv, env}], leash}, with the
+`runtime` in which they run if there is one, `keep` {}, `stacks` {}, `finish` {grace}. `rank` is
+null for torchrun, which is given the name of the agent's socket in its environment. Events:
+{"rank": 3, "what": "lines", …}, "started", "closed", "state" and "exit", with times by this node's
+clocks.
 """
 
 import os
@@ -19,10 +21,14 @@ import time
 
 from clusterprep.remote.agent.children import (
     LEASH,
+    PATH,
     Child,
     ProcessGroup,
     UserAccount,
-    environment,
+    client_environment,
+    command_of,
+    crew_of,
+    environment_inside,
     mark_of,
     popen,
     start_error,
@@ -40,6 +46,12 @@ WAY = "CLUSTERPREP_WAY"  # the name of the agent's socket
 BEGIN = "CLUSTERPREP_BEGIN"  # the arguments that the command begins with, in JSON
 HEAD = 256  # bytes of the first line of a connection
 STREAMS = {1: "out", 2: "err"}
+# Seconds to look for a script, which may lie on a file server that does not answer. The agent says
+# nothing meanwhile, and after five seconds of silence it counts as lost.
+SCRIPT_LIMIT = 3.0
+# Exit codes of FIND_SCRIPT by what they mean.
+SCRIPT_STATES = {0: "there", 3: "missing", 4: "unreadable"}
+FIND_SCRIPT = 'test -e "$1" || exit 3; test -f "$1" && test -r "$1" || exit 4'
 
 # Runs in the job's python before torchrun's worker becomes the user's program: its streams go to
 # the agent, and it ends with torchrun, also where that is killed. Afterwards no process and no
@@ -87,6 +99,9 @@ class Process(Child):
                 drain(pipe, stream.hear)
 
     def ask_to_end(self):
+        if getattr(self.process, "is_inside", False):
+            self.process.signal(signal.SIGTERM)
+            return
         try:
             os.killpg(self.process.pid, signal.SIGTERM)
             os.killpg(self.process.pid, signal.SIGCONT)  # a stopped process then gets SIGTERM
@@ -247,10 +262,10 @@ def spawn(job, account, request, entry, socket_name):
     if socket_name:
         given = dict(given, **{WAY: socket_name})
     try:
-        env = environment(account, request["python"], given, job.mark)
+        argv, env = command_of(account, request, entry["argv"], given, job.mark)
         process = popen(
             account,
-            entry["argv"],
+            argv,
             env,
             stdout=out_sink,
             stderr=err_sink,
@@ -263,6 +278,28 @@ def spawn(job, account, request, entry, socket_name):
         os.close(out_sink)
         os.close(err_sink)
     rank = entry["rank"]
+    pipes = {
+        out: OutputStream(job, rank, "out"),
+        err: OutputStream(job, rank, "err"),
+    }
+    job.children.append(Process(job, rank, process, pipes))
+    job.tell("spawned", rank, fields={"pid": process.pid})
+
+
+def spawn_inside(job, request, entry, socket_name):
+    """Have one process started in the container of the job's crew."""
+    out, out_sink = os.pipe()
+    err, err_sink = os.pipe()
+    given = entry["env"]
+    if socket_name:
+        given = dict(given, **{WAY: socket_name})
+    rank = entry["rank"]
+    process = job.crew.start(
+        entry["argv"],
+        environment_inside(given),
+        request["folders"],
+        {"out": out_sink, "err": err_sink},
+    )
     pipes = {
         out: OutputStream(job, rank, "out"),
         err: OutputStream(job, rank, "err"),
@@ -294,6 +331,26 @@ def spawn_all(job, account, request, socket_name):
         return os.fsdecode(folder.read())
 
 
+def find_script(account, path):
+    """Return whether the user can read a script, and the folder where it was looked for.
+
+    "" stands for what could not be learned. Raises OSError or SubprocessError.
+    """
+    source, sink = os.pipe()
+    account.folder_fd = sink
+    with os.fdopen(source, "rb") as folder:
+        try:
+            process = popen(account, ["/bin/sh", "-c", FIND_SCRIPT, "sh", path], {"PATH": PATH})
+        finally:
+            os.close(sink)
+        try:
+            code = process.wait(SCRIPT_LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return "", ""
+        return SCRIPT_STATES.get(code, ""), os.fsdecode(folder.read())
+
+
 class Jobs(object):
     """The operations of this part, and the one job that can run at a time."""
 
@@ -317,14 +374,24 @@ class Jobs(object):
         job = self._job = Job(agent, mark_of(agent), request.get("leash", LEASH), account.uid)
         try:
             socket_name = job.open_listener() if request["torchrun"] else ""
+            crew = crew_of(job, account, request, self._answer_launch(agent, request, account))
+            if crew is not None:
+                crew.begin(popen, client_environment(account), account)
+                for entry in request["processes"]:
+                    spawn_inside(job, request, entry, socket_name)
+                return None
             folder = spawn_all(job, account, request, socket_name)
         except (OSError, KeyError, ImportError, subprocess.SubprocessError) as error:
             job.begin_stop(time.monotonic())  # those that did start
             return start_error(error, request)
+        return self._started(request, account, folder)
+
+    def _started(self, request, account, folder):
+        """Return the answer to a launch whose first process works in a folder."""
         if request["strict"]:
             wanted = request["folders"][0]
             if folder != os.path.realpath(wanted):
-                job.begin_stop(time.monotonic())
+                self._job.begin_stop(time.monotonic())
                 return {
                     "no": "no_folder",
                     "why": "%s cannot enter %s" % (account.name, wanted),
@@ -333,6 +400,32 @@ class Jobs(object):
             "folder": folder,
             "user": account.name,
         }
+
+    def _answer_launch(self, agent, request, account):
+        """Return what answers a launch in a container, once it is known."""
+
+        def answer(problem):
+            if problem is None:
+                folder = self._job.crew.folder
+                agent.answer(request, **self._started(request, account, folder))
+                return
+            reason, why = problem
+            self._job.begin_stop(time.monotonic())
+            agent.answer(request, no=reason, why=why)
+
+        return answer
+
+    def script(self, agent, request):
+        try:
+            account = UserAccount(request["user"])
+            folders = tuple(request["folders"])
+            account.folders = folders if request["strict"] else folders + account.folders
+            state, folder = find_script(account, request["path"])
+        except (OSError, KeyError, ImportError, subprocess.SubprocessError):
+            return {"script": "", "folder": ""}  # `launch` says why nothing can be started
+        if request["strict"] and folder != os.path.realpath(request["folders"][0]):
+            state = ""  # the same
+        return {"script": state, "folder": folder}
 
     def _running(self):
         return self._job is not None and bool(self._job.children)
@@ -388,4 +481,10 @@ def prevent_core(pid):
 
 def install(agent):
     jobs = Jobs()
-    agent.ops.update(launch=jobs.launch, keep=jobs.keep, stacks=jobs.stacks, finish=jobs.finish)
+    agent.ops.update(
+        script=jobs.script,
+        launch=jobs.launch,
+        keep=jobs.keep,
+        stacks=jobs.stacks,
+        finish=jobs.finish,
+    )

@@ -16,9 +16,10 @@ STATES = ("staged", "committed", "done", "undone")
 def read_journal(folder):
     """Return the runs, oldest first, and what the lock says while a run holds it.
 
-    {"runs": [[run, cluster, state, number, nodes, node], …], "holder": text, or null if the lock
-    is free}. `nodes` names all nodes of the run, folded; `node` is the name of this one among them.
-    "damaged" is there if runs cannot be rolled back: [[run, why], …].
+    {"runs": [[run, cluster, state, number, nodes, node, batch], …], "holder": text, or null if the
+    lock is free}. `nodes` names all nodes of the run, folded; `node` is the name of this one among
+    them. `batch` is there for a run in batches, of which `nodes` are then one. "damaged" is there
+    if runs cannot be rolled back: [[run, why], …].
     """
     runs_folder = os.path.join(folder, "runs")
     runs, damaged = _runs(runs_folder)
@@ -108,13 +109,16 @@ def _refuse_foreign(path):
 
 
 def _row(manifest):
-    """Return a run as it is reported. Older releases did not note the last three."""
+    """Return a run as it is reported. Older releases did not note number, nodes and node."""
     row = [manifest["run"], manifest["cluster"], manifest["state"]]
-    return row + [
+    row += [
         manifest.get("number", 0),
         manifest.get("nodes", ""),
         manifest.get("node", ""),
     ]
+    if manifest.get("batch"):
+        row.append(manifest["batch"])
+    return row
 
 
 def _order(row):

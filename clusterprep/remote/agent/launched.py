@@ -88,9 +88,9 @@ def _cut_secrets(line):
     return " ".join(words)
 
 
-def kept(variables):
-    """Return the variables that matter."""
-    return dict((name, value) for name, value in variables.items() if wanted(name))
+def kept(variables, wants=wanted):
+    """Return the variables that matter, by what `wants` says of their names."""
+    return dict((name, value) for name, value in variables.items() if wants(name))
 
 
 def text_of(path):
@@ -220,44 +220,61 @@ def _first_existing(files):
     return []
 
 
-def _defaults():
+def manager_files():
+    """Return the files that set the defaults of systemd's manager, in the order it reads them."""
     main = _first_existing(("/etc/systemd/system.conf", "/usr/lib/systemd/system.conf"))
     return main + _unit_files("system.conf.d")
 
 
-def systemd(home):
-    """Return what services get, as rows [path, lines].
+def systemd():
+    """Return what services get, as two lists of rows [path, lines].
 
-    That is the manager's defaults, what all services share, users' own, and units meant for jobs.
-    None if systemd does not start the services.
+    The first has the manager's defaults and environment.d, the second what all services share and
+    the units meant for jobs. systemd reads a user's own environment.d (`own_environment`) between
+    both. None if systemd does not start the services.
     """
     if not os.path.isdir(BOOTED):
         return None
-    rows = _shared(home)
+    before, after = _shared()
     for files in _units().values():
-        rows += _unit_lines(files, only_for_jobs=True)
-    return rows
+        after += _unit_lines(files, only_for_jobs=True)
+    return before, after
 
 
-def services(home):
-    """Return {unit: rows} of each unit that is meant for jobs.
+def services():
+    """Return {unit: two lists of rows as `systemd` has them} of each unit that is meant for jobs.
 
     What all services get comes before its own lines.
     """
     rows_by_unit = {}
     if not os.path.isdir(BOOTED):
         return rows_by_unit
-    for name, files in _units().items():
-        if _unit_lines(files, only_for_jobs=True):
-            rows_by_unit[name] = _shared(home) + _unit_lines(files)
+    for name, files in units_for_jobs().items():
+        before, after = _shared()
+        rows_by_unit[name] = before, after + _unit_lines(files)
     return rows_by_unit
 
 
-def _shared(home):
-    plain = matching_paths("/etc/environment.d/*")
-    plain += matching_paths(home.rstrip("/") + "/.config/environment.d/*")
+def own_environment(home):
+    """Return the rows of what a user's manager gives to the user's services."""
+    return _lines_of_files(matching_paths(home.rstrip("/") + "/.config/environment.d/*"))
+
+
+def units_for_jobs():
+    """Return {unit: its files, drop-ins last} of each unit that is meant for jobs."""
+    units = {}
+    for name, files in _units().items():
+        if _unit_lines(files, only_for_jobs=True):
+            units[name] = files
+    return units
+
+
+def _shared():
+    """Return what all services get, the rows before and after a user's own environment.d."""
+    before = _unit_lines(manager_files())
+    before += _lines_of_files(matching_paths("/etc/environment.d/*"))
     drop_ins = _unit_files("system/service.d") + _unit_files("system/user@.service.d")
-    return _unit_lines(_defaults()) + _lines_of_files(plain) + _unit_lines(drop_ins)
+    return before, _unit_lines(drop_ins)
 
 
 def _units():
@@ -282,6 +299,27 @@ def _units():
     return units
 
 
+def missing_units(names):
+    """Return the services of these names that have no file, where systemd starts the services.
+
+    An instance has the file of its template. A name that ends with «-» stands for all that begin
+    with it, such as run-.service, and needs none.
+    """
+    if not os.path.isdir(BOOTED):
+        return []
+    missing = []
+    for name in names:
+        stem = name[: -len(".service")]
+        template, sign, _ = stem.partition("@")
+        files = [name] + ([template + "@.service"] if sign else [])
+        places = [folder + "system/" + file for folder in UNITS for file in files]
+        places += ["/lib/systemd/system/" + file for file in files]
+        places += ["/run/systemd/generator/" + file for file in files]
+        if not stem.endswith("-") and not _first_existing(places):
+            missing.append(name)
+    return missing
+
+
 def _drop_ins(folder):
     return [path for path in matching_paths(folder + "/*") if _is_drop_in(path)]
 
@@ -294,29 +332,28 @@ def _is_drop_in(path):
 
 
 def slurm():
-    """Return what tasks get of slurmd and of TaskProlog, which comes last.
+    """Return the rows of what tasks get of slurmd, None if there is no slurmd.
 
-    None if there is no slurmd.
+    TaskProlog comes behind it: slurmstepd runs it as the job's user, see `printed_by`.
     """
     places = [folder + "system/slurmd.service" for folder in reversed(UNITS)]
     places.append("/lib/systemd/system/slurmd.service")
     units = _first_existing(places)
     if not units and not _first_existing(SLURMD):
         return None
-    files = _defaults() + _unit_files("system/service.d")
+    files = manager_files() + _unit_files("system/service.d")
     files += units + _unit_files("system/slurmd.service.d")
     rows = _unit_lines(files)
     if not units:
         rows += _lines_of_files(["/etc/default/slurmd", "/etc/sysconfig/slurmd"])
-    return rows + _prolog()
+    return rows
 
 
-def _prolog():
-    """Return the lines of the script in TaskProlog= that print `export NAME=value`.
+def printed_by(path):
+    """Return the rows of a TaskProlog (None: there is none), by lines that print `export NAME=…`.
 
     They are given as lines of an environment file.
     """
-    path = _prolog_path()
     if path is None:
         return []
     rows = []
@@ -328,7 +365,8 @@ def _prolog():
     return [[path, rows]]
 
 
-def _prolog_path():
+def task_prolog():
+    """Return the path of TaskProlog= in slurm.conf; None if there is none."""
     for line in _slurm_conf().splitlines():
         setting, _, _ = line.partition("#")
         key, _, value = setting.partition("=")

@@ -9,8 +9,18 @@ import os
 import select
 import time
 
-from clusterprep.remote.agent.launched import container, kept, service, services, slurm
-from clusterprep.remote.agent.light import signal
+from clusterprep.remote.agent.launched import (
+    container,
+    kept,
+    own_environment,
+    printed_by,
+    service,
+    services,
+    slurm,
+    task_prolog,
+)
+from clusterprep.remote.agent.light import loads, signal
+from clusterprep.remote.agent.pam import of_sshd
 from clusterprep.remote.agent.readers import MAX_TEXT, NoAnswer, offer
 from clusterprep.remote.agent.shells import (
     LANE,
@@ -31,38 +41,57 @@ MOST_OUTPUT = 4 * MAX_TEXT  # bytes of output that are read
 NOT_STARTED = 126  # exit code of a child that could not run the interpreter
 
 
-def read_nccl_address(python, user, session, script):
+def read_nccl_address(python, user, session, script, runtime=None):
     """Return {launch path: texts by name as the script prints them, or {"no", "why"}}.
 
     Environments that are the same to NCCL are asked once, and no shell is started where there is no
-    NCCL.
+    NCCL. With `runtime`, a text of JSON, NCCL is asked inside.
     """
-    if not os.path.exists(python):
+    inside = None if runtime is None else loads(runtime)
+    if inside is None and not os.path.exists(python):
         raise NoAnswer("missing_tool", "%s does not exist" % python)
     entry, given = account(user, session)
-    first = container()
+    if inside is not None and "container" in inside:
+        # What shells and services of the host have is not handed on.
+        ask = Asker(entry, python, script, inside)
+        return as_user(entry, lambda: {"container": ask({})})
+    outside = Outside()
     known_sessions = take_sessions(user, session)
     return as_user(
         entry,
         lambda: answers(
             entry,
             given,
-            first,
+            outside,
             python,
             script,
             known_sessions,
+            inside,
         ),
     )
 
 
-def answers(entry, given, first, python, script, known_sessions=None):
+class Outside(object):
+    """What is read with the rights of this process, before it becomes the job's user.
+
+    `first` is the environment of a container's first process, as a session.
+    """
+
+    def __init__(self):
+        self.first = container()
+        self.sshd = of_sshd()
+        self.units = services()
+        self.slurm = slurm()
+        self.prolog = task_prolog()
+
+
+def answers(entry, given, outside, python, script, known_sessions=None, runtime=None):
     """Return the answer of each launch path.
 
-    `given` is the environment of this process if it is an ssh session of the user; `first` is the
-    environment of a container's first process; `known_sessions` are the user's sessions if an
-    earlier read found them.
+    `given` is the environment of this process if it is an ssh session of the user;
+    `known_sessions` are the user's sessions if an earlier read found them.
     """
-    ask = Asker(entry, python, script)
+    ask = Asker(entry, python, script, runtime)
     if given is not None:
         by_path = {"ssh command": ask(kept(given))}
     else:
@@ -70,13 +99,13 @@ def answers(entry, given, first, python, script, known_sessions=None):
     if all(answer.get("library") == "" for answer in by_path.values()):
         return by_path
     if known_sessions is None:
-        environments = sessions(entry, given, start_up(entry))
+        environments = sessions(entry, given, start_up(entry), outside.sshd)
     else:
         environments = dict(known_sessions)
     if environments:
         by_path.pop("a bare process", None)
-    if first is not None and first[0] == "ok":
-        environments["container"] = first
+    if outside.first is not None and outside.first[0] == "ok":
+        environments["container"] = outside.first
     for path, environment in environments.items():
         if environment[0] == "ok":
             by_path[path] = ask(environment[1])
@@ -85,10 +114,13 @@ def answers(entry, given, first, python, script, known_sessions=None):
                 "no": environment[1],
                 "why": environment[2],
             }
-    prolog = slurm()
-    if prolog is not None:
-        by_path["slurm"] = ask(values(prolog))
-    ask_units(ask, services(entry.pw_dir), by_path)
+    if outside.slurm is not None:
+        by_path["slurm"] = ask(values(outside.slurm + printed_by(outside.prolog)))
+    own = own_environment(entry.pw_dir)
+    units = {}
+    for name, (before, after) in outside.units.items():
+        units[name] = before + own + after
+    ask_units(ask, units, by_path)
     return by_path
 
 
@@ -116,8 +148,9 @@ def values(files):
 class Asker(object):
     """Asks NCCL for its address in an environment, once for all that are the same to NCCL."""
 
-    def __init__(self, entry, python, script):
+    def __init__(self, entry, python, script, runtime=None):
         self.base = identity(entry)
+        self.runtime = runtime
         self.python = python
         self.script = script
         self.known = {}  # relevant variables -> answer
@@ -146,7 +179,7 @@ class Asker(object):
     def attempt(self, environment):
         """Ask NCCL; return its answer, or the reason why there is none."""
         try:
-            return probed(self.python, self.script, environment)
+            return probed(self.python, self.script, environment, self.runtime)
         except NoAnswer as no:
             answer = {
                 "no": no.reason,
@@ -157,10 +190,18 @@ class Asker(object):
             return answer
 
 
-def probed(python, script, environment):
+def probed(python, script, environment, runtime=None):
     """Return what the script prints in this environment; all other output is in "log"."""
     nonce = binascii.hexlify(os.urandom(8)).decode("ascii")
-    text, code = output([python, "-c", script, nonce], environment, PROBE_LIMIT)
+    argv = [python, "-c", script, nonce]
+    if runtime is None:
+        text, code = output(argv, environment, PROBE_LIMIT)
+    else:
+        # This part is sent where a runtime is declared.
+        from clusterprep.remote.agent.inside import run_inside
+
+        result = run_inside(runtime, argv, None, environment, PROBE_LIMIT)
+        text, code = (result["out"] + result["err"]).encode("utf-8"), result["code"]
     answer = {}
     log = []
     for line in text.decode("utf-8", "replace").split("\n"):

@@ -54,7 +54,10 @@ def exit_code(child):
     """Return how a child of Popen ended, as its `poll` does; None while it runs.
 
     It is not reaped by that, so that its number stays its own, and that of its group and session.
+    A process in a container is no child of the agent's: its end is told.
     """
+    if getattr(child, "is_inside", False):
+        return child.returncode
     options = os.WEXITED | os.WNOHANG | os.WNOWAIT
     try:
         ended = os.waitid(os.P_PID, child.pid, options)

@@ -4,7 +4,8 @@ The kernel knows what a job cannot report about itself: how a process ended and 
 stopped, whether it is stuck in a driver. Ranks report on a socket of their own, apart from what
 they print.
 
-Operations: `start` {python, user, source, ranks: [{rank, env}], config, leash}, `go` {tasks},
+Operations: `start` {python, user, source, ranks: [{rank, env}], config, leash}, with the `runtime`
+in which python is if there is one, `go` {tasks},
 `part` {}, `hold` {}, `sockets` {}, `stop` {grace}. `go` has a task for each rank, in the order of
 the start: {rank, world, address, port, steps, timeout}. Ranks that have finished a task and parted
 may be given another one, under another number. Events: {"rank": 3, "what": "exit", "mono": …,
@@ -22,7 +23,10 @@ from clusterprep.remote.agent.children import (
     Child,
     ProcessGroup,
     UserAccount,
-    environment,
+    client_environment,
+    command_of,
+    crew_of,
+    environment_inside,
     mark_of,
     popen,
     start_error,
@@ -108,6 +112,8 @@ class RankProcess(Child):
 
     def _take_pid(self, report):
         """Use the reported pid if that process is in our child's session, forked by a wrapper."""
+        if getattr(self.process, "is_inside", False):
+            return  # the container counts processes in its own way
         _, session = process_stat(report.get("pid") or 0)
         if session == self.process.pid:
             self.pid = report["pid"]
@@ -183,14 +189,13 @@ def spawn(trial, account, request, entry):
     number, python = entry["rank"], request["python"]
     ours, theirs = socket.socketpair()
     output, printed = os.pipe()
-    source = readable(request["source"]).encode("utf-8") + b"\nmain(FD)\n"
-    config = json.dumps(readable(request["config"])).encode("ascii") + b"\n"
     try:
         argv = [python, "-c", BOOT % number, str(theirs.fileno())]
+        argv, env = command_of(account, request, argv, entry["env"], trial.mark)
         process = popen(
             account,
             argv,
-            environment(account, python, entry["env"], trial.mark),
+            env,
             stdout=printed,
             stderr=subprocess.STDOUT,
             pass_fds=[theirs.fileno()],
@@ -203,7 +208,30 @@ def spawn(trial, account, request, entry):
         theirs.close()
         os.close(printed)
     rank = trial.add(number, process, ours, output)
-    rank.say(b"%09d" % len(source) + source + config)
+    rank.say(program(request))
+
+
+def spawn_inside(trial, request, entry):
+    """Have one rank started in the container of the trial's crew."""
+    number = entry["rank"]
+    ours, theirs = socket.socketpair()
+    output, printed = os.pipe()
+    argv = [request["python"], "-c", BOOT % number]
+    process = trial.crew.start(
+        argv,
+        environment_inside(entry["env"]),
+        streams={"out": printed, "err": os.dup(printed)},
+        channel=theirs.detach(),
+    )
+    rank = trial.add(number, process, ours, output)
+    rank.say(program(request))
+
+
+def program(request):
+    """Return the source and the settings of a rank, as BOOT reads them."""
+    source = readable(request["source"]).encode("utf-8") + b"\nmain(FD)\n"
+    config = json.dumps(readable(request["config"])).encode("ascii") + b"\n"
+    return b"%09d" % len(source) + source + config
 
 
 class Ranks(object):
@@ -232,12 +260,31 @@ class Ranks(object):
         self._trial = trial
         try:
             account = UserAccount(request["user"])
+            crew = crew_of(trial, account, request, self._answer_start(agent, request))
+            if crew is not None:
+                crew.begin(popen, client_environment(account), account)
+                for entry in request["ranks"]:
+                    spawn_inside(trial, request, entry)
+                return None
             for entry in request["ranks"]:
                 spawn(trial, account, request, entry)
         except (OSError, KeyError, ImportError, subprocess.SubprocessError) as error:
             trial.begin_stop(time.monotonic())  # for the ranks that did start
             return start_error(error, request)
         return {"pids": [rank.process.pid for rank in trial.children]}
+
+    def _answer_start(self, agent, request):
+        """Return what answers the start of ranks in a container, once it is known."""
+
+        def answer(problem):
+            if problem is None:
+                agent.answer(request, pids=[rank.process.pid for rank in self._ranks()])
+                return
+            reason, why = problem
+            self._trial.begin_stop(time.monotonic())
+            agent.answer(request, no=reason, why=why)
+
+        return answer
 
     def go(self, agent, request):
         ranks = self._ranks()

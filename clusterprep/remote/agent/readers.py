@@ -369,12 +369,22 @@ def read_job_python(python, user, script):
     `user` None stands for the user who logged in. Root never runs it as itself for another user:
     that user may be able to write what the interpreter imports.
     """
+    user = user_of_job(python, user)
+    if not os.path.exists(python):
+        raise NoAnswer("missing_tool", "%s does not exist" % python)
+    return printed_json(python, run([python, "-c", script], user=user))
+
+
+def user_of_job(python, user):
+    """Return the user to run the job's interpreter as. Raises NoAnswer if that is not allowed."""
     user = user or os.environ.get("SUDO_USER")
     if user and os.geteuid() != 0 and not is_own(user):
         raise NoAnswer("denied", "%s cannot be run as %s" % (python, user))
-    if not os.path.exists(python):
-        raise NoAnswer("missing_tool", "%s does not exist" % python)
-    result = run([python, "-c", script], user=user)
+    return user
+
+
+def printed_json(python, result):
+    """Return the last line that an interpreter has printed, as JSON; `result` is that of `run`."""
     code = result["code"]
     if code != 0:
         raise NoAnswer("garbled", "%s ended with %s: %s" % (python, code, result["err"][-500:]))
@@ -484,7 +494,7 @@ def is_of_root(folder):
             except OSError:
                 return False
             is_link = found.st_mode & LINK == LINK
-            # In a folder such as /tmp nobody can replace what belongs to root.
+            # In a folder such as /tmp no user can replace what belongs to root.
             is_sticky = path != whole and found.st_mode & STICKY
             writable = found.st_mode & OTHERS or (found.st_mode & GROUP and found.st_gid != 0)
             if found.st_uid != 0 or (writable and not is_link and not is_sticky):
@@ -504,10 +514,12 @@ def executable(name, folders):
     raise NoAnswer("missing_tool", "%s is not there" % name)
 
 
-def start(argv, user=None):
+def start(argv, user=None, env=None, stdin=None):
     """Start a command in the C locale; return its pid and the pipes of its output and errors.
 
-    The command is in the process group of the lane that runs it, and is killed with it.
+    The command is in the process group of the lane that runs it, and is killed with it. `env` is
+    its whole environment where that is not this process's, `stdin` a descriptor; without it the
+    command reads nothing.
     """
     folders = search_path()
     program = executable(argv[0], folders)
@@ -517,12 +529,10 @@ def start(argv, user=None):
     if pid == 0:
         try:
             become(user)
-            os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+            os.dup2(os.open("/dev/null", os.O_RDONLY) if stdin is None else stdin, 0)
             os.dup2(out_write, 1)
             os.dup2(err_write, 2)
-            path = ":".join(folders)
-            env = dict(os.environ, PATH=path, LC_ALL="C", LANGUAGE="C")
-            os.execve(program, argv, env)
+            os.execve(program, argv, env or in_c_locale(folders))
         except OSError as error:
             os._exit(NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE)
         finally:
@@ -532,16 +542,21 @@ def start(argv, user=None):
     return pid, out_read, err_read
 
 
-def run(argv, user=None):
+def in_c_locale(folders):
+    """Return the environment of this process in the C locale, with these folders as its PATH."""
+    return dict(os.environ, PATH=":".join(folders), LC_ALL="C", LANGUAGE="C")
+
+
+def run(argv, user=None, env=None, stdin=None):
     """Run a command to its end in the C locale; return {"code", "out", "err"}.
 
     There is no answer if it prints more than MAX_TEXT bytes.
     """
-    pid, out_read, err_read = start(argv, user)
+    pid, out_read, err_read = start(argv, user, env, stdin)
     out, err = _drain(out_read, err_read)
     status = os.waitpid(pid, 0)[1]
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
-    if code in (NOT_STARTED, NOT_EXECUTABLE, NOT_FOUND) and not out:
+    if code in (NOT_STARTED, NOT_EXECUTABLE, NOT_FOUND) and not out + err:
         reason = "missing_tool" if code == NOT_FOUND else "denied"
         raise NoAnswer(reason, "%s could not be run" % argv[0])
     if max(len(out), len(err)) > MAX_TEXT:

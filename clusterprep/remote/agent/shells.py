@@ -109,17 +109,18 @@ def take_sessions(user, session):
 # ---------------------------------------------------------------- start-up files
 
 
-def start_up(entry):
+def start_up(entry, unread=None):
     """Return the existing start-up files of a user's shell as [path, text].
 
     They are in the order of an interactive login. A file that another one sources by name comes
-    behind it.
+    behind it. The paths of what is missing or cannot be read are appended to `unread`.
     """
+    unread = [] if unread is None else unread
     home = entry.pw_dir.rstrip("/")
     shell = os.path.basename(entry.pw_shell or "/bin/sh")
     files = []
-    for path in ["/etc/environment"] + _start_up_paths(shell, home):
-        _add_file(path, home, files)
+    for path in _start_up_paths(shell, home):
+        _add_file(path, home, files, unread)
     return files
 
 
@@ -160,7 +161,7 @@ def _start_up_paths(shell, home):
     return order + [home + "/.bashrc", home + "/.bash_aliases"]
 
 
-def _add_file(path, home, files):
+def _add_file(path, home, files, unread):
     """Append a start-up file, and behind it the files that it sources by name."""
     if path[:1] != "/" or "$" in path:
         return
@@ -168,6 +169,7 @@ def _add_file(path, home, files):
         return
     text = text_of(path)
     if text is None:
+        unread.append(path)
         return
     if len(files) >= MOST_FILES:
         raise NoAnswer("truncated", "there are more than %d start-up files" % MOST_FILES)
@@ -178,11 +180,12 @@ def _add_file(path, home, files):
         tokens = line.replace(";", " ").replace('"', " ").split()
         for index, token in enumerate(tokens[:-1]):
             if token in (".", "source"):
-                sourced = _expanded(tokens[index + 1], home)
-                _add_file(sourced, home, files)
+                sourced = expanded(tokens[index + 1], home)
+                _add_file(sourced, home, files, unread)
 
 
-def _expanded(word, home):
+def expanded(word, home):
+    """Return a word of a shell with the user's home in the place of ~ or $HOME."""
     for start in ("~", "$HOME", "${HOME}"):
         if word.startswith(start + "/"):
             return home + word[len(start) :]
@@ -204,21 +207,26 @@ def identity(entry):
     }
 
 
-def sessions(entry, given, texts):
+def sessions(entry, given, texts, by_pam, wants=wanted):
     """Return {launch path: ["ok", variables] or ["no", reason, why]} of the user's shells.
 
     It is empty if the user cannot log in. `given` is the environment of the session that this
     process runs in, None if it is another user's; `texts` are the start-up files of the user.
+    `by_pam` are the Sources of sshd (pam.py), which PAM reads before any shell starts. `wants`
+    tells by its name whether a variable is returned.
     """
     shell = entry.pw_shell or "/bin/sh"
     if os.path.basename(shell) in NO_LOGIN:
         return {}
-    by_path = dict(map(tuple, texts))
+    closed = by_pam.closed()
+    if closed and given is None:
+        no = ["no", "denied", "%s is for root alone" % closed]
+        return {"login shell": no, "ssh command": no}
     base = identity(entry)
-    base.update(_pam_env(by_path.get("/etc/environment", "")))
+    base.update(by_pam.variables())
     if given is not None:
-        base.update(_session_variables(given, texts))
-        command = ["ok", kept(given)]
+        base.update(_session_variables(given, texts, wants))
+        command = ["ok", kept(given, wants)]
     else:
         # bash reads ~/.bashrc if sshd started it, which it recognizes by this variable.
         base_of_command = dict(base, SSH_CLIENT="127.0.0.1 1 22")
@@ -228,16 +236,18 @@ def sessions(entry, given, texts):
             texts,
             False,
             False,
+            wants,
         )
     # Most people write behind the line that ends ~/.bashrc in scripts, so an interactive shell is
     # asked if that file sets a relevant variable. It reads completions and prompts too.
-    interactive = _is_set_in_rc(texts)
+    interactive = _is_set_in_rc(texts, wants)
     login = _ask_shell(
         shell,
         base,
         texts,
         True,
         interactive,
+        wants,
     )
     if interactive and login[0] == "no" and login[1] != "hung":
         login = _ask_shell(
@@ -246,6 +256,7 @@ def sessions(entry, given, texts):
             texts,
             True,
             False,
+            wants,
         )
     return {
         "login shell": login,
@@ -253,46 +264,32 @@ def sessions(entry, given, texts):
     }
 
 
-def _session_variables(given, texts):
+def _session_variables(given, texts, wants):
     """Return the relevant variables of a session that no start-up file sets."""
     set_by_files = set()
-    for path, text in texts:
-        if path != "/etc/environment":
-            set_by_files.update(_names(text))
-    variables = kept(given)
+    for _, text in texts:
+        set_by_files.update(_names(text, wants))
+    variables = kept(given, wants)
     return dict((name, value) for name, value in variables.items() if name not in set_by_files)
 
 
-def _is_set_in_rc(texts):
-    return any(_names(text) for path, text in texts if path.endswith(("rc", ".bash_aliases")))
+def _is_set_in_rc(texts, wants):
+    for path, text in texts:
+        if path.endswith(("rc", ".bash_aliases")) and _names(text, wants):
+            return True
+    return False
 
 
-def _names(text):
-    """Return the names of the relevant variables that a start-up file sets."""
+def _names(text, wants):
+    """Return the names of the wanted variables that a start-up file sets."""
     relevant = []
     for line in text.splitlines():
         if "=" in line or "env" in line:
-            relevant += [name for name in variable_names(line) if wanted(name)]
+            relevant += [name for name in variable_names(line) if wants(name)]
     return relevant
 
 
-def _pam_env(text):
-    """Return the variables of /etc/environment as pam_env(8) reads them."""
-    variables = {}
-    for line in text.splitlines():
-        assignment = line.strip()
-        if assignment.startswith("export "):
-            assignment = assignment[7:].lstrip()
-        name, sign, value = assignment.partition("#")[0].partition("=")
-        if not sign or not name:
-            continue
-        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
-            value = value[1:-1]
-        variables[name] = value
-    return variables
-
-
-def _ask_shell(shell, env, texts, login, interactive):
+def _ask_shell(shell, env, texts, login, interactive, wants):
     """Return the variables of a shell of that kind, as ["ok", variables] or ["no", reason, why]."""
     nonce = "".join("%02x" % byte for byte in bytearray(os.urandom(16)))
     fence = "clusterprep-" + nonce
@@ -318,7 +315,7 @@ def _ask_shell(shell, env, texts, login, interactive):
     answer = data.partition(start_mark)[2]
     rows, is_complete, _ = answer.rpartition(end_mark)
     if is_complete:
-        return ["ok", kept(_variables(rows))]
+        return ["ok", kept(_variables(rows), wants)]
     if len(data) > MOST:
         why = "start-up files of %s print more than %d bytes" % (env["USER"], MOST)
         return ["no", "truncated", why]

@@ -86,9 +86,13 @@ class HostKeys:
         """Return the known keys under these names, of the route's file and the system's."""
         keys: list[KnownKey] = []
         for name in names:
-            for path in (route.known_hosts, self._system_file):
+            for path in self._files_of(route):
                 keys.extend(self._file(path).lookup(name))
         return keys
+
+    def _files_of(self, route: Route) -> tuple[str, ...]:
+        """Return the files that may have the key of a route's host."""
+        return (route.known_hosts, *route.more_known_hosts, self._system_file)
 
     def _file(self, path: str) -> KnownHosts:
         with self._lock:
@@ -124,7 +128,7 @@ class HostKeys:
 
     def _unreadable(self, route: Route) -> str:
         """Return which file, that may know or revoke the key, cannot be read and why, or ""."""
-        for path in (route.known_hosts, self._system_file):
+        for path in self._files_of(route):
             trouble = self._file(path).trouble
             if trouble:
                 return f"{path} cannot be read: {trouble}"
@@ -216,7 +220,8 @@ def _certificate_objection(
     """Return why no certificate proves that this is the node, None if one does."""
     authorities = [key for key in keys if key.marker == "@cert-authority"]
     if not authorities:
-        return f'{route.known_hosts} and {SYSTEM_FILE} have no key for "{route.key_names[0]}"'
+        files = ", ".join((route.known_hosts, *route.more_known_hosts))
+        return f'{files} and {SYSTEM_FILE} have no key for "{route.key_names[0]}"'
     if certificate is None:
         line = f"a @cert-authority line ({authorities[0].place})"
         return f"only {line} matches, and the node shows no certificate"

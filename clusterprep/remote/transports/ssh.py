@@ -1,8 +1,8 @@
 """Nodes reached over SSH: one connection per node, jump hosts shared.
 
-paramiko is used without fabric, whose `run(in_stream=…)` moves about a hundred bytes a second and
-which costs a millisecond for each node. paramiko's exceptions become `Unreached` in `transports`
-and in no other package.
+paramiko is used here without Fabric, whose `run(in_stream=…)` moves about a hundred bytes a second
+and which costs a millisecond for each node; `clusterprep.fabric` puts Fabric on top of `connect`.
+paramiko's exceptions become `Unreached` in `transports` and in no other package.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ from clusterprep.runtime.clock import running_seconds
 
 M_ARENA_MAX = -8  # mallopt(3)
 FUTURE_SLICE = 0.5  # seconds between two looks at the deadline while another thread connects
+# Seconds without an acknowledgement after which a node counts as gone where no agent gives signs of
+# life; as long as an agent waits for the controller.
+GONE = 30.0
 SHORTEST_LIMIT = 0.05  # seconds that a jump host has for a connection even past the deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     # Imported when used: paramiko takes a tenth of a second to import.
     from clusterprep.remote.transports.ssh_connection import SshConnection
@@ -58,12 +61,31 @@ class SshTransport:
 
     def open(self, node: Node, command: str) -> Channel:
         """Start `command` on the node within node.ssh.connect_timeout. Raises Unreached."""
+        with self._opened(node) as connection:
+            return connection.start(command)
+
+    def connect(self, node: Node) -> SshConnection:
+        """Return a connection to the node without a command, made within node.ssh.connect_timeout.
+
+        Its owner closes it. Raises Unreached.
+        """
+        with self._opened(node) as connection:
+            connection.wire.limit(None)
+            connection.wire.notice_silence(GONE)
+            return connection
+
+    def route(self, node: Node) -> Route:
+        """Return how the node is reached. Raises Unreached if ssh_config makes that impossible."""
+        return self._routes.to(node)
+
+    @contextlib.contextmanager
+    def _opened(self, node: Node) -> Iterator[SshConnection]:
+        """Yield a connection that is logged in. Until the end the node counts as being opened."""
         deadline = running_seconds() + node.ssh.connect_timeout
         self._opening[node.name] = None
         try:
             route = self._routes.to(node)
-            connection = self._connect(route, deadline, node.name)
-            return connection.start(command)
+            yield self._connect(route, deadline, node.name)
         finally:
             del self._opening[node.name]
 

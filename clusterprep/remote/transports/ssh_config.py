@@ -5,7 +5,7 @@ paramiko's reader has no Include and needs 40 ms a node for a file of 2000 hosts
 Only options that lead to a host or name keys have an effect. Those that forward, run commands on
 this machine or make host keys easier (ForwardAgent, LocalCommand, StrictHostKeyChecking no) have
 none, because their author did not think of root on all nodes. RevokedHostKeys, which refuses keys,
-has one.
+has one, and so have the files that UserKnownHostsFile names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ DEEPEST_INCLUDE = 16  # as in OpenSSH's readconf.c
 EXEC_LIMIT = 10.0  # seconds for one `Match exec`
 _REPEATED = {"identityfile", "certificatefile"}  # every value counts; of other options the first
 # Options whose value is the rest of the line, quotes and all.
-_RAW = {"proxycommand", "remotecommand", "localcommand", "knownhostscommand"}
+_RAW = {
+    "proxycommand",
+    "remotecommand",
+    "localcommand",
+    "knownhostscommand",
+    "userknownhostsfile",
+}
 _WITHOUT_ARGUMENT = ("all", "canonical", "final")  # criteria of Match
 # Criteria whose argument may follow a "=" instead of a blank.
 _WITH_EQUALS = re.compile(

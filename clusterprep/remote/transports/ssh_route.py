@@ -6,6 +6,7 @@ The inventory wins over ssh_config, and that over OpenSSH's own defaults.
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from clusterprep.remote.transports.ssh_config import SshConfig, hostname, tokens
 from clusterprep.remote.transports.ssh_tokens import expand, expand_for_shell, refuse_invalid
 from clusterprep.runtime.lazy_dataclass import dataclass
 
+KNOWN_HOSTS = "~/.ssh/known_hosts"
 DEFAULT_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
 MOST_HOPS = 8
 
@@ -37,12 +39,13 @@ class Route:
     certificates: tuple[str, ...]
     identities_only: bool
     agent: str | None  # path of the agent's socket
-    known_hosts: str
+    known_hosts: str  # new keys are written there
     host_keys: Literal["strict", "accept-new"]
     hash_known_hosts: bool
     command: str | None = None  # ProxyCommand, expanded
     via: Route | None = None  # jump host
     revoked: str | None = None  # file of RevokedHostKeys
+    more_known_hosts: tuple[str, ...] = ()  # further files with the keys of hosts
 
 
 class RouteMap:
@@ -61,6 +64,8 @@ class RouteMap:
             given["port"] = str(node.ssh.port)
         if node.ssh.identity_file is not None:
             given["identityfile"] = node.ssh.identity_file
+        for name, value in node.ssh.options:
+            given[name.lower()] = value
         if node.address != node.name:
             given["hostname"] = node.address.replace("%", "%%")
         route = self._route(node.name, given, node.ssh, ())
@@ -169,6 +174,7 @@ def _direct(
     certificates = options.get("certificatefile", [])
     agent = options.get("identityagent", ["SSH_AUTH_SOCK"])[0]
     revoked = options.get("revokedhostkeys", ["none"])[0]
+    known_hosts, *more_known_hosts = _known_hosts(options, values, settings)
     return Route(
         name=name,
         host=host,
@@ -180,11 +186,33 @@ def _direct(
         certificates=tuple(_path(file, values) for file in certificates),
         identities_only=_is_yes(options, "identitiesonly"),
         agent=_agent(agent, values),
-        known_hosts=settings.known_hosts,
+        known_hosts=known_hosts,
         host_keys=settings.host_keys,
         hash_known_hosts=_is_yes(options, "hashknownhosts"),
         revoked=_path_or_none(revoked, values),
+        more_known_hosts=tuple(more_known_hosts),
     )
+
+
+def _known_hosts(
+    options: Mapping[str, list[str]], values: Mapping[str, str], settings: SshSettings
+) -> list[str]:
+    """Return the user's files of known_hosts: that of the inventory, else of ssh_config.
+
+    Of ssh_config's UserKnownHostsFile only files count: /dev/null would make every key unknown.
+    """
+    if settings.known_hosts is not None:
+        return [settings.known_hosts]
+    value = options.get("userknownhostsfile", [""])[0]
+    try:
+        words = shlex.split(value, comments=True)
+    except ValueError:  # a quote is not closed
+        words = [value]
+    files: list[str] = []
+    for word in words:
+        if word.lower() not in ("none", os.devnull):
+            files.append(_path(word, values))
+    return files or [KNOWN_HOSTS]
 
 
 def _port(text: str) -> int:

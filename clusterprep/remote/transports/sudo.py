@@ -38,6 +38,8 @@ MOST_SILENT = 2  # nodes that may give no answer to a password which no node has
 REFUSED = sentence(
     "run it again with --ask-become-pass, or give the user NOPASSWD: ALL in /etc/sudoers.d"
 )
+# Through Slurm no password is given: see `password` of cli/terminal.py.
+REFUSED_THROUGH_SLURM = sentence("give the user NOPASSWD: ALL in /etc/sudoers.d")
 NO_TERMINAL = sentence("put `Defaults:USER !requiretty` into /etc/sudoers.d on the node")
 
 
@@ -60,6 +62,11 @@ class SudoPassword:
         # By user, the error of the first node if it refused the password.
         self._refusals: dict[str | None, Unreached] = {}
         self._silent: dict[str, str | None] = {}  # node -> user, if it never answered
+
+    @property
+    def text(self) -> str:
+        """The password itself, for those who have had a node accept it by `turn`."""
+        return self._secret
 
     def refuse_again(self, node: Node) -> None:
         """Raise Unreached if trying this password on a node could only lock the account."""
@@ -145,7 +152,7 @@ def open_with_sudo(transport: Transport, node: Node, password: SudoPassword | No
     command = bootstrap.command(become=prompt, ready=ready, password=password is not None)
     channel = transport.open(node, command)
     try:
-        _Dialogue(
+        SudoDialogue(
             node,
             channel,
             prompt,
@@ -161,7 +168,7 @@ def open_with_sudo(transport: Transport, node: Node, password: SudoPassword | No
     return channel
 
 
-class _Dialogue:
+class SudoDialogue:
     """The dialogue with sudo on one node, up to Python's first output."""
 
     def __init__(
@@ -236,7 +243,7 @@ class _Dialogue:
 
     def _refused(self) -> Unreached:
         stderr = self._stderr() or NO_WORD
-        remedy = REFUSED
+        remedy = REFUSED_THROUGH_SLURM if self._node.transport == "slurm" else REFUSED
         if "tty" in stderr:
             remedy = placed(NO_TERMINAL, USER=self._node.ssh.user or "USER")
         return Unreached("sudo_refused", f"sudo did not let us in: {stderr}", remedy)

@@ -111,6 +111,21 @@ class Wire:
         with contextlib.suppress(OSError):
             self._stream.settimeout(IDLE if deadline is None else SLICE)
 
+    def notice_silence(self, seconds: float) -> None:
+        """Have the kernel end the connection if the peer acknowledges nothing for so long.
+
+        Only a TCP connection has that: behind a jump host it is not noticed that a node is gone.
+        """
+        stream = self._stream
+        if not isinstance(stream, socket.socket):
+            return
+        idle = max(1, round(seconds / 3))
+        with contextlib.suppress(OSError, AttributeError):  # another kernel
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, idle)
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1000))
+
     def untimed(self, items: Iterable[T]) -> Iterator[T]:
         """Yield the items, and move the deadline by the time that it takes to get each one.
 

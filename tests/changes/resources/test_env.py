@@ -4,30 +4,44 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterprep.changes.resources import PlanContext
+from clusterprep.changes.resources import NoPlan, PlanContext
 from clusterprep.changes.resources.env import (
     BEGIN,
     END,
     HEAD,
     RESOURCE,
-    TARGETS,
     Values,
+    containers_conf,
     env_file,
+    format_of,
     nccl_conf,
+    pam_file,
     profile,
     task_prolog,
+    unit_drop_in,
     without_block,
+    without_pam_block,
 )
 from clusterprep.errors import InputError
+from clusterprep.facts.env_files import (
+    ENV_FILE,
+    FILES,
+    PAM_FILE,
+    PODMAN_CONF,
+    TARGETS,
+    written_files,
+)
 from clusterprep.model import EnvValue, Fleet, Inventory, Node
 from clusterprep.model.files import FileState
 from clusterprep.nccl.environment import Environment
+from clusterprep.remote.agent.pam import parse_environment
 
 AWKWARD = {
     "PLAIN": "eth0",
@@ -289,17 +303,27 @@ ENVIRONMENT = Environment(
 )
 
 
+UNITS = ("train@.service", "slurmd.service")
+
+
 def planned(node: str, targets: tuple[str, ...], **states: FileState) -> dict[str, Any]:
-    inventory = Inventory("test", (), env_targets=targets)
+    inventory = Inventory("test", (), env_targets=targets, env_units=UNITS)
     files = {path: FileState(path, None) for path in RESOURCE.paths({}, inventory)}
     files |= {state.path: state for state in states.values()}
-    return {change.path: change for change in plan(Node(node, node, 0), files, ENVIRONMENT)}
+    changes = plan(Node(node, node, 0), files, ENVIRONMENT, targets)
+    return {change.path: change for change in changes}
 
 
-def plan(node: Node, files: dict[str, FileState], environment: Environment) -> Any:
-    return RESOURCE.plan(
-        {}, PlanContext(Fleet(Inventory("test", (node,)), {}), node, files, {}, environment)
-    )
+def plan(
+    node: Node,
+    files: dict[str, FileState],
+    environment: Environment,
+    targets: tuple[str, ...] = TARGETS,
+    other_lists: dict[str, int] | None = None,
+) -> Any:
+    inventory = Inventory("test", (node,), env_targets=targets, env_units=UNITS)
+    facts = {"env.container_defaults": other_lists or {}}
+    return RESOURCE.plan({}, PlanContext(Fleet(inventory, {}), node, files, facts, environment))
 
 
 def test_only_the_targets_of_the_inventory_are_written_with_their_modes() -> None:
@@ -309,6 +333,11 @@ def test_only_the_targets_of_the_inventory_are_written_with_their_modes() -> Non
         "/etc/nccl.conf": "0o644",
         "/etc/clusterprep/nccl.env": "0o644",
         "/etc/clusterprep/task_prolog.sh": "0o755",
+        "/etc/environment": "0o644",
+        "/etc/containers/containers.conf.d/zz-clusterprep.conf": "0o644",
+        "/etc/enroot/environ.d/zz-clusterprep.env": "0o644",
+        "/etc/systemd/system/train@.service.d/zz-clusterprep.conf": "0o644",
+        "/etc/systemd/system/slurmd.service.d/zz-clusterprep.conf": "0o644",
     }
     assert set(planned("n1", ("nccl.conf",))) == {"/etc/nccl.conf"}
 
@@ -338,7 +367,7 @@ def test_a_derived_value_that_a_shell_would_run_is_not_written_bare() -> None:
     environment = Environment(
         (EnvValue("NCCL_SOCKET_IFNAME", "e;id", ("n1",), "the only one"),), {}
     )
-    node, path = Node("n1", "n1", 0), TARGETS["env-file"].path
+    node, path = Node("n1", "n1", 0), ENV_FILE
     with pytest.raises(InputError) as raised:
         list(plan(node, {path: FileState(path, None)}, environment))
     (problem,) = raised.value.problems
@@ -347,9 +376,103 @@ def test_a_derived_value_that_a_shell_would_run_is_not_written_bare() -> None:
         "'e;id' (the only one): systemd, docker and shells do not all read ; (character 2)"
         in problem.message
     )
-    others = {
-        target.path: FileState(target.path, None)
-        for name, target in TARGETS.items()
-        if name != "env-file"
-    }
-    assert len(list(plan(node, others, environment))) == 3
+    others = ("profile.d", "nccl.conf", "slurm-task-prolog", "systemd", "container")
+    inventory = Inventory("test", (node,), env_targets=others, env_units=UNITS)
+    states = {path: FileState(path, None) for path in written_files(inventory)}
+    assert len(list(plan(node, states, environment, others))) == 7
+
+
+def test_podman_takes_one_list_so_another_one_is_not_displaced() -> None:
+    node = Node("n1", "n1", 0)
+    files = {path: FileState(path, None) for path in FILES["container"]}
+    theirs = {"/etc/containers/containers.conf": 7}
+    with pytest.raises(NoPlan) as raised:
+        list(plan(node, files, ENVIRONMENT, ("container",), theirs))
+    assert str(raised.value).startswith(
+        "/etc/containers/containers.conf line 7 sets env, and podman takes only the last such list"
+    )
+    ours = {PODMAN_CONF: 3}
+    assert len(list(plan(node, files, ENVIRONMENT, ("container",), ours))) == 2
+
+
+# ---------------------------------------------------------------- /etc/environment
+
+SITE = [b"PATH=/usr/bin", b"# site", b"", b"http_proxy=http://p:1", b"\xff", b"Y='a b'"]
+SITE_TEXT = st.builds(
+    lambda lines, ends: b"\n".join(lines) + (b"\n" if ends else b""),
+    st.lists(st.sampled_from(SITE), max_size=5),
+    st.booleans(),
+)
+
+
+@settings(deadline=None)
+@given(OURS, OURS, SITE_TEXT)
+def test_lines_of_others_stay_above_our_block(old: Values, new: Values, site: bytes) -> None:
+    bare = {name: replace(value, value="eth0") for name, value in old.items()}
+    once = pam_file(bare, site)
+    assert once.startswith(site)
+    assert pam_file(bare, once) == once
+    assert without_pam_block(once)[len(site) :] in (b"", b"\n")
+    assert pam_file(new, once).startswith(site)
+
+
+def test_a_block_without_its_end_takes_no_line_of_others() -> None:
+    broken = BEGIN.encode() + b"NCCL_DEBUG=INFO\nPATH=/bin\nNCCL_IB_TC=1\n"
+    assert without_pam_block(broken) == b"PATH=/bin\nNCCL_IB_TC=1\n"
+    whole = b"A=1\n" + BEGIN.encode() + b"NCCL_DEBUG=INFO\nWANDB=1\n" + END.encode() + b"B=2\n"
+    assert without_pam_block(whole) == b"A=1\nB=2\n"
+
+
+def test_the_last_setting_of_a_name_is_ours() -> None:
+    text = pam_file(values(NCCL_DEBUG="WARN"), b"NCCL_DEBUG=INFO\nX=a").decode()
+    assert parse_environment(text) == {"NCCL_DEBUG": "WARN", "X": "a"}
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        (b"A=1\nB=\\\n\n# site\n", "line 2 of /etc/environment ends with a backslash"),
+        (b"B=\\ ", "line 1 of /etc/environment ends with a backslash"),
+        (b"A=" + b"x" * 1021 + b"\n", "line 1 of /etc/environment is so long"),
+        (b"B=\\ # x\n", None),
+        (b"B=\\\nC=1\n", None),
+        (b"A=" + b"x" * 1020 + b"\n", None),
+        (None, None),
+    ],
+)
+def test_lines_that_would_swallow_ours_stop_the_plan(before: bytes | None, words: str) -> None:
+    node = Node("n1", "n1", 0)
+    files = {PAM_FILE: FileState(PAM_FILE, before)}
+    if words is None:
+        assert len(list(plan(node, files, ENVIRONMENT, ("ssh",)))) == 1
+        return
+    with pytest.raises(NoPlan, match=words):
+        list(plan(node, files, ENVIRONMENT, ("ssh",)))
+
+
+# ---------------------------------------------------------------- units and containers
+
+
+def test_a_drop_in_escapes_what_systemd_interprets() -> None:
+    text = unit_drop_in(values(A='50%n "x" \\y $Z', B="1"), None).decode()
+    assert text.splitlines()[1:] == [
+        "[Service]",
+        r'Environment="A=50%%n \"x\" \\y $Z"',
+        'Environment="B=1"',
+    ]
+
+
+def test_slurm_hands_out_devices_itself_in_units_too() -> None:
+    every = format_of("/etc/systemd/system/slurmd.service.d/zz-clusterprep.conf")
+    text = every.write(values(CUDA_VISIBLE_DEVICES="1", NCCL_DEBUG="WARN"), None)
+    assert b"NCCL_DEBUG" in text
+    assert b"CUDA" not in text
+
+
+@given(st.lists(TEXT, max_size=5))
+def test_every_value_is_read_back_from_toml(texts: list[str]) -> None:
+    named = {f"V{number}": text for number, text in enumerate(texts)}
+    text = containers_conf(values(**named), None).decode()
+    tomllib = pytest.importorskip("tomllib")  # from Python 3.11 on
+    read = tomllib.loads(text)["containers"]["env"]
+    assert read == [f"{name}={value}" for name, value in named.items()]

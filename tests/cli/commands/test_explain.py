@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterprep.changes.resources.env import TARGETS
+from clusterprep.changes.resources.env import format_of
 from clusterprep.checks import known_bad
 from clusterprep.cli.commands.explain import check_choice, limited_to_node, page, target_text
 from clusterprep.errors import InputError, NotKnown
+from clusterprep.facts.env_files import FILES
 from clusterprep.inventory.demands import check_names
 from clusterprep.jobs.diagnose.known import causes, command_that_finds
 from clusterprep.jobs.verify.pages import PAGES
@@ -110,7 +111,13 @@ def test_a_variables_page_has_what_the_registry_knows(name: str, rows: list[str]
         ("NCCL_SOKET_IFNAME", "did you mean NCCL_SOCKET_IFNAME?"),
         ("nccl_ib_hca", "did you mean NCCL_IB_HCA?"),
         ("TIME.OFFSET", "did you mean time.offset?"),
-        ("x", "a check such as time.offset, or a variable such as NCCL_IB_HCA"),
+        (
+            "x",
+            (
+                "a check such as time.offset, or a variable such as NCCL_IB_HCA; a check of the "
+                "site is explained with --inventory FILE"
+            ),
+        ),
     ],
 )
 def test_another_topic_is_wrong_input_with_the_nearest_one(topic: str, hint: str) -> None:
@@ -122,13 +129,29 @@ def test_another_topic_is_wrong_input_with_the_nearest_one(topic: str, hint: str
 # ---------------------------------------------------------------- targets
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [target for target in FILES if target != "container"])
 def test_a_target_is_shown_as_apply_would_write_it(target: str) -> None:
     seen = healthy(2)
     environment = render(seen)
-    expected = TARGETS[target].write(environment.of("n2"), None).decode()
+    (path,) = FILES[target]
+    expected = format_of(path).write(environment.of("n2"), None).decode()
     assert target_text(seen.inventory, environment, target, "n2") == expected
     assert "NCCL_SOCKET_IFNAME=eth0" in expected
+
+
+def test_a_target_of_several_files_names_each() -> None:
+    seen = healthy(2)
+    environment = render(seen)
+    text = target_text(seen.inventory, environment, "container", "n1")
+    assert [line for line in text.splitlines() if line.startswith("# /etc/")] == [
+        "# /etc/containers/containers.conf.d/zz-clusterprep.conf",
+        "# /etc/enroot/environ.d/zz-clusterprep.env",
+    ]
+    with pytest.raises(NotKnown, match="env_units"):
+        target_text(seen.inventory, environment, "systemd", "n1")
+    units = replace(seen.inventory, env_units=("job.service",))
+    text = target_text(units, environment, "systemd", "n1")
+    assert 'Environment="NCCL_SOCKET_IFNAME=eth0"' in text
 
 
 def test_without_a_name_it_is_the_first_nodes() -> None:

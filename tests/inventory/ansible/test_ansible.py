@@ -114,14 +114,14 @@ def test_a_template_is_an_error_with_its_line_where_it_would_be_used(tmp_path: P
             "2: ansible_connection: 'docker' is no connection",
         ),
         (
-            "[gpu]\na ansible_become_user=oracle\n",
+            "[gpu]\na ansible_become=yes ansible_become_user=oracle\n",
             "2: ansible_become_user: 'oracle' cannot be done here",
         ),
         ("[gpu]\na ansible_port=ssh\n", "2: ansible_port: expected a number; seen 'ssh'"),
         ("[gpu nodes]\na\n", "1: '[gpu nodes]' is no section"),
         ("[gpu]\n[gpu:vars]\nx=1\n", "1: an inventory of Ansible's without a host"),
         (
-            "[gpu]\na ansible_host=10.0.0.1\nb ansible_host=10.0.0.1\n",
+            "[gpu]\na ansible_host=10.0.0.1\nb ansible_host=10.0.0.1 ansible_port=23\n",
             "duplicate address '10.0.0.1'",
         ),
         ("all:\n  hosts: [a, b]\n", "2: hosts: expected a mapping, seen a list"),
@@ -144,18 +144,34 @@ def test_a_file_with_hosts_alone_is_one_where_it_is_called_one(tmp_path: Path) -
 
 
 def test_what_is_passed_over_is_said(tmp_path: Path) -> None:
-    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars" / "all").mkdir(parents=True)
+    (tmp_path / "group_vars" / "all" / "vault.yml").write_text("$ANSIBLE_VAULT;1.1;AES256\n3962\n")
     path = written(
-        tmp_path, "[gpu]\na ansible_password=secret ansible_ssh_common_args='-o ProxyJump=b'\n"
+        tmp_path,
+        "[gpu]\na ansible_password=secret "
+        "ansible_ssh_common_args='-o StrictHostKeyChecking=no -o PermitLocalCommand=yes'\n"
+        "sw1 ansible_connection=ansible.netcommon.network_cli\n",
     )
-    said = "\n".join(load_inventory(path).warnings)
+    inventory = load_inventory(path)
+    said = "\n".join(inventory.warnings)
     for word in (
-        "group_vars beside",
+        "vault.yml is encrypted and is not read",
         "ansible_password is not read",
-        "ansible_ssh_common_args is not read",
+        "StrictHostKeyChecking=no is left out: the host keys of nodes are always verified here",
+        "ssh's option PermitLocalCommand is not read",
+        "sw1 is left out: the ansible_connection network_cli is none to a Linux machine",
     ):
         assert word in said
     assert "secret" not in said
+    assert [node.name for node in inventory.nodes] == ["a"]
+
+
+def test_two_names_of_one_machine_are_one_node(tmp_path: Path) -> None:
+    text = "[cpu]\na ansible_host=10.0.0.1\n[gpu]\nb ansible_host=10.0.0.1\nc\n"
+    inventory = load_inventory(written(tmp_path, text))
+    assert [node.name for node in inventory.nodes] == ["a", "c"]
+    assert inventory.groups == {"cpu": ("a",), "gpu": ("a", "c")}
+    assert inventory.warnings == ("b is left out: a has the same address and login",)
 
 
 def test_an_interpreter_that_ansible_finds_by_itself_is_none(tmp_path: Path) -> None:

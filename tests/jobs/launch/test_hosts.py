@@ -275,6 +275,14 @@ def test_what_is_in_the_way_is_told_and_nothing_starts(lab: Lab) -> None:
     assert found.report["launch"]["ranks"] == []
 
 
+def test_a_script_that_all_nodes_lack_is_told_and_makes_no_rank_guilty(lab: Lab) -> None:
+    found = launch(lab, "--direct", "--", "no_such_train.py")
+    told = found.report["launch"]
+    assert (found.code, told["verdict"], told["culprits"]) == (1, "fail", [])
+    assert told["message"].startswith("no process was started: no_such_train.py does not exist in")
+    assert told["message"].endswith("on n[1-2]")
+
+
 def test_a_folder_that_a_node_lacks_is_told(lab: Lab) -> None:
     lab.host("n1").run(["mkdir", "/opt/only-here"])
     try:

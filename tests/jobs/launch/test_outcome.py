@@ -10,6 +10,7 @@ from clusterprep.jobs.launch.command import program_of
 from clusterprep.jobs.launch.outcome import LaunchRecord, judge
 from clusterprep.jobs.launch.plan import LaunchPlan, LaunchRequest, plan_launch
 from clusterprep.jobs.launch.stacks import awaited_ranks, stack_of
+from clusterprep.jobs.launch.stage import missing_scripts
 from clusterprep.jobs.launch.torchrun_summary import exit_codes
 from clusterprep.jobs.verify.timeline import Event
 from clusterprep.model import LaunchResult, Node
@@ -55,6 +56,30 @@ RAISED, KILLED, TOLD = {"code": 1}, {"signal": 9}, {"signal": 15}
 )
 def test_the_first_end_of_its_own_accord(events: list[Event], expected: list[int]) -> None:
     assert guilty(result_of(*events)) == expected
+
+
+LOST = "/usr/bin/python3: can't open file '/root/train.py': [Errno 2] No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("lines", "events", "expected"),
+    [
+        (LOST, [end(rank, 5.0 + rank / 50, code=2) for rank in (2, 0, 3, 1)], []),
+        # On one node alone it is that node's.
+        (LOST, [end(rank, 5.0 + rank / 50, code=2) for rank in (2, 3)], [2]),
+        # Another end among them is told from theirs.
+        (LOST, [*(end(rank, 5.0, code=2) for rank in (0, 1)), end(2, 5.1, **KILLED)], [0]),
+        ("", [end(rank, 5.0 + rank / 50, code=2) for rank in (0, 1, 2, 3)], [0]),
+    ],
+)
+def test_no_rank_is_guilty_of_what_all_do_alike(
+    lines: str, events: list[Event], expected: list[int]
+) -> None:
+    printed = {(f"n{rank // 2 + 1}", rank): ["", lines] for rank in range(4)}
+    result = result_of(*events, printed=printed)
+    assert guilty(result) == expected
+    assert result.verdict == "fail"
+    assert result.message.startswith("ranks 0-3 failed alike, with exit code 2") is (not expected)
 
 
 def test_a_lost_node_explains_what_its_peers_said_after_its_last_word() -> None:
@@ -224,3 +249,37 @@ def test_without_an_awaited_rank_no_culprit_is_named() -> None:
     )
     assert (result.culprits, result.verdict) == ((), "unknown")
     assert "no rank stands out" in result.message
+
+
+@pytest.mark.parametrize(
+    ("states", "verdict", "expected", "message"),
+    [
+        (["there", "there"], None, [], ""),
+        (["", "there"], None, [], ""),  # it could not be learned, so launch tries
+        (["missing", "missing"], "fail", [], "train.py does not exist in /root on n[1-2]"),
+        (["there", "missing"], "fail", ["n2"], "train.py does not exist in /root on n2"),
+        (
+            ["unreadable", "missing"],
+            "fail",
+            [],
+            (
+                "train.py cannot be read by the job's user in /root on n1; "
+                "train.py does not exist in /root on n2"
+            ),
+        ),
+    ],
+)
+def test_a_script_that_is_missing_is_told_before_the_start(
+    states: list[str], verdict: str | None, expected: list[str], message: str
+) -> None:
+    answers = {f"n{at}": {"script": state, "folder": "/root"} for at, state in enumerate(states, 1)}
+    result = missing_scripts(plan(), answers)
+    if verdict is None:
+        assert result is None
+        return
+    assert result is not None
+    assert (result.verdict, [name for c in result.culprits for name in c.nodes]) == (
+        verdict,
+        expected,
+    )
+    assert result.message == f"no process was started: {message}"

@@ -170,3 +170,13 @@ def test_the_script_for_slurm_gives_each_node_its_own(tmp_path: Any) -> None:
     assert said[:3] == ["mlx5_7", "1", "n1"]
     assert {"--node-rank=1", "--master-addr=n1", "--nnodes=2", "--nproc-per-node=2"} <= set(said)
     assert said[-3:] == ["train.py", "--name", "it's"]
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize(("count", "expected"), [(1, None), (2, "1")])
+def test_one_rank_per_node_has_all_threads_of_the_node(
+    direct: bool, count: int, expected: str | None
+) -> None:
+    plan = planned(count, count, direct=direct)
+    process = plan.agent_request(plan.shares[0])["processes"][0]
+    assert process["env"].get("OMP_NUM_THREADS") == expected

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from clusterprep.changes.resources.env import TARGETS
 from clusterprep.cli.commands.explain import target_text
 from clusterprep.cli.commands.lint import LARGEST, lint
 from clusterprep.errors import InputError
+from clusterprep.facts.env_files import FILES
 from clusterprep.model import EnvSetting, Report
 from clusterprep.nccl.environment import render as render_environment
 from clusterprep.reports import render
@@ -207,7 +207,7 @@ def test_the_work_of_judging_a_file_grows_with_its_lines(name: str, line: str) -
     assert operations(lambda: judged(1_000)) < 2.2 * few
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [target for target in FILES if target != "container"])
 @pytest.mark.parametrize(
     "declared", [{}, {"NCCL_SOCKET_NTHREADS": "8", "TORCH_NCCL_BLOCKING_WAIT": "1"}], ids=str
 )
@@ -222,7 +222,7 @@ def test_what_apply_writes_passes(target: str, declared: dict[str, str], devices
     )
     seen = replace(seen, inventory=replace(seen.inventory, nodes=nodes))
     text = target_text(seen.inventory, render_environment(seen), target, "n1")
-    report = linted(text.encode(), TARGETS[target].path, nccl="2.21.5", torch="2.6.0")
+    report = linted(text.encode(), FILES[target][0], nccl="2.21.5", torch="2.6.0")
     assert [f.message for f in report.findings or () if f.verdict != "pass"] == []
     assert ("NCCL_IB_DISABLE=1" in text) is (devices == ())
     assert " 0 settings" not in report.notices[0]

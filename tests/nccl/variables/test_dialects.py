@@ -12,12 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterprep.changes.resources.env import TARGETS, env_file
+from clusterprep.changes.resources.env import env_file
 from clusterprep.model import EnvValue
 from clusterprep.nccl.variables.dialects import (
     DOCKER_MOST,
     KERNEL_MOST,
     NCCL_MOST,
+    PAM_MOST,
     PROLOG_MOST,
     SHELLS_OWN,
     refusal,
@@ -43,6 +44,9 @@ def long(target: str, size: int, name: str = NAME) -> str | None:
         pytest.param("nccl.conf", NCCL_MOST, NAME, id="nccl"),
         pytest.param("slurm-task-prolog", PROLOG_MOST - len(f"export {NAME}="), NAME, id="slurm"),
         pytest.param("env-file", DOCKER_MOST - len(f"{NAME}="), NAME, id="docker"),
+        pytest.param("ssh", PAM_MOST - len(f"{NAME}="), NAME, id="pam"),
+        pytest.param("systemd", KERNEL_MOST - len(f"{NAME}="), NAME, id="unit"),
+        pytest.param("container", KERNEL_MOST - len(f"{NAME}="), NAME, id="container"),
         pytest.param("profile.d", KERNEL_MOST - len(f"{NAME}="), NAME, id="kernel"),
         pytest.param("profile.d", KERNEL_MOST - len("LABEL="), "LABEL", id="kernel-other-name"),
     ],
@@ -271,7 +275,7 @@ def test_docker_reads_the_longest_line_and_no_longer_one(tmp_path: Path) -> None
     assert "docker" in misread({"V": value + "xx"}, tmp_path)
 
 
-@pytest.mark.parametrize("target", [target for target in TARGETS if target != "env-file"])
+@pytest.mark.parametrize("target", ["profile.d", "nccl.conf", "slurm-task-prolog"])
 @pytest.mark.parametrize("value", REFUSED)
 def test_other_targets_hold_all_that(target: str, value: str) -> None:
     assert refusal(target, NAME, value) is None
@@ -322,3 +326,44 @@ def test_other_targets_hold_all_that(target: str, value: str) -> None:
 )
 def test_a_name_that_a_shell_keeps_for_itself_is_refused(name: str) -> None:
     assert "shells keep" in str(refusal("profile.d", name, "1"))
+
+
+# ---------------------------------------------------------------- ssh, systemd, container
+
+
+@pytest.mark.parametrize("value", [value for value in HELD if "#" not in value])
+def test_the_file_of_pam_holds_what_an_env_file_holds(value: str) -> None:
+    assert refusal("ssh", NAME, value) is None
+
+
+@pytest.mark.parametrize("value", [*REFUSED, "a#b"])
+def test_the_file_of_pam_refuses_what_its_readers_take_otherwise(value: str) -> None:
+    why = refusal("ssh", NAME, value)
+    assert why is not None
+    assert why.endswith("or take ssh out of env_targets")
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "value", "words"),
+    [
+        ("ssh", NAME, "a b#", "PAM, systemd and shells do not all read a blank (character 2)"),
+        ("ssh", NAME, "a#b c", "PAM, systemd and shells do not all read # (character 2)"),
+        ("ssh", "USER", "x", "every login has a 'USER' of its own"),
+        ("ssh", "UID", "0", "shells keep 'UID' for themselves"),
+        ("systemd", NAME, "a\ufffe", "systemd takes U+FFFE (character 2) for broken UTF-8"),
+        ("container", NAME, "a${HOME}", "enroot takes what begins with ${ (character 2)"),
+        ("container", NAME, "'a'", "enroot drops the quotes"),
+        ("container", NAME, "\"a' ", "enroot drops the quotes"),
+        ("container", "ENROOT_X", "1", "enroot keeps 'ENROOT_X' for itself"),
+    ],
+)
+def test_each_has_a_dialect_of_its_own(target: str, name: str, value: str, words: str) -> None:
+    assert words in str(refusal(target, name, value))
+
+
+@pytest.mark.parametrize(
+    "value", ["a b", "50%", "$HOME", "\\", 'say "hi"', "it's", "a#b", ";&|<>", ""]
+)
+def test_units_and_containers_hold_what_can_be_escaped(value: str) -> None:
+    assert refusal("systemd", NAME, value) is None
+    assert refusal("container", NAME, value) is None

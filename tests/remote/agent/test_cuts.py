@@ -64,7 +64,7 @@ def test_a_shell_that_prints_too_much_has_not_ended_early(tmp_path: Path) -> Non
     loud.write_text("#!/bin/sh\nexec head -c 5000000 /dev/zero\n")
     loud.chmod(0o755)
     env = {"HOME": "/", "USER": "alice", "PATH": os.environ["PATH"]}
-    said = shells._ask_shell(str(loud), env, [], False, False)
+    said = shells._ask_shell(str(loud), env, [], False, False, launched.wanted)
     assert said == [
         "no",
         "truncated",
@@ -79,7 +79,7 @@ def test_more_start_up_files_than_are_followed_are_no_answer(tmp_path: Path) -> 
     first = tmp_path / "profile"
     first.write_text("".join(f". {name}\n" for name in names))
     with pytest.raises(NoAnswer, match="truncated"):
-        shells._add_file(str(first), "/", [])
+        shells._add_file(str(first), "/", [], [])
 
 
 def test_what_nccl_prints_is_whole_or_no_answer() -> None:

@@ -30,7 +30,7 @@ def look(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Look]:
 
     def ask(shell: str = BASH, given: dict[str, str] | None = None) -> dict[str, Any]:
         entry = SimpleNamespace(pw_name="alice", pw_dir=str(home), pw_shell=shell)
-        found: dict[str, Any] = environment.look(entry, given)
+        found: dict[str, Any] = environment.look(entry, given, environment.Outside(entry))
         return found
 
     # Only shells that hang take all of both; others need so long where many processes wait for a

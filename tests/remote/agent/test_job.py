@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -248,6 +249,26 @@ def test_the_folder_of_a_program_that_ends_at_once_is_known_all_the_same(agent: 
         assert answer["no"] == "no_folder"
         agent.ask("finish")
         agent.events.clear()
+
+
+def test_whether_a_script_is_there_is_known_before_the_start(agent: Heard, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "folder.py").mkdir()
+
+    def found(path: str, folder: str = str(tmp_path), strict: bool = False) -> tuple[str, str]:
+        body = {"user": None, "folders": [folder], "strict": strict, "path": path}
+        answer = agent.ask("script", **body)
+        return answer["script"], answer["folder"]
+
+    here = str(tmp_path.resolve())
+    assert found("train.py") == ("there", here)
+    assert found(f"{here}/train.py", "/") == ("there", "/")
+    assert found("eval.py") == ("missing", here)
+    assert found("folder.py") == ("unreadable", here)
+    assert found("$(touch x).py") == ("missing", here)
+    assert found("train.py", "/not/here", strict=True)[0] == ""
+    answer = agent.ask("script", user="no-such-user", folders=["/"], strict=False, path="x.py")
+    assert answer["script"] == ""
 
 
 def test_no_second_job_beside_the_first(agent: Heard) -> None:

@@ -56,8 +56,10 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     ) -> dict[str, Any]:
         entry = SimpleNamespace(pw_name="alice", pw_dir=str(tmp_path), pw_shell="/bin/bash")
         session = None if given is None else {**given, **more}
+        outside = nccl_address.Outside()
+        outside.first = first
         found: dict[str, Any] = nccl_address.answers(
-            entry, session, first, BARE, script or FINDER + PROBE
+            entry, session, outside, BARE, script or FINDER + PROBE
         )
         return found
 
@@ -244,7 +246,8 @@ def test_what_slurms_tasks_are_given_by_the_prolog(
     (tmp_path / "prolog").write_text(PROLOG)
     found = asked({}, LD_LIBRARY_PATH=str(tmp_path))
     assert found["slurm"]["value:NCCL_SOCKET_IFNAME"] == "rail0"
-    rows = [(path, number, text) for path, lines in launched.slurm() for number, text in lines]
+    printed = launched.printed_by(launched.task_prolog())
+    rows = [(path, number, text) for path, lines in printed for number, text in lines]
     prolog = {
         name: row for name, row in launched.service(rows).items() if row[1].endswith("/prolog")
     }
@@ -299,9 +302,11 @@ def test_shells_that_an_earlier_read_has_asked_are_not_asked_again(
     )
     entry = SimpleNamespace(pw_name="alice", pw_dir=str(tmp_path), pw_shell="/bin/bash")
     given = {"LD_LIBRARY_PATH": library(tmp_path)}
-    seen = environment.look(entry, given)["sessions"]
+    seen = environment.look(entry, given, environment.Outside(entry))["sessions"]
     before = (tmp_path / "count").read_text().count("here")
-    found = nccl_address.answers(entry, given, None, sys.executable, FINDER + PROBE, seen)
+    found = nccl_address.answers(
+        entry, given, nccl_address.Outside(), sys.executable, FINDER + PROBE, seen
+    )
     assert (tmp_path / "count").read_text().count("here") == before
     assert found[LOGIN]["value:NCCL_SOCKET_IFNAME"] == "eth1"
     alone = asked(given)

@@ -6,6 +6,7 @@ import base64
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,20 @@ def test_an_unknown_key(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> 
         f"ssh-keyscan -t ed25519 -p {sshd.port} 127.0.0.1 >> {tmp_path}/known_hosts" in error.remedy
     )
     assert not (tmp_path / "known_hosts").exists()
+
+
+def test_the_key_is_in_the_second_file_of_ssh_config(
+    fresh: Fresh, sshd: Sshd, tmp_path: Path
+) -> None:
+    node = sshd.node(tmp_path, "")
+    keys, config = tmp_path / "site_keys", tmp_path / "config"
+    keys.write_text(sshd.known())
+    config.write_text(f"Host *\n UserKnownHostsFile {tmp_path}/none_yet {keys}\n")
+    ssh = replace(node.ssh, known_hosts=None, config=str(config))
+    node = replace(node, ssh=ssh)
+    assert says_hello(fresh(), node)
+    keys.write_text("")
+    assert f"{tmp_path}/none_yet, {keys} and /etc" in str(refusal(fresh(), node))
 
 
 def test_a_changed_key(

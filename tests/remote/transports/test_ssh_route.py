@@ -54,6 +54,35 @@ def test_ssh_config_before_defaults(tmp_path: Path) -> None:
     assert found.key_names == ("[real]:2222", "real")
 
 
+@pytest.mark.parametrize(
+    ("line", "settings", "files"),
+    [
+        ("", {}, ["~/.ssh/known_hosts"]),
+        ("UserKnownHostsFile /site/keys", {}, ["/site/keys"]),
+        ("UserKnownHostsFile /site/%n /site/keys", {}, ["/site/gpu1", "/site/keys"]),
+        ('UserKnownHostsFile "/site/a b"', {}, ["/site/a b"]),
+        # A file without an end would make every key unknown, and this one accepts any.
+        ("UserKnownHostsFile /dev/null", {}, ["~/.ssh/known_hosts"]),
+        ("UserKnownHostsFile none", {}, ["~/.ssh/known_hosts"]),
+        ("UserKnownHostsFile /site/keys", {"known_hosts": "/my/keys"}, ["/my/keys"]),
+    ],
+)
+def test_files_with_the_keys_of_hosts(
+    line: str, settings: dict[str, object], files: list[str], tmp_path: Path
+) -> None:
+    found = route(f"Host gpu1\n {line}\n" if line else "", tmp_path, **settings)
+    assert [found.known_hosts, *found.more_known_hosts] == files
+
+
+def test_options_of_the_inventory_before_those_of_ssh_config(tmp_path: Path) -> None:
+    text = "Host gpu1\n ProxyJump theirs\n HostKeyAlias theirs\n"
+    options = (("HostKeyAlias", "Mine"), ("ProxyJump", "op@mine:2200"))
+    found = route(text, tmp_path, options=options)
+    assert found.via is not None
+    assert (found.via.host, found.via.user, found.via.port) == ("mine", "op", 2200)
+    assert found.key_names == ("mine",)
+
+
 def test_the_inventory_before_ssh_config(tmp_path: Path) -> None:
     found = route(BLOCK, tmp_path, "10.0.0.1", user="me", port=22, identity_file="/my/key")
     assert (found.host, found.port, found.user, found.identities) == (

@@ -25,6 +25,7 @@ from tests.support.lab.faults.files import (
     written,
 )
 from tests.support.lab.faults.gpus import gpus
+from tests.support.lab.faults.interrupts import crowded_interrupts
 from tests.support.lab.faults.network import (
     cable_out,
     docker0,
@@ -62,6 +63,7 @@ from tests.support.lab.faults.sshd import (
 )
 from tests.support.lab.faults.storage import (
     disk,
+    export,
     filled,
     held_segment,
     hung_mount,
@@ -75,6 +77,7 @@ from tests.support.lab.faults.storage import (
 )
 from tests.support.lab.faults.tasks import (
     compiled,
+    daemon,
     limit,
     soft_limit,
     vfork_parent,
@@ -94,6 +97,8 @@ __all__ = [
     "compiled",
     "compiled_nccl",
     "cont_sshd",
+    "crowded_interrupts",
+    "daemon",
     "disk",
     "docker0",
     "drop_direction",
@@ -102,6 +107,7 @@ __all__ = [
     "drop_policy",
     "drop_port",
     "drop_ports",
+    "export",
     "far_away",
     "far_controller",
     "file_over",

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from tests.support import shared_folder
 from tests.support.lab import processes
 from tests.support.lab.faults.fault import Fault
 from tests.support.lab.rooms import Host
@@ -65,6 +66,20 @@ def hung_mount(host: Host, folder: str) -> Fault:
         ["sh", "-c", '[ -e /dev/fuse ] || mknod -m 666 /dev/fuse c 10 229; mkdir -p "$0"', folder]
     )
     server = _started(host, _SILENT, folder)
+
+    def undo() -> None:
+        _ended(server)
+        host.run(["umount", "--lazy", folder])
+
+    return Fault(undo)
+
+
+def export(host: Host, folder: str, way: str) -> Fault:
+    """A folder of a file server, as `tests/support/shared_folder.py` serves it in this way."""
+    host.run(
+        ["sh", "-c", '[ -e /dev/fuse ] || mknod -m 666 /dev/fuse c 10 229; mkdir -p "$0"', folder]
+    )
+    server = _ready(host, [sys.executable, shared_folder.__file__, folder, way])
 
     def undo() -> None:
         _ended(server)
@@ -161,11 +176,14 @@ def held_segment(host: Host, name: str = "nccl-Xw7hTa") -> Fault:
 
 def _started(host: Host, script: str, path: str) -> subprocess.Popen[str]:
     """A script that runs on, once it has said that it is ready."""
-    process = host.popen(
-        [sys.executable, "-c", script, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    return _ready(host, [sys.executable, "-c", script, path])
+
+
+def _ready(host: Host, argv: list[str]) -> subprocess.Popen[str]:
+    """A program that runs on, once it has printed a line."""
+    process = host.popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if process.stdout is None or process.stdout.readline() == "":
-        message = f"{path} of {host.name}: {process.communicate()[1]}"
+        message = f"{argv} on {host.name}: {process.communicate()[1]}"
         raise RuntimeError(message)
     return process
 

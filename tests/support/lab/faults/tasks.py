@@ -38,6 +38,25 @@ def soft_limit(host: Host, item: str, value: str, user: str = "root") -> Fault:
     )
 
 
+def daemon(host: Host, name: str, *prlimit: str) -> Fault:
+    """A process of root with a daemon's name, a child of the first one, with these limits.
+
+    `prlimit` are options of prlimit(1), such as «--memlock=65536».
+    """
+    program = f"/var/tmp/{name}"
+    host.run(["cp", "/bin/sleep", program])
+    start = '"$@" >/dev/null 2>&1 </dev/null & echo $!'
+    words = ["prlimit", *prlimit, "setsid", program, "infinity"]
+    pid = host.run(["sh", "-c", start, "sh", *words]).stdout.strip()
+    host.run(["sh", "-c", f"until grep -q {name} /proc/{pid}/comm; do sleep 0.01; done"])
+
+    def undo() -> None:
+        host.run(["kill", "-9", pid])
+        host.run(["rm", "-f", program])
+
+    return Fault(undo)
+
+
 def vfork_parent(host: Host) -> Fault:
     """A process that waits for its child, which looks like a stuck one and is none."""
     program = "/var/tmp/vforking"

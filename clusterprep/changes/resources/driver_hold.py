@@ -1,0 +1,57 @@
+"""The packages of the NVIDIA driver, kept at their version: no upgrade takes the driver away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
+from clusterprep.changes.resources.package import LOCK_LIMIT, MARK, QUIET
+from clusterprep.facts import Fact
+from clusterprep.facts.packages import DRIVER, DriverPackages
+from clusterprep.model import Absent, Inventory
+from clusterprep.model.operations import RunCommand, StepAction
+from clusterprep.remedies import shell_line
+
+
+def facts(params: Params, inventory: Inventory) -> tuple[Fact, ...]:
+    return (DRIVER,)
+
+
+def parts(params: Params, inventory: Inventory) -> tuple[Part, ...]:
+    return (("driver_hold", ""),)
+
+
+def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
+    packages: DriverPackages | Absent = context.facts[DRIVER.name]
+    operations: tuple[RunCommand, ...] = ()
+    diff = ""
+    if isinstance(packages, Absent):
+        if packages.reason != "not_applicable":
+            raise NoPlan(packages.reason, packages.detail)
+    elif packages.loose:
+        if packages.manager != "apt":
+            cure = shell_line("dnf versionlock add {names}", names=packages.loose)
+            raise NoPlan("cannot", f"packages of {packages.manager} are held by hand: {cure}")
+        operations = (_hold(packages.loose),)
+        diff = "\n".join(f"hold {name}" for name in packages.loose)
+    yield StepAction(
+        context.node.name,
+        "driver_hold",
+        "NVIDIA driver",
+        "update",
+        operations,
+        diff,
+    )
+
+
+def _hold(names: tuple[str, ...]) -> RunCommand:
+    undo = _mark("unhold", names)
+    return replace(_mark("hold", names), undo=(undo,))
+
+
+def _mark(verb: str, names: tuple[str, ...]) -> RunCommand:
+    return RunCommand((*MARK, verb, *names), LOCK_LIMIT, env=QUIET)
+
+
+RESOURCE = StepResource("driver_hold", plan, facts=facts, parts=parts)

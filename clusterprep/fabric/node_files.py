@@ -1,0 +1,158 @@
+"""Files to and from one node: bytes by Fabric's SFTP, places and sums by the agent beside it.
+
+Both share one SSH connection. What is staged on the node is removed by the agent when it ends, and
+that is also when the connection does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from clusterprep.errors import LinkLost
+from clusterprep.fabric.connection import NodeConnection
+from clusterprep.fabric.runner import CONNECTION_ERRORS
+from clusterprep.model import Node
+from clusterprep.remote.transports.link import Frame, Link, Password, open_link
+from clusterprep.remote.transports.protocol import Channel
+from clusterprep.remote.untrusted import shortened
+from clusterprep.runtime import files
+from clusterprep.runtime.lazy_dataclass import dataclass
+
+PIECE = 1 << 15  # bytes; what every SFTP server takes at once
+REQUESTS = 64  # pieces that are under way
+AHEAD = 16 << 20  # bytes that are asked for together
+PULSE = 5.0  # seconds between signs of life to the agent, which gives up after 30
+WAIT = 0.5  # seconds
+
+# Takes bytes that have been transferred since the last call.
+Moved = Callable[[int], None]
+
+
+class Failed(Exception):
+    """A file was not brought; the text says why. `is_placed`: it is in place all the same."""
+
+    def __init__(self, why: str, is_placed: bool = False) -> None:
+        super().__init__(why)
+        self.is_placed = is_placed
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a node: its name there, its size and sum, and where it can be read."""
+
+    name: str
+    size: int
+    sha: str
+    source: str
+
+
+class NodeFiles:
+    """One connection with an agent that knows about files. Use `with`, in one thread."""
+
+    def __init__(self, connection: NodeConnection, password: Password, moved: Moved) -> None:
+        self._connection = connection
+        self._moved = moved
+        self._pulsed = time.monotonic()
+        self._closed = False
+        connection.open()
+        over = _OverConnection(connection)
+        self._link: Link = open_link(over, connection.node, ("look", "copying"), password)
+
+    def ask(self, op: str, **body: Any) -> Frame:
+        """Return the answer to a request, however long it takes. Raises LinkLost or Failed."""
+        number = self._link.send(op, **body)
+        answer = None
+        while answer is None:
+            self._pulse()
+            answer = self._link.receive_now(number, WAIT)
+        if "no" in answer:
+            why = shortened(answer.get("why") or answer["no"])
+            raise Failed(why, is_placed=answer.get("placed") is True)
+        return answer
+
+    def put(self, source: Path, place: str) -> None:
+        """Write the bytes of a file here to a file there. Raises Failed."""
+        with _told():
+            sftp = self._connection.sftp()
+            with source.open("rb") as data, sftp.open(place, "wb") as sink:
+                sink.set_pipelined(True)
+                while piece := data.read(PIECE):
+                    sink.write(piece)
+                    self._move(len(piece))
+
+    def get(self, file: RemoteFile, place: Path) -> None:
+        """Write the bytes of a file there to a file here, all of it or nothing. Raises Failed."""
+        beside = files.draft_beside(place)
+        total = hashlib.sha256()
+        try:
+            with _told(), os.fdopen(files.open_exclusively(beside), "wb") as sink:
+                for piece in self._pieces(file):
+                    sink.write(piece)
+                    total.update(piece)
+                sink.flush()
+                os.fsync(sink.fileno())
+            if total.hexdigest() != file.sha:
+                raise Failed("it changed while it was being fetched")
+            beside.replace(place)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def _pieces(self, file: RemoteFile) -> Iterator[bytes]:
+        """Yield the bytes of a file there, as many as it had when its sum was taken."""
+        with self._connection.sftp().open(file.source, "rb") as source:
+            for start in range(0, file.size, AHEAD):
+                # Not all at once: paramiko lists them, and the size is what the node says.
+                end = min(file.size, start + AHEAD)
+                chunks = [(at, min(PIECE, end - at)) for at in range(start, end, PIECE)]
+                for piece in source.readv(chunks, REQUESTS):
+                    self._move(len(piece))
+                    yield piece
+
+    def _move(self, count: int) -> None:
+        self._moved(count)
+        self._pulse()
+
+    def _pulse(self) -> None:
+        """Give the agent a sign of life if it is time for one, and take its own."""
+        if time.monotonic() - self._pulsed > PULSE:
+            self._pulsed = time.monotonic()
+            self._link.pulse()
+            self._link.send_waiting()
+            self._link.poll(0.0)
+
+    def close(self) -> None:
+        self._link.close()
+
+
+class _told:  # noqa: N801 - used as a function
+    """Turns errors of SFTP and of files here into Failed."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, LinkLost | Failed):
+            return
+        if isinstance(error, CONNECTION_ERRORS):
+            raise Failed(f"the transfer ended: {error or type(error).__name__}") from error
+
+
+class _OverConnection:
+    """Starts commands on a connection that is open. See Transport in transports.protocol."""
+
+    def __init__(self, connection: NodeConnection) -> None:
+        self._connection = connection
+
+    def open(self, node: Node, command: str) -> Channel:
+        return self._connection.opened.start(command)
+
+    def unheard(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        """Do nothing: the connection is its owner's."""

@@ -1,0 +1,68 @@
+"""Decides whose files are used: those that only root or this user can change.
+
+What another user could write would run with the rights of whoever runs clusterprep, and as root on
+every node.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+MOST_LINKS = 40  # as many as the kernel follows
+
+
+class Distrusted(Exception):
+    """A file that others may change; the text says which place, whose it is and what to do."""
+
+
+def trusted_path(path: Path) -> None:
+    """Raise Distrusted if another user could change this file or a folder on the way to it.
+
+    Links are followed as the kernel follows them. Raises OSError if the path is not there.
+    """
+    folder = Path("/")
+    parts = _parts(str(path.absolute()))
+    links = 0
+    _refuse(folder, os.lstat(folder), is_way=True)
+    while parts:
+        name = parts.pop(0)
+        if name == "..":
+            folder = folder.parent
+            continue
+        here = folder / name
+        state = os.lstat(here)
+        _refuse(here, state, is_way=bool(parts))
+        if not stat.S_ISLNK(state.st_mode):
+            folder = here
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            raise Distrusted(f"{here} leads through more than {MOST_LINKS} links")
+        target = str(here.readlink())
+        if target.startswith("/"):
+            folder = Path("/")
+        parts = _parts(target) + parts
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _refuse(place: Path, state: os.stat_result, *, is_way: bool) -> None:
+    """Raise Distrusted if others own a place, or may write to it.
+
+    A folder on the way may be one like /tmp, where no user can rename what belongs to another.
+    """
+    own = os.geteuid()
+    if state.st_uid not in (0, own):
+        raise Distrusted(
+            f"{place} belongs to user {state.st_uid}, neither to root nor to user {own} who runs "
+            "this; chown it, or copy it to a folder of your own"
+        )
+    if stat.S_ISLNK(state.st_mode):
+        return  # the mode of a link says nothing
+    is_shared = bool(state.st_mode & stat.S_IWOTH)
+    if is_shared and not (is_way and state.st_mode & stat.S_ISVTX):
+        raise Distrusted(f"every user may write to {place}; chmod o-w {place}")
