@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from tests.support import container_image
 from tests.support.lab import processes
@@ -67,21 +69,24 @@ def prepare(host: Host) -> None:
 def serving(host: Host) -> Iterator[None]:
     """Have podman's service run, which docker's client takes for its daemon."""
     argv = ["podman", "system", "service", "--time=0", f"unix://{SOCKET}"]
-    service = host.popen(argv, stderr=subprocess.DEVNULL)
-    try:
-        _await_socket(host)
-        yield
-    finally:
-        processes.kill_group(service)
-        service.wait(_START_LIMIT)
+    with tempfile.TemporaryFile("w+") as errors:
+        service = host.popen(argv, stderr=errors)
+        try:
+            _await_socket(host, service, errors)
+            yield
+        finally:
+            processes.kill_group(service)
+            service.wait(_START_LIMIT)
 
 
-def _await_socket(host: Host) -> None:
+def _await_socket(host: Host, service: subprocess.Popen[str], errors: IO[str]) -> None:
+    """Wait for the service's socket. Raises RuntimeError with what podman wrote if none comes."""
     end = time.monotonic() + _START_LIMIT
     while host.run(["test", "-S", SOCKET], check=False).returncode != 0:
-        if time.monotonic() > end:
-            message = f"podman's service did not start on {host.name}"
-            raise RuntimeError(message)
+        if service.poll() is not None or time.monotonic() > end:
+            errors.seek(0)
+            said = errors.read()
+            raise RuntimeError(f"podman's service did not start on {host.name}: {said}")
         time.sleep(0.05)
 
 
