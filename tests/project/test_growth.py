@@ -203,6 +203,7 @@ def slow(parse: Parse, original: str, small_size: int = SMALL) -> list[str]:
 # ---------------------------------------------------------------- logs
 
 
+@pytest.mark.timeout(300)
 def test_lines_of_logs() -> None:
     """Every cause is looked for in lines of the length up to which they are searched."""
     catalogue = (ROOT / "tests/jobs/diagnose/catalogue.jsonl").read_text().splitlines()
