@@ -17,9 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent

@@ -10,9 +10,10 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent

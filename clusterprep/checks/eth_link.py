@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from statistics import median
+
+from msgspec.structs import replace
 
 from clusterprep.checks import (
     Check,
@@ -375,7 +377,7 @@ def _with_low_speed(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
     for interface in interfaces:
         if interface.speed:
             speed = interface.speed // 10
-            changed.append(replace(interface, speed=speed))
+            changed.append(dataclasses.replace(interface, speed=speed))
         else:
             changed.append(interface)
     return tuple(changed)

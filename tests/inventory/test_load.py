@@ -1,7 +1,6 @@
 """Inventories: what files under inventories/good mean, and what is wrong with those under bad."""
 
 import copy
-import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -9,6 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -37,7 +37,7 @@ def problems(path: str | Path) -> list[str]:
         load_inventory(path)
     assert raised.value.code == 2
     assert {problem.file for problem in raised.value.problems} == {str(path)}
-    return [str(dataclasses.replace(problem, file=None)) for problem in raised.value.problems]
+    return [str(msgspec.structs.replace(problem, file=None)) for problem in raised.value.problems]
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -268,7 +268,7 @@ def test_a_byte_order_mark_and_windows_lines_do_no_harm() -> None:
 
 def test_sections_without_a_line_say_nothing() -> None:
     (node,) = good("empty_sections").nodes
-    assert dataclasses.replace(node, groups=()) == good("minimal").nodes[0]
+    assert msgspec.structs.replace(node, groups=()) == good("minimal").nodes[0]
 
 
 def test_unknown_variables_are_warned_about() -> None:

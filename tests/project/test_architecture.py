@@ -36,8 +36,8 @@ MOST_ENTRIES = 20  # files and folders directly in the package: what fits on one
 # Libraries that only compute.
 PURE = frozenset(
     "__future__ array base64 binascii bisect collections dataclasses datetime difflib enum fnmatch "
-    "functools hashlib ipaddress itertools json marshal math operator posixpath random re shlex "
-    "statistics string struct textwrap types typing ClusterShell packaging".split()
+    "functools hashlib ipaddress itertools json marshal math msgspec operator posixpath random re "
+    "shlex statistics string struct textwrap types typing ClusterShell packaging".split()
 )
 
 # Modules that may import more than that, and why. Everything else only computes.
@@ -61,7 +61,6 @@ WORLDLY = {
     "cli.everyday": "declares the options of exec, copy and fetch, ends them",
     "cli.commands.everyday": "reads the file to be copied and the script",
     "inventory.local": "names this machine for `check --local`",
-    "runtime.lazy_dataclass": "has a lock, as threads may want the first value of a class together",
     "nccl.variables.variables": "reads the registry of variables that came with us",
     "checks.known_bad": "reads the table of bad versions that came with us",
     "history": "keeps runs and what was given to the nodes in SQLite",

@@ -29,11 +29,12 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec.structs import replace
 
 from clusterprep.facts import Fact
 from clusterprep.facts.stress import DIAGNOSTICS, parse_diagnostics

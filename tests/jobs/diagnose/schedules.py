@@ -11,9 +11,11 @@ import os
 import pickle
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 NOW = 1_790_000_000.0  # seconds since 1970: when the last call ended
 TIMEOUT = 600.0

@@ -9,8 +9,9 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from tests.support.messages.c_source import GAP, tidied, without_formats
 from tests.support.messages.row import Row
