@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -377,7 +376,7 @@ def _with_low_speed(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
     for interface in interfaces:
         if interface.speed:
             speed = interface.speed // 10
-            changed.append(dataclasses.replace(interface, speed=speed))
+            changed.append(replace(interface, speed=speed))
         else:
             changed.append(interface)
     return tuple(changed)

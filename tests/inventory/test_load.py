@@ -37,7 +37,7 @@ def problems(path: str | Path) -> list[str]:
         load_inventory(path)
     assert raised.value.code == 2
     assert {problem.file for problem in raised.value.problems} == {str(path)}
-    return [str(msgspec.structs.replace(problem, file=None)) for problem in raised.value.problems]
+    return [str(dataclasses.replace(problem, file=None)) for problem in raised.value.problems]
 
 
 def written(tmp_path: Path, text: str) -> Path:

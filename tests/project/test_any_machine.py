@@ -12,11 +12,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 # The sample takes ten seconds; a machine with ten times as many processes as cores takes minutes.
 LIMIT = 400

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from tests.soak.observer import BROKEN, Pending, Seen, Size, Versions, template_of, version_of
 from tests.soak.schedule import WITHOUT_NODE, Harm, Round

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from clusterprep.changes.playbook.reading import load_playbook
@@ -26,7 +26,7 @@ def problems(path: Path) -> list[str]:
     assert raised.value.code == 2
     assert all(problem.line for problem in raised.value.problems)
     own = (
-        msgspec.structs.replace(p, file=None if p.file == str(path) else Path(p.file).name)
+        dataclasses.replace(p, file=None if p.file == str(path) else Path(p.file).name)
         for p in raised.value.problems
     )
     return [str(problem).replace(f"{HERE}/", "") for problem in own]
