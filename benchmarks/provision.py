@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import dataclasses
 import json
 import re
 import statistics
@@ -12,8 +13,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-from msgspec.structs import replace
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
@@ -74,8 +73,8 @@ class Provision(Bench):
 
     def both(self, contender: Contender) -> Iterator[Run]:
         """Where nothing is as wanted, and again, where all of it is."""
-        yield self.run(replace(contender, writes=True))
-        yield self.run(replace(contender, writes=False))
+        yield self.run(dataclasses.replace(contender, writes=True))
+        yield self.run(dataclasses.replace(contender, writes=False))
         self._verify(contender)
         said = (self._folder / "output.txt").read_text(errors="replace")
         if re.search(r"changed=[1-9]", said) or not re.search(

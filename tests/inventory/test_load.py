@@ -1,6 +1,7 @@
 """Inventories: what files under inventories/good mean, and what is wrong with those under bad."""
 
 import copy
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable, Iterator

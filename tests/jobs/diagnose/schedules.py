@@ -11,11 +11,9 @@ import os
 import pickle
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from msgspec.structs import replace
 
 NOW = 1_790_000_000.0  # seconds since 1970: when the last call ended
 TIMEOUT = 600.0

@@ -7,9 +7,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-
-from msgspec.structs import replace
 
 from tests.support.messages import binaries, trees
 from tests.support.messages.c_source import GAP, tidied
