@@ -31,6 +31,12 @@ INNER_ORDER = {
     "nccl": ("rails", "interfaces", "gids", "variables", "lint", "environment", "launch_paths"),
 }
 
+# Modules with dataclasses of their own, and why. All other values are Structs.
+DATACLASSES = {
+    "errors": "is imported by --help, which shall not wait for msgspec",
+    "changes.key_pair": "keeps a private key out of what repr() shows",
+}
+
 MOST_ENTRIES = 20  # files and folders directly in the package: what fits on one screen
 
 # Libraries that only compute.
@@ -353,6 +359,17 @@ def test_what_computes_touches_nothing() -> None:
         if name.split(".")[-1] in IMPURE_CALLS
     ]
     none(found, "only modules in WORLDLY may touch the world:")
+
+
+def test_values_are_structs() -> None:
+    made = set()
+    for module in MODULES:
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.ClassDef):
+                decorators = map(ast.unparse, node.decorator_list)
+                if any("dataclass" in decorator for decorator in decorators):
+                    made.add(module)
+    assert made == set(DATACLASSES)
 
 
 def test_every_exception_is_still_needed() -> None:

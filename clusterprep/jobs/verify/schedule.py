@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import asdict, force_setattr, replace
+from msgspec.structs import asdict, replace
 
 from clusterprep.jobs.verify.hardware_model import VALID_FROM
 from clusterprep.model import Node, VerifySettings
@@ -97,9 +97,6 @@ class TrialPlan(Struct, frozen=True, dict=True):
     same_files: tuple[str, ...] = ()
     most_sharing: int = 1  # nodes that share one GPU
     meeting: float = 0.0  # seconds until ranks are connected; at least `timeout`
-
-    def __post_init__(self) -> None:
-        force_setattr(self, "meeting", max(self.meeting, self.timeout))
 
     @property
     def world_size(self) -> int:
@@ -237,7 +234,7 @@ def plan_trial(
         min_busbw=settings.min_busbw,
         same_files=settings.same_files,
         most_sharing=most_sharing,
-        meeting=meeting,
+        meeting=max(meeting, settings.timeout),
     )
 
 
@@ -379,7 +376,7 @@ def plan_subset(
         port=port,
         steps=tuple(steps),
         timeout=timeout,
-        meeting=min(plan.meeting, max(timeout, SUBSET_MEETING)),
+        meeting=max(timeout, min(plan.meeting, SUBSET_MEETING)),
     )
 
 
