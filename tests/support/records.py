@@ -14,7 +14,7 @@ def is_record(value: object) -> bool:
     return field_names(type(value)) is not None
 
 
-def changed_copy(value: Any, **fields: Any) -> Any:
+def changed_copy(value: Any, /, **fields: Any) -> Any:
     """Return a copy of a Struct or a dataclass in which these fields have other values."""
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.replace(value, **fields)
