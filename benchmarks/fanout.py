@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import compileall
 import contextlib
+import dataclasses
 import json
 import os
 import platform
@@ -17,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ def measure(
     slow = [c for c in all_of_them if c.name.startswith("ansible") and forks in (None, c.name)]
     for contender in quick:
         _show(
-            contender, bench.run(replace(contender, said="")), "warm-up"
+            contender, bench.run(dataclasses.replace(contender, said="")), "warm-up"
         )  # what repeats something does it here
     for number in range(1, repeat + 1):
         if number == 2:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import dataclasses
 import json
 import re
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,8 @@ class Provision(Bench):
 
     def both(self, contender: Contender) -> Iterator[Run]:
         """Where nothing is as wanted, and again, where all of it is."""
-        yield self.run(replace(contender, writes=True))
-        yield self.run(replace(contender, writes=False))
+        yield self.run(dataclasses.replace(contender, writes=True))
+        yield self.run(dataclasses.replace(contender, writes=False))
         self._verify(contender)
         said = (self._folder / "output.txt").read_text(errors="replace")
         if re.search(r"changed=[1-9]", said) or not re.search(

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -193,7 +193,7 @@ def _tried(fleet: Fleet, environment: Any, meter: Meter) -> Any:
         grown_trial.compare(story, result, said)
         del timeline, said
         result = VerifyResult(
-            **{field.name: getattr(result, field.name) for field in fields(VerifyResult)}
+            **{name: getattr(result, name) for name in VerifyResult.__struct_fields__}
         )
     return result
 

@@ -9,13 +9,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from msgspec import Struct
+
 from clusterprep.changes.transaction import Transaction
 from clusterprep.errors import InputError
 from clusterprep.facts.journal import Journal
 from clusterprep.model import Fleet, StepOutcome
 from clusterprep.model.files import FileChange
 from clusterprep.model.nodeset import fold, select
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 CANARY = "canary"
 REST = "rest"
@@ -36,8 +37,7 @@ _WORST_FIRST: tuple[StepOutcome, ...] = (
 Content = Literal["new", "old", "unknown"]
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Nodes that are written together, all or none. `number` counts from 1."""
 
     number: int
@@ -134,8 +134,7 @@ def unwritten(changes: Iterable[FileChange], states: Mapping[tuple[str, str], ob
 # ---------------------------------------------------------------- nodes that differ
 
 
-@dataclass(frozen=True)
-class Uneven:
+class Uneven(Struct, frozen=True):
     """A run in batches that some nodes have and others do not."""
 
     run: str

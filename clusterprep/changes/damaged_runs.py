@@ -8,7 +8,8 @@ then to be done with the files only people can say.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from clusterprep.changes.agents import LONGEST, MOVES_ASIDE, Agents, refusal
 from clusterprep.changes.transaction import LIMIT, Transaction
@@ -16,11 +17,9 @@ from clusterprep.errors import LinkLost, Refused
 from clusterprep.facts.journal import Journal
 from clusterprep.model import Fleet
 from clusterprep.remote.untrusted import as_list, shortened
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class SetAside:
+class SetAside(Struct, frozen=True):
     """What was moved out of the journals: a sentence for each run; `failed` says where it was not.
 
     `failed` has why, by the name of the node.

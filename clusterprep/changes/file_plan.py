@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.changes.playbook.steps import Owners, Step, at_once, resource_fact_names
 from clusterprep.changes.resources import NoPlan, Params, PlanContext, known_states
@@ -14,7 +16,6 @@ from clusterprep.model import Absent, ChangeRow, Fleet, Node, StepOutcome
 from clusterprep.model.files import FileChange, FileState
 from clusterprep.model.secrets import redacted
 from clusterprep.nccl.environment import Environment
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Reasons that are obstacles on the node, which people have to remove; all others mean that a state
 # could not be determined. "cannot" is the word for an obstacle that has none of its own.
@@ -31,8 +32,7 @@ _OBSTACLES = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """Why a step cannot be planned on a node."""
 
     resource: str

@@ -11,18 +11,18 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.changes.file_plan import diff_text
 from clusterprep.errors import InputError, Refused
 from clusterprep.facts.journal import LARGEST_NUMBER, parse_nodes
 from clusterprep.model.files import Access, FileChange
 from clusterprep.remote.untrusted import as_list, require_integer, require_text
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 LONGEST_PATH = 4096  # characters; PATH_MAX of Linux
 
 
-@dataclass(frozen=True)
-class OldFile:
+class OldFile(Struct, frozen=True):
     """A file that a run wrote: its bytes before and after the run, and now. None means no file.
 
     `strange` says what stands there instead of a file. `was` has owner and mode from before, if
@@ -41,8 +41,7 @@ class OldFile:
     access: Access | None = None
 
 
-@dataclass(frozen=True)
-class OldRun:
+class OldRun(Struct, frozen=True):
     """A run as a node remembers it; `undoes` names the run that this one rolled back.
 
     `by` names the rollback that undid this run, which had been interrupted. `number`, `nodes` and
@@ -213,8 +212,7 @@ def _rolled_back(remembered: RememberedRuns, cluster: str) -> set[str | None]:
     return names
 
 
-@dataclass(frozen=True)
-class OtherNodes:
+class OtherNodes(Struct, frozen=True):
     """The nodes of a run that cannot be rolled back now.
 
     `forgetful` were asked and remember nothing of it, `not_asked` are all others. Those of a batch

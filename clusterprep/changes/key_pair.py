@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from clusterprep.errors import InputError
 from clusterprep.history import state_folder
 from clusterprep.runtime import files
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 FOLDER = "ssh_mesh"  # of the state folder; one file per cluster
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")

@@ -7,18 +7,17 @@ or gave no answer is named in it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from clusterprep.changes.agents import Answers, lost_text, refusal
 from clusterprep.errors import LinkLost
 from clusterprep.model.nodeset import fold
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 MOST_REASONS = 5  # nodes whose reason is said; the others are named without one
 
 
-@dataclass(frozen=True)
-class NodeAnswers:
+class NodeAnswers(Struct, frozen=True):
     """What nodes answered to one request: those that did it, and why the others did not.
 
     `refused` has the nodes that answered that they did not, `lost` those that gave no answer: of

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from clusterprep.changes.file_plan import (
     Gap,
@@ -31,7 +33,6 @@ from clusterprep.model import Absent, ChangeRow, Fleet, Node, StepOutcome
 from clusterprep.model.files import FileChange, FileState
 from clusterprep.model.operations import StepAction, Write
 from clusterprep.nccl.environment import Environment
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 _NEEDS_ROOT = (
     "writing needs root on the node, and {user} is not: add -b (--become, sudo on the nodes), "
@@ -42,8 +43,7 @@ Key = tuple[int, str, str]  # the place of a step in the playbook, a node, a tar
 Results = Mapping[Key, tuple[StepOutcome, str]]  # what became of a step action, and why
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """A step action, and the place of its step among all steps."""
 
     place: int
@@ -54,8 +54,7 @@ class Planned:
         return self.place, self.step_action.node, self.step_action.target
 
 
-@dataclass(frozen=True)
-class ChangePlan:
+class ChangePlan(Struct, frozen=True, dict=True):
     """Everything that is planned.
 
     A node in `gaps` could not be planned, so nothing is done anywhere.

@@ -30,8 +30,10 @@ stopped in the middle of a step action rolls back that action, as after a step t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from clusterprep.changes.agents import Agents, Answers, refusals
 from clusterprep.changes.transaction import LIMIT, STEPS_LIMIT, Transaction, edit_diff
@@ -39,13 +41,11 @@ from clusterprep.errors import LinkLost, Refused
 from clusterprep.facts.journal import UNSETTLED, Journal, JournalEntry
 from clusterprep.model import Fleet
 from clusterprep.model.nodeset import fold
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 FORCE = "`clusterprep rollback --force` puts the old bytes back all the same"
 
 
-@dataclass(frozen=True)
-class InterruptedRun:
+class InterruptedRun(Struct, frozen=True):
     """What the nodes that were reached know of a run that is not finished on one of them.
 
     `states` has the state on each node that knows it. Of its other nodes `unasked` were not reached
@@ -83,8 +83,7 @@ class InterruptedRun:
         return tuple(name for name, state in self.states.items() if state in states)
 
 
-@dataclass(frozen=True)
-class FinishedRun:
+class FinishedRun(Struct, frozen=True):
     """A run that was interrupted, and the nodes on which it is now finalized or rolled back.
 
     `done` are the nodes that knew it as done before, and `unknown` those of which it is not known
@@ -124,8 +123,7 @@ class FinishedRun:
         return text
 
 
-@dataclass(frozen=True)
-class Recovery:
+class Recovery(Struct, frozen=True):
     """The runs that were finished, newest first, and why it was not possible on some nodes."""
 
     runs: tuple[FinishedRun, ...] = ()

@@ -10,8 +10,10 @@ back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.changes.agents import Agents, Answer, refusal
 from clusterprep.changes.file_rollback import OldRun, RememberedRuns
@@ -21,14 +23,12 @@ from clusterprep.changes.transaction import LIMIT, STEPS_LIMIT, Transaction
 from clusterprep.errors import LinkLost, Refused
 from clusterprep.model import ChangeRow, StepOutcome
 from clusterprep.remote.untrusted import as_list
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # States of an operation after which there is nothing more to roll back.
 ENDED = frozenset({"undone", "kept"})
 
 
-@dataclass(frozen=True)
-class OldStepAction:
+class OldStepAction(Struct, frozen=True):
     """A step action as a node's journal has it.
 
     `number` is its place in the journal, `states` say how far its operations came.

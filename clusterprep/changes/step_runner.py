@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from clusterprep.changes.agents import Agents, Answer, Answers
 from clusterprep.changes.file_plan import Gap, plan_step
@@ -36,7 +37,6 @@ from clusterprep.model.operations import Reboot, StepAction, seconds_limit, wire
 from clusterprep.nccl.environment import Environment
 from clusterprep.remote.untrusted import as_list
 from clusterprep.runtime.deadline import Deadline
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Watch
 
 StepActions = tuple[StepAction, ...]
@@ -44,8 +44,7 @@ Judged = StepActions | Absent | None  # of a step on a node; None if the step is
 PERMANENT = "nothing takes it back"  # said of what cannot be rolled back
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """Why a step failed on a node, in one or more lines; `target` is the thing that failed."""
 
     target: str | None
@@ -53,8 +52,7 @@ class Failure:
     lost: bool = False
 
 
-@dataclass(frozen=True)
-class NotRolledBack:
+class NotRolledBack(Struct, frozen=True):
     """The steps of a run that stay although it was rolled back, by node.
 
     `failed` has why a rollback failed, `permanent` the last thing done that nothing takes back.

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from clusterprep.changes.agents import LONGEST, Agents, Answers, refusals
 from clusterprep.changes.file_plan import diff_text
@@ -41,8 +43,7 @@ STEPS_LIMIT = 3600.0  # seconds for all commands of a rollback, each of which ha
 ByNode = Mapping[str, list[FileChange]]
 
 
-@dataclass
-class Receipt:
+class Receipt(Struct):
     """What became of a write: an outcome and a detail per node.
 
     `lost` has the nodes on which the run may not be settled: they went away, or refused.
@@ -58,8 +59,7 @@ class Receipt:
         return all(outcome in ("done", "unchanged") for outcome in self.outcomes.values())
 
 
-@dataclass(frozen=True)
-class BatchPlace:
+class BatchPlace(Struct, frozen=True):
     """The place of a batch among those of its run.
 
     `number` counts from 1, `batches` are the nodes of each, folded.

@@ -15,20 +15,20 @@ others. A judge of one node at a time reads like this:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from clusterprep.model import NOT_ASKED, Fleet, Inventory, Json, Node, Read, Severity, Verdict
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import Remedy
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 EQUAL = "equal on all nodes"
 COUNT_DIGITS = 18  # of a count in `require:`; more is a typing error, and int() may refuse it
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What a check says about some nodes. `severity` and `remedy` default to the check's own."""
 
     verdict: Verdict
@@ -41,8 +41,7 @@ class Outcome:
     severity: Severity | None = None
 
 
-@dataclass(frozen=True)
-class CheckContext:
+class CheckContext(Struct, frozen=True):
     """What a check may look at: the nodes that know every fact it needs, and those facts."""
 
     fleet: Fleet
@@ -182,8 +181,7 @@ def _limited_to(context: CheckContext, nodes: tuple[Node, ...]) -> CheckContext:
 # ---------------------------------------------------------------- the check
 
 
-@dataclass(frozen=True)
-class Proof:
+class Proof(Struct, frozen=True, eq=False):
     """How `clusterprep selftest` shows that a check fires: a recorded fact, made bad on one node.
 
     `turn` gets the recorded value and returns the bad one; with an empty `fact` it gets the node's
@@ -203,12 +201,11 @@ class Proof:
     verdict: Verdict = "fail"
     fleet: str = "hgx-h100-ib"
     between: bool = False
-    machine: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
-    answers: Mapping[Read, Json] = field(default_factory=dict, compare=False)
+    machine: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    answers: Mapping[Read, Json] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Struct, frozen=True):
     """A check: the facts it needs, how it judges, and its page for `explain`.
 
     `judge(context)` is called once, with every node that knows all `facts`; the engine answers
@@ -229,7 +226,7 @@ class Check:
     why: str
     how: str
     remedy: Remedy
-    tags: tuple[str, ...] = field(default=())
+    tags: tuple[str, ...] = ()
     grave: Callable[[Fleet, Node], bool] = lambda fleet, node: False
     wants: Callable[[str], object] = str
     uses: tuple[str, ...] = ()

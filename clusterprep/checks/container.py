@@ -10,8 +10,9 @@ import math
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from clusterprep.checks import (
     Check,

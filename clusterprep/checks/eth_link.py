@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from statistics import median
+
+from msgspec.structs import replace
 
 from clusterprep.checks import (
     Check,

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, unknown
 from clusterprep.facts.firewall import Chain, Rule, RuleMatch, Ruleset
@@ -18,7 +20,6 @@ from clusterprep.model.colocation import one_machine
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.nccl.interfaces import Choice, choose
 from clusterprep.remedies import Remedy, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 INBOUND = ("ingress", "prerouting", "input")
 OUTBOUND = ("output", "postrouting")
@@ -33,8 +34,7 @@ Chains = dict[tuple[str, str], Chain]
 """Chains by table and name."""
 
 
-@dataclass(frozen=True)
-class Packet:
+class Packet(Struct, frozen=True):
     """The first packet of a TCP connection between this node and any other of the cluster.
 
     `peers` are the addresses of all nodes as numbers, sorted, with this one among them; `ports` are

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import (
     Check,
@@ -31,7 +33,6 @@ from clusterprep.facts.storage import (
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import UNLIMITED, format_size, parse_size, pluralize
 from clusterprep.remedies import Remedy, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 FREE = 0.05  # of a file system; NHC and gpud stop between 90 % and 95 % in use
 PLENTY = 100 << 30  # bytes: 5 % of a petabyte are no emergency
@@ -210,8 +211,7 @@ def _broken(node: Node, path: str, probes: Probes, table: Table) -> Outcome | No
 # ---------------------------------------------------------------- space
 
 
-@dataclass(frozen=True)
-class Least:
+class Least(Struct, frozen=True):
     """What must be free: a part of the file system, or bytes."""
 
     part: float | None = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed
 from clusterprep.checks.log import DAY, judge_silence
@@ -13,7 +15,6 @@ from clusterprep.facts.kernel_log import OFF_THE_BUS, XID, KernelRecord, Xid, Xi
 from clusterprep.model import Node, Severity
 from clusterprep.model.units import format_duration
 from clusterprep.remedies import Remedy, placed, sentence, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 RESET = shell_line(
     "nvidia-smi --gpu-reset -i GPU   # with no process on it; reboot where that is refused"
@@ -26,8 +27,7 @@ LINK = shell_line(
 LOOK = shell_line("nvidia-smi -q -i GPU; dmesg | grep 'NVRM: Xid'")
 
 
-@dataclass(frozen=True)
-class Meaning:
+class Meaning(Struct, frozen=True):
     """What an Xid means: fatal until the GPU is reset, a warning for a day, or due to a program."""
 
     kind: Literal["fatal", "warning", "program"]

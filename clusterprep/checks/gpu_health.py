@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import (
     Check,
@@ -26,7 +28,6 @@ from clusterprep.facts.gpu_health import EccErrors, EccMode, Remap, Temperatures
 from clusterprep.model import Absent, Node, Severity
 from clusterprep.model.units import format_duration, parse_duration
 from clusterprep.remedies import NO_REMEDY, Remedy, placed, sentence, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 RESET = shell_line(
     "nvidia-smi --gpu-reset -i GPUS   # no process may use it; on an HGX board reset all, or reboot"
@@ -53,8 +54,7 @@ COUNTED = ("gpu.counters", "gpu.nvml")  # the counters of GPUs by UUID, and thei
 SLOW = 1.0  # s; idle drivers answer in milliseconds
 
 
-@dataclass(frozen=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """What is wrong with one GPU. GPUS in the remedy becomes the indices of the GPUs.
 
     `remedy` and `severity` default to the check's own.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import (
     Check,
@@ -20,7 +22,6 @@ from clusterprep.facts.gpu import Function, Nvml
 from clusterprep.facts.visible_gpus import NAME, numa_nodes, session_of, visible_gpus
 from clusterprep.model import NOT_ASKED, Absent, Node
 from clusterprep.remedies import sentence
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 ALL_UNLESS = "all GPUs are used, unless the job's session shows fewer, which was not asked"
 
@@ -56,8 +57,7 @@ def span(
     return _judge_used(node, places, job, nvml)
 
 
-@dataclass(frozen=True)
-class _JobDevices:
+class _JobDevices(Struct, frozen=True):
     """The GPUs of a node that its job uses, by NVML's index, and what says so.
 
     `doubt` and `unknown` as in Visible; `reason` is that of an unknown.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, Proof
 from clusterprep.checks.gpu_health import RESET, Trouble, each_gpu

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from clusterprep.checks import (
     Check,
@@ -470,7 +471,7 @@ def turned(name: str, **fields: object) -> Callable[[Devices], Devices]:
     def change(device: RdmaDevice) -> RdmaDevice:
         ports = []
         for port in device.ports:
-            changed_port = replace(port, **fields)  # type: ignore[arg-type]
+            changed_port = replace(port, **fields)
             ports.append(changed_port)
         return replace(device, ports=tuple(ports))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
 from clusterprep.checks.ib import FACTS, LabelledPorts, NodePorts, compare_ports, of_ports

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, skipped
 from clusterprep.facts import Fact, user_of_job
 from clusterprep.facts.account import Rights, parse_account
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.remedies import Remedy, sentence, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # logind.conf(5): folders in the order of what wins. A drop-in hides those of its name in folders
 # that stand behind its own; all that are left are read in the order of their names.
@@ -33,8 +34,7 @@ NO = ("0", "no", "n", "false", "f", "off")
 LAST_SYSTEM_UID = 999  # logind leaves the segments of root and of such users alone
 
 
-@dataclass(frozen=True)
-class Logind:
+class Logind(Struct, frozen=True):
     """What logind does with segments of a user without sessions.
 
     `source` is the file that says so, "" for the default. Users in `lingering` keep theirs. `uid`

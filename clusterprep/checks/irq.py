@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
 from clusterprep.facts.interrupts import InterruptDevice, Interrupts
 from clusterprep.model import Node
 from clusterprep.nccl.interfaces import choose
 from clusterprep.remedies import Remedy, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Interrupts per second below which a device is at rest: a CPU takes a hundred times as many.
 BUSY = 1000.0
@@ -25,8 +26,7 @@ ONE_QUEUE = "it has one queue, so its interrupts cannot be spread"
 ONE_STREAM = "one queue brings nearly all, as a single stream does"
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The verdict on one device, or on all GPUs together.
 
     Either it is at rest (`resting`), or `single` says why its interrupts cannot be spread, or

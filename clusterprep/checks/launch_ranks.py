@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from msgspec import Struct
+
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed
 from clusterprep.checks.env import (
     BASHRC,
@@ -19,11 +21,9 @@ from clusterprep.facts.environment import Setting
 from clusterprep.model import Absent, Node
 from clusterprep.nccl.interfaces import choose
 from clusterprep.remedies import shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class Seat:
+class Seat(Struct, frozen=True):
     """The place of a node in the job of the inventory.
 
     `count` is the number of its ranks and `first` the lowest of them; both are None where GPUs

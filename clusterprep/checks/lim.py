@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
 from clusterprep.checks.lim_launches import ENDLESS_STACK, Rule, other_launches, session_failure
@@ -13,7 +15,6 @@ from clusterprep.model import Node, Severity
 from clusterprep.model.units import format_size, parse_size
 from clusterprep.nccl.interfaces import has_rdma, may_have_rdma
 from clusterprep.remedies import shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 UNLIMITED = "unlimited"
 FLOOR = 32 << 30  # bytes; what RDMA registration of a large model's buffers takes
@@ -120,8 +121,7 @@ def stack(context: CheckContext, node: Node, limit: float) -> Iterable[Outcome]:
     yield from other_launches(context, node, rule, limit)
 
 
-@dataclass(frozen=True)
-class ThreadLimit:
+class ThreadLimit(Struct, frozen=True):
     """A limit on threads, and how many of them are in use."""
 
     name: str

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+from msgspec import Struct
+
 from clusterprep.checks import CheckContext, Outcome, failed, passed, unknown
 from clusterprep.facts import user_of_job
 from clusterprep.facts.launch_limits import CRON, LAUNCHES, LOGIN, Launches, Limit
 from clusterprep.model import NOT_ASKED, Absent, Node, Severity
 from clusterprep.remedies import Remedy, sentence, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Whose limit it is, by the path of a Limit; any other path is a unit of systemd.
 JOBS = {
@@ -36,8 +37,7 @@ UNUSED_PAM = sentence(
 )
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """What a limit must be: `least`, and not unlimited where that is `endless_is_bad`.
 
     `wanted` says it in words, `value` as systemd writes it. `trouble` is what is said of jobs with

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, unknown
 from clusterprep.facts.kernel_log import (
@@ -24,7 +26,6 @@ from clusterprep.facts.kernel_log import (
 from clusterprep.model import Node
 from clusterprep.model.units import format_duration
 from clusterprep.remedies import Remedy, placed, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 DAY = 86400.0  # seconds
 # What ended at a limit of its own says less of the node: it tells those who start the same again.
@@ -32,8 +33,7 @@ HALF_A_DAY = DAY / 2
 MOST_DEVICES = 8  # that are named of one kind
 
 
-@dataclass(frozen=True)
-class LogKind:
+class LogKind(Struct, frozen=True):
     """A kind of complaint: the pattern of its records, what it means, and its remedy.
 
     NAME in the remedy is replaced by what the pattern `named` finds in the record: the device.

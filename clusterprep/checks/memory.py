@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from clusterprep.checks import (
     Check,

@@ -6,7 +6,8 @@ It proves that the settings that were written take effect.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
 from clusterprep.facts.environment import Paths, in_effect

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.facts.pairs import Dial, Listen
 from clusterprep.model.pair_schedule import coverage
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import Word, placed, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 OPEN = shell_line(
     "nft list ruleset   # and the security group: allow TCP PORT and the ephemeral range "
@@ -18,8 +19,7 @@ OPEN = shell_line(
 )
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """The cause of failed dials: a "listener", a "dialer", or a "pair" with both its ends.
 
     `failed` holds the dials that are explained by it.
@@ -64,8 +64,7 @@ def find_causes(
 NodeOrPort = str | tuple[str, int]
 
 
-@dataclass(frozen=True)
-class _End:
+class _End(Struct, frozen=True):
     """An end of a dial that can be at fault, and how it is read from the dial.
 
     `key` groups the dials, `node` is the end itself and `peer` the other end.

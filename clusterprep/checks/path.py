@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.checks.net import Cause, all_dials, find_causes

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import (
     Check,
@@ -26,7 +28,6 @@ from clusterprep.model import Node
 from clusterprep.model.units import pluralize
 from clusterprep.nccl.rails import kind_of
 from clusterprep.remedies import Remedy, chain, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 FAST = 8.0  # GT/s, PCI Express 3: a slower network card is the board's own for management
 # PCI Express Base Specification, ACS Control: P2P request redirect, P2P completion redirect,
@@ -35,8 +36,7 @@ REDIRECT = {0x04: "ReqRedir", 0x08: "CmpltRedir", 0x10: "UpstreamFwd"}
 NO_WIDTHS = "no widths in /sys"
 
 
-@dataclass(frozen=True)
-class MeasuredLink:
+class MeasuredLink(Struct, frozen=True):
     """The link of a device: its lanes or speed now, and what the device and its slot both have."""
 
     device: PciDevice
@@ -455,7 +455,7 @@ def _with_link(
         devices = list(tree.devices)
         for number, device in enumerate(devices):
             if select(device):
-                link = replace(device.link, **fields)  # type: ignore[arg-type]
+                link = replace(device.link, **fields)
                 devices[number] = replace(device, link=link)
                 break
         return replace(tree, devices=tuple(devices))

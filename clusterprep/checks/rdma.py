@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import (
     Check,
@@ -24,7 +26,6 @@ from clusterprep.model import Absent, Node
 from clusterprep.model.versions import leading_numbers
 from clusterprep.nccl.rails import TrainingSet, training_sets
 from clusterprep.remedies import shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # RDMA over DMA-BUF came with Linux 5.12; NVIDIA's open driver exports GPU memory by it.
 DMABUF_KERNEL = (5, 12)
@@ -77,8 +78,7 @@ def _no_access_reason(context: CheckContext, node: Node, training: TrainingSet) 
     return ""
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(Struct, frozen=True):
     """An RDMA card that tells its make (board id) and its firmware."""
 
     name: str

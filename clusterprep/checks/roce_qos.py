@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, skipped
 from clusterprep.checks.ib import FACTS, LabelledPorts, NodePorts, compare_ports, of_ports

@@ -6,7 +6,8 @@ It should be large enough, and not full of what dead jobs left.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
 from clusterprep.facts.storage import SHM, Mount, Segment, Space

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import (
     Check,
@@ -35,7 +37,6 @@ from clusterprep.facts.slurm import (
 from clusterprep.model import Absent, Node
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import Remedy, sentence, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 SLURMD_C: Remedy = shell_line(
     "slurmd -C   # what slurm.conf should say of this machine; slurmd -G reads gres.conf as it is"
@@ -63,8 +64,7 @@ OUT = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """What is wrong on a node, or with `reason` what could not be judged there."""
 
     message: str
@@ -74,8 +74,7 @@ class Problem:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """A node as Slurm's files name it, and the facts about its machine."""
 
     node: Node

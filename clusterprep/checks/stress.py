@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
 from clusterprep.facts.gpu_load import GpuLoad
@@ -19,7 +21,6 @@ from clusterprep.facts.stress import DeviceResult, Diagnostics, FailedTest, Stre
 from clusterprep.model import NOT_ASKED, Absent, Node
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import Remedy, sentence, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 TAG = "stress"  # of the checks that only --stress runs
 ONLY_STRESS = "only --stress judges it"  # reason of a skip
@@ -62,8 +63,7 @@ Z = 3.0  # robust standard deviations below the median
 LEAST_SPREAD = 0.05  # of the median: below that a difference costs a job nothing that shows
 
 
-@dataclass(frozen=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """A value that is judged: its device, its number, and the least that it may be with the why."""
 
     device: str
@@ -72,8 +72,7 @@ class Rate:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(Struct, frozen=True):
     """How a check gets its rates: the test that brings them, their unit, and a floor.
 
     `rates(device)` yields name and value; `floor(node, device, context)` is a number with its

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import (
     Check,
@@ -23,7 +25,6 @@ from clusterprep.facts.clock import ClockSource, Daemon, Offset
 from clusterprep.model import Node, Severity
 from clusterprep.model.units import format_duration, parse_duration
 from clusterprep.remedies import shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 GRAVE = 1.0  # seconds: log order, leases and TLS break
 LIMIT = 0.050  # seconds: what a synchronised node never exceeds
@@ -39,8 +40,7 @@ UNSTABLE = shell_line(
 STEP = shell_line("chronyc makestep   # where chronyd is missing: apt-get install chrony")
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """The time that clocks are compared with, in seconds from the controller's, and its name."""
 
     name: str

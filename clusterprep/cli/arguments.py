@@ -11,7 +11,7 @@ from clusterprep.cli.options import listed, seconds
 from clusterprep.errors import InputError
 from clusterprep.survey import registry
 from clusterprep.survey.selection import Selection, refuse_unknown_tags
-from clusterprep.survey.settings import RunSettings
+from clusterprep.survey.settings import FORKS, RunSettings
 
 if TYPE_CHECKING:
     from clusterprep.changes.playbook.steps import Step
@@ -139,7 +139,7 @@ def settings_of(
     for name in SWITCHES:
         switches[name] = bool(params.get(name))
     not_built = tuple(name for name in check_names if name not in registry.checks())
-    forks = params.get("forks", RunSettings.forks)
+    forks = params.get("forks", FORKS)
     has_budget = params.get("budget") is not None
     skips_verify = bool(params.get("no_verify"))
     tries_workarounds = bool(params.get("try_workarounds"))

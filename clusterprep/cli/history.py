@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -36,8 +35,7 @@ def history(**params: Any) -> None:
     cluster = params["cluster"]
     limit = -1 if params["everything"] else LISTED
     recorded = _read(lambda runs: runs.all(cluster, limit))
-    answer = _empty_report("history", cluster or "")
-    answer = replace(answer, runs=tuple(recorded))
+    answer = _new_report("history", cluster or "", runs=tuple(recorded))
     _finish(answer, params)
 
 
@@ -46,6 +44,8 @@ def history(**params: Any) -> None:
 @options.reporting
 def show(run: str, **params: Any) -> None:
     """One run with its inventory. RUN: its name, the beginning of it, `last`, `last~1`."""
+    from msgspec.structs import replace
+
     params = _with_options_of_group(params)
     _check_formats(params)
     recorded_run, whole_report = _read(lambda runs: _whole_report(runs, run))
@@ -113,8 +113,12 @@ def _comparison(runs: Runs, before: str, after: str) -> Report:
     if old.cluster != new.cluster:
         notice = f"{old.run} was of cluster {old.cluster}, {new.run} of {new.cluster}"
         notices.append(notice)
-    answer = _empty_report("compare", new.cluster)
-    return replace(answer, comparison=comparison, notices=tuple(notices))
+    return _new_report(
+        "compare",
+        new.cluster,
+        comparison=comparison,
+        notices=tuple(notices),
+    )
 
 
 def _fact_changes(
@@ -184,11 +188,11 @@ def _check_formats(params: dict[str, Any], formats: Sequence[str] | None = None)
             )
 
 
-def _empty_report(command: str, cluster: str) -> Report:
+def _new_report(command: str, cluster: str, **sections: Any) -> Report:
     from clusterprep.cli.commands.report import new_report
     from clusterprep.cli.exit_codes import OK
 
-    return new_report(command, OK, cluster=cluster)
+    return new_report(command, OK, cluster=cluster, **sections)
 
 
 def _finish(report: Report, params: dict[str, Any]) -> NoReturn:

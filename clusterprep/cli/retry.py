@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterprep.runtime.lazy_dataclass import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:  # `--help` imports no history
     from clusterprep.history.applied import AppliedEnvironments
@@ -15,8 +15,7 @@ if TYPE_CHECKING:  # `--help` imports no history
     from clusterprep.model import Inventory
 
 
-@dataclass(frozen=True)
-class History:
+class History(Struct, frozen=True):
     """What is recorded on this machine about one cluster: its applies, and all runs."""
 
     applied: AppliedEnvironments

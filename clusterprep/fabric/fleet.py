@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from clusterprep.errors import OutOfTime, Unreached
 from clusterprep.model import Node
 from clusterprep.remote.transports import Transport
 from clusterprep.remote.transports.link import Password
 from clusterprep.runtime.deadline import Deadline
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.worker_pool import WorkerPool
 
 LOOK = 0.1  # seconds between two looks at whether the command is to end
@@ -28,8 +29,7 @@ class Watch(Protocol):
     def note(self, text: str) -> None: ...
 
 
-@dataclass(frozen=True)
-class Fleet:
+class Fleet(Struct, frozen=True):
     """How the nodes of a command are reached."""
 
     nodes: tuple[Node, ...]

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.errors import LinkLost
 from clusterprep.fabric.connection import NodeConnection
 from clusterprep.fabric.runner import CONNECTION_ERRORS
@@ -21,7 +23,6 @@ from clusterprep.remote.transports.link import Frame, Link, Password, open_link
 from clusterprep.remote.transports.protocol import Channel
 from clusterprep.remote.untrusted import shortened
 from clusterprep.runtime import files
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 PIECE = 1 << 15  # bytes; what every SFTP server takes at once
 REQUESTS = 64  # pieces that are under way
@@ -41,8 +42,7 @@ class Failed(Exception):
         self.is_placed = is_placed
 
 
-@dataclass(frozen=True)
-class RemoteFile:
+class RemoteFile(Struct, frozen=True):
     """A file of a node: its name there, its size and sum, and where it can be read."""
 
     name: str

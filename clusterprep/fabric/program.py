@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from clusterprep.runtime.lazy_dataclass import dataclass
+from msgspec import Struct
 
 GRACE = 2  # seconds between SIGTERM and SIGKILL
 DEFAULT_INTERPRETER = ("/bin/sh",)
@@ -59,8 +59,7 @@ if [ "$(wc -c <"$folder/"{name})" -ne {size} ]; then rm -rf "$folder"; exit 1; f
 """
 
 
-@dataclass(frozen=True)
-class ShellProgram:
+class ShellProgram(Struct, frozen=True):
     """A line for the login shell, and the bytes that follow on stdin."""
 
     size: int  # bytes of the program's text; what follows in `stdin` is a script

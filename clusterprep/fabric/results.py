@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.errors import Unreached
 from clusterprep.fabric.printed import Kept
 from clusterprep.model import CommandResult, Node, NodeSnapshot
 from clusterprep.remote.transports.secret_filter import SecretFilter
 from clusterprep.remote.transports.sudo import SudoPassword
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """How a command ended on one node, and what it printed. See CommandResult."""
 
     exit_code: int | None

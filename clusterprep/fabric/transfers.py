@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.fabric.connection import NodeConnection, new_config, ssh_of
 from clusterprep.fabric.fleet import Fleet, on_every_node
@@ -21,7 +23,6 @@ from clusterprep.model import ChangeRow, Node
 from clusterprep.model.units import format_size
 from clusterprep.remote.untrusted import as_list, require_integer, require_text
 from clusterprep.runtime import files as local_files
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 NODE = "{node}"
 TOLD = 10.0  # seconds between two notes about a transfer
@@ -32,8 +33,7 @@ UNTOUCHED = "the file there is as it was"
 PLACED = "the new file is in place, and perhaps not on the disk yet"
 
 
-@dataclass(frozen=True)
-class CopyRequest:
+class CopyRequest(Struct, frozen=True):
     """What is to be copied: a file here, with its sum, and how it is to be there."""
 
     source: Path
@@ -45,8 +45,7 @@ class CopyRequest:
     group: str | None = None
 
 
-@dataclass(frozen=True)
-class Moved:
+class Moved(Struct, frozen=True):
     """What became of one file on its way."""
 
     target: str

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.remote.agent.inside import SETUP_LIMIT
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 SETUP_MARGIN = 5.0  # seconds for the agent to tell of a runtime that hangs
 
@@ -28,8 +29,7 @@ class Denied(Exception):
     """
 
 
-@dataclass(frozen=True)
-class Needs:
+class Needs(Struct, frozen=True):
     """The rights that a fact takes on a node.
 
     `who` may learn it: any user that can log in, the job's user (or root, which can become that
@@ -46,8 +46,7 @@ ANY_USER = Needs("any_user")
 JOB_USER = Needs("job_user", "it runs as the job's user, and only root can become another user")
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(Struct, frozen=True):
     """Something to know about every node.
 
     * `reads(node, inventory)` returns what to read there.

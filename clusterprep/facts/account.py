@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact, user_of_job
 from clusterprep.model import Inventory, Node, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class Rights:
+class Rights(Struct, frozen=True):
     """The login user.
 
     `sudo` is the exit code of `sudo -n true`, None where it was not run or is not installed.
@@ -21,8 +21,7 @@ class Rights:
     sudo: int | None = None
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(Struct, frozen=True):
     """A user by its numbers, which is all that a shared file system knows of it."""
 
     uid: int

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from clusterprep.model import Read
 
@@ -54,8 +55,7 @@ _SOURCE_LINE = re.compile(r" {8,}-?\d+ (\S+).*")
 _HELD = re.compile(r"The following held packages will be changed:\n((?:  .*\n)*)")
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(Struct, frozen=True):
     """A package as dpkg has it: `status` such as installed or config-files.
 
     `held` is kept at its version.
@@ -77,8 +77,7 @@ class Package:
 GONE = Package("not-installed", "")
 
 
-@dataclass(frozen=True)
-class PackageChange:
+class PackageChange(Struct, frozen=True):
     """The change of one package from a version to another; None means not installed."""
 
     name: str
@@ -93,8 +92,7 @@ class PackageChange:
         return f"change {self.name} {self.before} to {self.after}"
 
 
-@dataclass(frozen=True)
-class Simulation:
+class Simulation(Struct, frozen=True):
     """What apt would do; `failed` has its reasons to refuse.
 
     `states` and `versions` cover every package that would change.

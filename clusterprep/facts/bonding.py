@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from clusterprep.facts import Fact
 from clusterprep.model import Read
 from clusterprep.remote.untrusted import require_device_name
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """A card of a bond; `mii` is up, down, «going down» or «going back».
 
     `aggregator` is that of 802.3ad.
@@ -23,8 +23,7 @@ class Member:
     aggregator: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Bond:
+class Bond(Struct, frozen=True):
     """One bond.
 
     `policy` is the transmit hash; `partner` the switch's MAC, which only root can read.
@@ -51,8 +50,7 @@ MODES = {
 }
 
 
-@dataclass
-class _Section:
+class _Section(Struct):
     """The lines of the bond itself, or of one member."""
 
     name: str

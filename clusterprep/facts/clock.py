@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from clusterprep.facts import Fact
 from clusterprep.model import Absent, Inventory, Node, Read
@@ -16,16 +17,14 @@ FOLLOWING = ("Normal", "Insert second", "Delete second")
 _NO_REFERENCE = ("7F7F0101", "00000000")
 
 
-@dataclass(frozen=True, slots=True)
-class Offset:
+class Offset(Struct, frozen=True):
     """Node clock minus controller clock in seconds, and the most by which this can be wrong."""
 
     seconds: float
     bound: float
 
 
-@dataclass(frozen=True)
-class Daemon:
+class Daemon(Struct, frozen=True):
     """The daemon that synchronises the clock.
 
     `synchronised` is None where it does not report it.
@@ -36,8 +35,7 @@ class Daemon:
     source: str = ""
 
 
-@dataclass(frozen=True)
-class ClockSource:
+class ClockSource(Struct, frozen=True):
     """What the kernel reads the time from, and what else it could use.
 
     A source it found unstable is not among them.

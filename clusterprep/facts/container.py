@@ -10,14 +10,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import JOB_USER, Fact
 from clusterprep.facts.torch import interpreter_read
 from clusterprep.model import Absent, Inventory, Node, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class SharedMemory:
+class SharedMemory(Struct, frozen=True):
     """Shared memory: `size` and `free` in bytes, and the number of the device it is on."""
 
     size: int
@@ -25,8 +25,7 @@ class SharedMemory:
     device: int
 
 
-@dataclass(frozen=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """What a process sees around it, as clusterprep.remote.agent.surroundings tells it.
 
     `devices` says of each device of GPUs and RDMA whether the process may use it; `limits` are soft
@@ -49,8 +48,7 @@ class Surroundings:
     libraries: Mapping[str, str | None]
 
 
-@dataclass(frozen=True)
-class Inside:
+class Inside(Struct, frozen=True):
     """A look into the container and at its host. With a `reason` no container could be started."""
 
     host: Surroundings

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact
 from clusterprep.model import Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # By port («mlx5_0:1») and by the kernel's name of the counter.
 Counters = Mapping[str, Mapping[str, int]]
@@ -32,8 +33,7 @@ _PATHS = (
 )
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """The counters of an earlier run in the same boot, `seconds` before now.
 
     `pcie` has the errors of PCI functions (the fact pci.errors), and `gpu` those of GPUs by UUID
@@ -46,8 +46,7 @@ class Sample:
     gpu: Counters | None = None
 
 
-@dataclass(frozen=True)
-class Earlier:
+class Earlier(Struct, frozen=True):
     """Samples of earlier runs.
 
     `recent` is the newest that is old enough to tell a rate, `long` the oldest of the last day.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact
 from clusterprep.model import Absent, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class Cpus:
+class Cpus(Struct, frozen=True):
     """The processors of a machine.
 
     `sockets`, `cores` and `cpus` (hardware threads) count those that are online.
@@ -30,8 +30,7 @@ class Cpus:
         return f"{sockets}, {cores}, {cpus}"
 
 
-@dataclass(frozen=True)
-class Governor:
+class Governor(Struct, frozen=True):
     """A frequency governor; `count` frequency policies use it, the first of which is `first`.
 
     `preference` is the hint that a processor gets which chooses its clock itself

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact
 from clusterprep.model import Absent, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 DMI = "/sys/class/dmi/id"  # Linux, Documentation/ABI/testing/sysfs-firmware-dmi-tables
 _FILES = ("sys_vendor", "product_name", "board_name", "bios_version", "bios_date")
@@ -31,8 +32,7 @@ _VIRTUAL_PRODUCTS = (
 )
 
 
-@dataclass(frozen=True)
-class Bios:
+class Bios(Struct, frozen=True):
     """A machine and its firmware; `product` has the vendor, `board` may be empty."""
 
     product: str

@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact
 from clusterprep.model import Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 _VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)")
 
 
-@dataclass(frozen=True)
-class DriverLibrary:
+class DriverLibrary(Struct, frozen=True):
     """A library that programs load; `size` in bytes, None where the file does not exist.
 
     `version` is that in the name of the file behind the links, None where it has none.

@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import JOB_USER, Fact, user_of_job
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.remote.agent import proxies
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Seconds: three shells of four seconds each, ten for the tries, and some for a busy machine.
 LIMIT = 26.0
@@ -17,8 +18,7 @@ _URL = re.compile(r"(https?|tcp)://(\[[^\]]+\]|[^/:]+)(?::(\d+))?(/.*)?")
 _STEPS = ("name", "TCP", "proxy", "TLS", "TLS chain", "TLS time", "TLS name", "status")
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """One endpoint, tried as some launch paths would.
 
     `step` is the one that failed, "" if none did; `seen` says how. `status` is HTTP's, None for
@@ -34,8 +34,7 @@ class Attempt:
     untried: Absent | None = None
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(Struct, frozen=True):
     """The proxies of some launch paths, "" for none, without the passwords in them."""
 
     paths: tuple[str, ...]
@@ -44,8 +43,7 @@ class Way:
     no_proxy: str = ""
 
 
-@dataclass(frozen=True)
-class Reached:
+class Reached(Struct, frozen=True):
     """All that was tried on a node. `unasked` has the launch paths whose variables are unknown."""
 
     attempts: tuple[Attempt, ...]

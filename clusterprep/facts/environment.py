@@ -12,11 +12,12 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import JOB_USER, Fact, user_of_job
 from clusterprep.facts.runtime import shell_runtime_reads
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.remote.agent import launched
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 LIMIT = 14.0  # seconds; a shell that hangs costs four of them, and there are at most three
 CONF = "/etc/nccl.conf"
@@ -26,8 +27,7 @@ ENGINES = ("podman", "enroot", "docker")
 OTHERS = (*ENGINES, "cron")  # launch paths that are there without a job that takes them
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """A variable on a launch path; `file` and `line` are None where they are not known."""
 
     name: str
@@ -36,8 +36,7 @@ class Setting:
     line: int | None = None
 
 
-@dataclass(frozen=True)
-class Reader:
+class Reader(Struct, frozen=True):
     """Whether a launch path reads what apply writes, None where that is not known; `why` not."""
 
     reads: bool | None

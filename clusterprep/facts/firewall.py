@@ -7,13 +7,13 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact, Needs
 from clusterprep.model import Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class RuleMatch:
+class RuleMatch(Struct, frozen=True):
     """One condition: the packet's `field` is one of `values`.
 
     Fields are iif, oif, family, proto, saddr, daddr, sport, dport, flags, state, status, pkttype,
@@ -25,8 +25,7 @@ class RuleMatch:
     negated: bool = False
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """Conditions, and the verdict where all are met.
 
     Verdicts are accept, drop, jump, goto, return, none, and unsure.
@@ -37,8 +36,7 @@ class Rule:
     target: str | None = None
 
 
-@dataclass(frozen=True)
-class Chain:
+class Chain(Struct, frozen=True):
     """A chain; packets enter at one with a `hook`.
 
     `table` is «inet filter», `device` that of an ingress hook.

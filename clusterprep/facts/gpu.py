@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from clusterprep.facts import Fact, file
 from clusterprep.model import Absent, Inventory, Node, Read
@@ -18,16 +19,14 @@ _DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers, as GPUs are
 _BRIDGE_CLASS = "0x0680"  # other bridges, as NVSwitches are
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     index: int  # NVML's, which is PCI order
     name: str
     uuid: str
     pci: str
 
 
-@dataclass(frozen=True)
-class Nvml:
+class Nvml(Struct, frozen=True):
     """What NVML reports; `driver` and `cuda` are versions, None where it does not tell them.
 
     `gpus` has those that say who they are. `lost` says which of the others did not answer and why,
@@ -41,8 +40,7 @@ class Nvml:
     denied: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Gone:
+class Gone(Struct, frozen=True):
     """Devices that cannot be used, each as «GPU 3: why».
 
     `lost`: by NVML or by the bus. `reset`: NVML says that they need a reset. `broken`: NVML names
@@ -59,16 +57,14 @@ class Gone:
     missing: str = ""
 
 
-@dataclass(frozen=True)
-class Listed:
+class Listed(Struct, frozen=True):
     """How many GPUs NVML lists, and the indices of those that it may not show to this user."""
 
     count: int
     denied: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(Struct, frozen=True):
     """A GPU or NVSwitch on the PCI bus; `gone`: its registers read as all ones.
 
     `numa` is None where the machine does not report the NUMA node.
@@ -80,8 +76,7 @@ class Function:
     gone: bool
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(Struct, frozen=True):
     """What makes GPUs alike: memory in bytes by the driver, compute capability as «9.0».
 
     `memory` is None for GPUs that have none of their own, as GB10.
@@ -92,8 +87,7 @@ class Model:
     capability: str
 
 
-@dataclass(frozen=True)
-class DeviceNodes:
+class DeviceNodes(Struct, frozen=True):
     """States of /dev/nvidiaN by minor number, and the PCI addresses that the driver has bound.
 
     A state is open, hidden (by the device cgroup) or denied.

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact
 from clusterprep.facts.gpu import (
     Readings,
@@ -19,15 +21,13 @@ from clusterprep.facts.gpu import (
 )
 from clusterprep.facts.nvlink import FABRIC
 from clusterprep.model import Absent, Inventory, Node, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # How the fabric manager prints its version, at the end of a line of its own.
 _VERSION = re.compile(r"(\d+\.\d+\.\d+|\d+\.\d+)$")
 LONGEST_VERSION = 64  # characters: a search from each of very many digits takes quadratic time
 
 
-@dataclass(frozen=True)
-class Firmware:
+class Firmware(Struct, frozen=True):
     """Versions by part («VBIOS», «InfoROM», «GSP»).
 
     `board` is the part number of the board, or the GPU's name. `refused` says why NVML does not
@@ -39,8 +39,7 @@ class Firmware:
     refused: tuple[Absent, ...] = ()
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(Struct, frozen=True):
     """The loaded module's version and that of each NVML library.
 
     `refused`: the driver refuses the library (code 18). `works`: NVML started, for which both must
@@ -53,8 +52,7 @@ class Library:
     works: bool
 
 
-@dataclass(frozen=True)
-class FabricManager:
+class FabricManager(Struct, frozen=True):
     """The service as systemd sees it.
 
     `version` is that of its program, None where it was not asked for.
@@ -65,8 +63,7 @@ class FabricManager:
     version: str | None
 
 
-@dataclass(frozen=True)
-class FabricState:
+class FabricState(Struct, frozen=True):
     """What GPUs report of their fabric (None: they cannot), the service, the driver's version."""
 
     fabric: Readings | None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact
 from clusterprep.facts.gpu import (
     absence,
@@ -15,11 +17,9 @@ from clusterprep.facts.gpu import (
     require_number,
 )
 from clusterprep.model import Absent
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class EccMode:
+class EccMode(Struct, frozen=True):
     """Whether ECC is on, and after the next reset.
 
     `default` is the factory's setting, None where not reported: off on workstation cards.
@@ -30,8 +30,7 @@ class EccMode:
     default: bool | None = None
 
 
-@dataclass(frozen=True)
-class EccErrors:
+class EccErrors(Struct, frozen=True):
     """Uncorrected errors.
 
     `exceeded`: those of the SRAM are over the maker's threshold, None where not reported.
@@ -42,8 +41,7 @@ class EccErrors:
     exceeded: bool | None
 
 
-@dataclass(frozen=True)
-class Remap:
+class Remap(Struct, frozen=True):
     """Rows of memory replaced by spare ones.
 
     `spent`: banks without a spare row, None where not reported.
@@ -56,8 +54,7 @@ class Remap:
     spent: int | None
 
 
-@dataclass(frozen=True)
-class CorrectedErrors:
+class CorrectedErrors(Struct, frozen=True):
     """Errors of memory that ECC corrected, since the driver was loaded and over the board's life.
 
     `ever` is None where not reported.
@@ -68,8 +65,7 @@ class CorrectedErrors:
     ever: int | None
 
 
-@dataclass(frozen=True)
-class RetiredPages:
+class RetiredPages(Struct, frozen=True):
     """Pages of memory that are no longer used, for single-bit and double-bit errors.
 
     `pending`: some are still in use until the next reset. GPUs before Ampere have this.
@@ -80,8 +76,7 @@ class RetiredPages:
     pending: bool
 
 
-@dataclass(frozen=True)
-class Temperatures:
+class Temperatures(Struct, frozen=True):
     """Temperatures of the chip and of its memory in °C.
 
     `left` is the distance to the temperature at which the hardware slows the chip down.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts.gpu import per_gpu, refusal, require_number
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # A GPU that computes for half of the time keeps its link at full speed; one that wakes up for a
 # moment may not have raised it yet.
@@ -15,8 +16,7 @@ HIGHEST = 0  # nvmlPstates_t: NVML_PSTATE_0
 IDLE = 0x1  # nvmlClocksEventReasonGpuIdle
 
 
-@dataclass(frozen=True)
-class GpuLoad:
+class GpuLoad(Struct, frozen=True):
     """The PCI address of a GPU as in /sys, and whether it computes at full clocks."""
 
     pci: str

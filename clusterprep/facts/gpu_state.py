@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts.gpu import (
     absence,
     is_unsupported,
@@ -15,15 +17,13 @@ from clusterprep.facts.gpu import (
 )
 from clusterprep.facts.gpu_health import require_flag
 from clusterprep.model import Absent
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 DEPRECATED = ["nvml_error", 26]  # these two settings are deprecated from API 13 on
 NO_SIZE = 0xFFFF_FFFF_FFFF_FFFF  # NVML_VALUE_NOT_AVAILABLE
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 
-@dataclass(frozen=True)
-class Clocks:
+class Clocks(Struct, frozen=True):
     """MHz of graphics and memory: the highest, what applications get, and what they get by default.
 
     The last two are None where the GPU or the driver has no such setting (from Blackwell on, and in
@@ -35,16 +35,14 @@ class Clocks:
     default: tuple[int, int] | None
 
 
-@dataclass(frozen=True)
-class Power:
+class Power(Struct, frozen=True):
     """W: the limit in force (of BMC and driver together), and that of the factory."""
 
     limit: float
     default: float
 
 
-@dataclass(frozen=True)
-class GpuProcess:
+class GpuProcess(Struct, frozen=True):
     """A process that computes on a GPU; `used` in bytes.
 
     `used` and `name` are None where not reported.
@@ -55,8 +53,7 @@ class GpuProcess:
     name: str | None
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(Struct, frozen=True):
     """The processes on a GPU and its used memory in bytes.
 
     One of the two may be None: a GPU without memory of its own, or one that lists no processes.
@@ -68,8 +65,7 @@ class Use:
     apart: bool
 
 
-@dataclass(frozen=True)
-class Persistence:
+class Persistence(Struct, frozen=True):
     """Whether the driver keeps an unused GPU initialised.
 
     `virtual`: in a virtual machine that has the whole GPU.

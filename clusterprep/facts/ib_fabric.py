@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact
 from clusterprep.model import Read
 from clusterprep.remote.untrusted import LONGEST_DEVICE, require_device_name
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Entries of a port's table of partition keys that are read: subnet managers fill it from its start,
 # and each entry is a question to the card.
@@ -21,8 +22,7 @@ _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,4}")
 _NO_GUID = "0000:0000:0000:0000"
 
 
-@dataclass(frozen=True)
-class FabricPort:
+class FabricPort(Struct, frozen=True):
     """One port; a field is None where its file holds no such value.
 
     `sm_lid` is 0 where no subnet manager has set the port up. `subnet` has the four groups of the
@@ -37,8 +37,7 @@ class FabricPort:
     pkeys: Mapping[int, int] | None = None
 
 
-@dataclass(frozen=True)
-class FabricDevice:
+class FabricDevice(Struct, frozen=True):
     """One RDMA device; `guid` is None where it has none, as EFA.
 
     `unread` says which GUIDs could not be read.

@@ -7,16 +7,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact
 from clusterprep.model import Absent, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 _DOMAIN = re.compile(r"^Domain State: (\w+)", re.MULTILINE)
 _NODE = re.compile(r"^Node #\d+\s+\*? *- (\S+)\s+- (\w+)", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Imex:
+class Imex(Struct, frozen=True):
     """The service as systemd sees it, and its domain as it says itself.
 
     `domain` is UP, DEGRADED or DOWN; None while the service does not run. `not_ready` has the nodes

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from clusterprep.facts import Fact
 from clusterprep.model import Read
 
 
-@dataclass(frozen=True, slots=True)
-class InterruptDevice:
+class InterruptDevice(Struct, frozen=True):
     """A card with its interrupt lines.
 
     `lines` has those that were active: line → CPU → interrupts in the window. `queues` is the
@@ -25,8 +25,7 @@ class InterruptDevice:
     lines: Mapping[str, Mapping[str, int]]
 
 
-@dataclass(frozen=True)
-class Interrupts:
+class Interrupts(Struct, frozen=True):
     """The interrupts of `seconds`.
 
     `lower` has the interfaces that a bond, bridge or VLAN is built on.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact, Needs, command
 from clusterprep.model import Absent, Inventory, Node, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Lines of `ipmitool chassis status` that say true where something is wrong.
 FAULTS = (
@@ -25,8 +26,7 @@ _SOUND = ("ok", "ns", "na", "")
 NEEDS = Needs("root", "/dev/ipmi0 is root's")
 
 
-@dataclass(frozen=True)
-class EventLog:
+class EventLog(Struct, frozen=True):
     """The controller's log; `used` in percent, None where the controller does not say it."""
 
     entries: int
@@ -34,8 +34,7 @@ class EventLog:
     overflow: bool
 
 
-@dataclass(frozen=True)
-class Sensor:
+class Sensor(Struct, frozen=True):
     """A sensor that is not in order: `state` is cr, nc or nr (critical, not, not recoverable)."""
 
     name: str

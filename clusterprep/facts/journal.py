@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact, under
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.model.nodeset import expand
 from clusterprep.remote.untrusted import require_integer, require_text
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 STATE = "/var/lib/clusterprep"
 # States of a run that neither succeeded nor was rolled back. «lost»: the node went away while it
@@ -20,8 +21,7 @@ LARGEST_NUMBER = 1 << 62  # of a run; a number that a node made up must not exce
 LONGEST_NODES = 1 << 20  # characters of the names of a run's nodes, folded: 100,000 of ten letters
 
 
-@dataclass(frozen=True)
-class JournalEntry:
+class JournalEntry(Struct, frozen=True):
     """One run on one node.
 
     `number` orders the runs of a node; runs of old releases have 0. `nodes` are the names
@@ -39,16 +39,14 @@ class JournalEntry:
     batch: int = 0
 
 
-@dataclass(frozen=True)
-class DamagedRun:
+class DamagedRun(Struct, frozen=True):
     """A run of which the record cannot be read, or no longer has the old bytes; `why` names it."""
 
     run: str
     why: str
 
 
-@dataclass(frozen=True)
-class Journal:
+class Journal(Struct, frozen=True):
     """The runs, oldest first, and those that are damaged.
 
     `holder` is what the lock says of the run that is at work there now.

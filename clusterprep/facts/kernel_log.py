@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from clusterprep.facts import Fact, Needs
 from clusterprep.facts.gpu import NVIDIA, parse_pci
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.remote.untrusted import require_text
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 XID = "NVRM: Xid"
 OFF_THE_BUS = "fallen off the bus"
@@ -143,8 +144,7 @@ _RULES = (
 )
 
 
-@dataclass(frozen=True)
-class KernelRecord:
+class KernelRecord(Struct, frozen=True):
     """A line; `count` lines are of its kind, the first of them at `since`.
 
     Times are seconds since this boot; those of an earlier boot are below 0.
@@ -158,8 +158,7 @@ class KernelRecord:
     text: str
 
 
-@dataclass(frozen=True)
-class KernelLog:
+class KernelLog(Struct, frozen=True):
     """What is known of the kernel's log of this boot, and of earlier boots within DAYS.
 
     Nothing is missing from `first_seconds` on; `first_number` 0 says that nothing is missing since
@@ -192,8 +191,7 @@ class KernelLog:
         return max(0.0, self.now - record.seconds)
 
 
-@dataclass(frozen=True)
-class Xid:
+class Xid(Struct, frozen=True):
     """An error that the NVIDIA driver reported: code 0 where the line is not understood.
 
     `instance` is the MIG GPU instance, "" for the whole GPU; `link` the NVLink, "" for none.
@@ -208,15 +206,13 @@ class Xid:
     named_by: int = 0  # code of the Xid that names this one as its cause; 0: none was needed
 
 
-@dataclass(frozen=True)
-class Xids:
+class Xids(Struct, frozen=True):
     log: KernelLog
     events: tuple[Xid, ...] = ()
     earlier: tuple[Xid, ...] = ()  # of earlier boots
 
 
-@dataclass(frozen=True)
-class SXid:
+class SXid(Struct, frozen=True):
     """An error of an NVSwitch; `severity` is in the driver's words, "" where it said nothing."""
 
     pci: str
@@ -226,8 +222,7 @@ class SXid:
     link: str = ""
 
 
-@dataclass(frozen=True)
-class SXids:
+class SXids(Struct, frozen=True):
     log: KernelLog
     events: tuple[SXid, ...] = ()
     earlier: tuple[SXid, ...] = ()  # of earlier boots

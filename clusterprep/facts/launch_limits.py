@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact, Needs, user_of_job
 from clusterprep.model import Inventory, Node, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 ITEMS = ("memlock", "nofile", "stack", "nproc")
 LABELS = {  # /proc/PID/limits
@@ -33,8 +34,7 @@ NO_MEMORY_LIMIT = 1 << 60
 NEEDS = Needs("root", "with hidepid users do not see daemons; some files are root's", partly=True)
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """A limit that jobs get by one way of launching them.
 
     `value` is in bytes or a number, math.inf for unlimited, None if it is not known for the
@@ -395,8 +395,7 @@ def _pam_number(word: str, item: str) -> float | None:
 # ---------------------------------------------------------------- CPUs and memory
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(Struct, frozen=True):
     """The CPUs that processes may run on, and what their cgroups allow besides.
 
     `quota` is in CPUs and `memory` in bytes, None without a limit. `source` names the cgroup that

@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact, file
 from clusterprep.facts.cpu import virtual
 from clusterprep.model import Absent, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 EDAC = "/sys/devices/system/edac/mc"
 NODES = "/sys/devices/system/node"
@@ -23,8 +24,7 @@ _AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
-@dataclass(frozen=True)
-class Errors:
+class Errors(Struct, frozen=True):
     """Memory errors since boot, as the memory controllers count them.
 
     `dimms` are those with uncorrected errors.
@@ -35,8 +35,7 @@ class Errors:
     dimms: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Swap:
+class Swap(Struct, frozen=True):
     """One swap area; `size` and `used` in bytes."""
 
     name: str
@@ -44,16 +43,14 @@ class Swap:
     used: int
 
 
-@dataclass(frozen=True)
-class FreeMemory:
+class FreeMemory(Struct, frozen=True):
     """Memory in bytes: all that the kernel has, and what programs may still take."""
 
     total: int
     available: int
 
 
-@dataclass(frozen=True)
-class NumaNode:
+class NumaNode(Struct, frozen=True):
     """One NUMA node; `cpus` as the kernel lists them, «0-55,112-167»."""
 
     number: int

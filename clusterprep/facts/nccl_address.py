@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
+
+from msgspec import Struct, field
 
 from clusterprep.facts import JOB_USER, Fact, setup_seconds, user_of_job
 from clusterprep.facts.torch import FINDER, nccl_version
@@ -144,8 +145,7 @@ os._exit(0)
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(Struct, frozen=True):
     """A variable as NCCL saw it.
 
     `place` is «environment» for that of the process, a line of a file (/etc/nccl.conf:3), or «»
@@ -165,16 +165,14 @@ class Variable:
         return f"{self.name}={value} of {place}"
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """The value of a typed parameter of NCCL; `by` is Default, or EnvPlugin for a variable."""
 
     by: str
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class BoundAddress:
+class BoundAddress(Struct, frozen=True):
     """NCCL's answer on one launch path.
 
     All fields are None without a library, and `address` where `result` is not 0.

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact
 from clusterprep.model import Absent, Inventory, Node, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 LIMITS = "/proc/sys/net/ipv4/neigh/default/gc_thresh"
 STATISTICS = "/proc/net/stat/arp_cache"
 
 
-@dataclass(frozen=True)
-class NeighbourTable:
+class NeighbourTable(Struct, frozen=True):
     """The table of a kernel, which all its network namespaces share.
 
     `keep`, `crowded` and `most` are gc_thresh1 to gc_thresh3: so many entries are left alone, above

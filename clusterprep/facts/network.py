@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from ipaddress import IPv4Interface
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from clusterprep.facts import Fact, file
 from clusterprep.model import Read
@@ -17,14 +19,15 @@ IFF_UP, IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
 TUNNELS = frozenset({512, 768, 769, 776, 778, 823, 65534})
 
 
-@dataclass(frozen=True, slots=True)
-class Interface:
+class Interface(Struct, frozen=True):
     """One network interface as the kernel shows it.
 
     `speed` in Mbit/s, `duplex` full or half; both None where the driver does not report them.
     `master` names the bond or bridge that it is a port of.
     `ipv4` has addresses of global scope such as "10.0.0.1/24", `ipv6` such as "fd00::1".
     `carrier_changes` counts ups and downs since the interface was made.
+    `index` is the kernel's number, in whose order it lists interfaces; interfaces of two nodes may
+    be equal without it.
     """
 
     name: str
@@ -45,8 +48,19 @@ class Interface:
     first: str | None = None
     tunnel: bool = False
     ipv6: tuple[str, ...] = ()
-    # The kernel's number, in whose order it lists interfaces.
-    index: int = field(default=0, compare=False)
+    index: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Interface):
+            return NotImplemented
+        return self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash(self._compared())
+
+    def _compared(self) -> tuple[Any, ...]:
+        """Return the values of all fields but `index`, which is the last."""
+        return astuple(self)[:-1]
 
     @property
     def networks(self) -> tuple[str, ...]:

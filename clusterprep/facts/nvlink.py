@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts.gpu import (
     Readings,
     absence,
@@ -15,7 +17,6 @@ from clusterprep.facts.gpu import (
 )
 from clusterprep.facts.gpu_health import require_flag
 from clusterprep.model import Absent
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 GPU, SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
 COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
@@ -47,8 +48,7 @@ _SUMMARIES = {2: UNHEALTHY, 3: LIMITED_CAPACITY}  # NVML_GPU_FABRIC_HEALTH_SUMMA
 SLOWER = frozenset({"degraded bandwidth", "route recovery under way"})
 
 
-@dataclass(frozen=True)
-class NvLinks:
+class NvLinks(Struct, frozen=True):
     """The links of one GPU by number; `peers` are the PCI addresses of GPUs at their other ends.
 
     `switched`: a link leads to an NVSwitch. `virtual`: in a virtual machine, which may be given a
@@ -63,16 +63,14 @@ class NvLinks:
     speeds: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class LinkErrors:
+class LinkErrors(Struct, frozen=True):
     """Errors since the driver was loaded, by link and kind (LINK_ERRORS of the agent)."""
 
     uuid: str
     links: Mapping[int, Mapping[str, int]]
 
 
-@dataclass(frozen=True)
-class Fabric:
+class Fabric(Struct, frozen=True):
     """A GPU's view of its NVSwitch fabric.
 
     `troubles` are texts, none where it is healthy or reports nothing.

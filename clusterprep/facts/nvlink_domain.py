@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts.gpu import absence, per_gpu, refusal, require_number
 from clusterprep.facts.nvlink import COMPLETED
 from clusterprep.model import Absent
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 DIGITS = 32
 # Beginnings and ends of the parts of a UUID of 32 digits.
 _PARTS = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
 
 
-@dataclass(frozen=True)
-class Domain:
+class Domain(Struct, frozen=True):
     """UUID of the cluster and the clique within it; "" where NVLink does not leave the machine.
 
     `fabric`: whether NVSwitches join the GPU to others at all. `joined`: whether it has joined them

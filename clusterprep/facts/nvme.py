@@ -6,17 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact, Needs
 from clusterprep.model import Absent, Read
 from clusterprep.remote.untrusted import require_device_name
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 ABSOLUTE_ZERO = -273  # °C, as smartctl prints it; nvme-cli prints Kelvin
 EMPTY = Absent("its SMART log is empty", "the disk says that it is at absolute zero")
 
 
-@dataclass(frozen=True)
-class Health:
+class Health(Struct, frozen=True):
     """What a disk's SMART log says (NVM Express base specification, log page 02h).
 
     `warning` is the critical warning, a bit mask; `used` is the percentage of its life that is
@@ -28,8 +28,7 @@ class Health:
     media_errors: int
 
 
-@dataclass(frozen=True)
-class Disk:
+class Disk(Struct, frozen=True):
     """A controller of the local bus.
 
     `state` is live on one that works. `health` is Absent with the reason where it is not known.

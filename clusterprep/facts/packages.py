@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact, apt
 from clusterprep.model import Absent, Inventory, Node, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Packages of the driver on Ubuntu and Debian, and in NVIDIA's own repository: metapackages, kernel
 # module, user libraries, and the fabric manager, which must have the driver's version.
@@ -39,8 +40,7 @@ _TIMERS = ("dnf-automatic.timer", "dnf-automatic-install.timer", "dnf5-automatic
 _APPLY = re.compile(r"^\s*apply_updates\s*=\s*(yes|true|1)\s*$", re.MULTILINE | re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class DriverPackages:
+class DriverPackages(Struct, frozen=True):
     """The driver's packages.
 
     `held` are those that are kept at their version, `loose` the others. `automatic`: something

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from clusterprep.facts import Fact
 
 
-@dataclass(frozen=True, slots=True)  # a large fleet has 64 for each node
-class Dial:
+class Dial(Struct, frozen=True):  # a large fleet has 64 for each node
     """One directed attempt to connect: `word` is ok, refused, timed_out, no_route or an error.
 
     The others are measures of a connection that was made, None where it was not: `rtt` is the
@@ -28,8 +27,7 @@ class Dial:
     path_mtu: int | None = None
 
 
-@dataclass(frozen=True)
-class Listen:
+class Listen(Struct, frozen=True):
     """Whether a node could open a port; `owner` is the process that has it open otherwise."""
 
     host: str

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact, Needs, file
 from clusterprep.model import Absent, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
@@ -20,8 +21,7 @@ MOST_NUMA_NODES = 1024  # CONFIG_NODES_SHIFT of the kernel is 10 at most
 PASSTHROUGH = {"iommu=pt", "iommu=off", "iommu.passthrough=1", "intel_iommu=off", "amd_iommu=off"}
 
 
-@dataclass(frozen=True)
-class PciLink:
+class PciLink(Struct, frozen=True):
     """Lanes and GT/s of a link, now and at most; None where the kernel does not say.
 
     `unread` has the files whose text is no value of this kind, as in «current_link_width 63».
@@ -38,8 +38,7 @@ class PciLink:
         return any(f"link_{what} " in text for text in self.unread)
 
 
-@dataclass(frozen=True)
-class PciDevice:
+class PciDevice(Struct, frozen=True):
     """One function; `above` are the bridges from the root port down.
 
     `iommu` is the type of its IOMMU domain, None where no IOMMU translates for the device and ""
@@ -74,8 +73,7 @@ class PciDevice:
         return self.above[0] == other.above[0]
 
 
-@dataclass(frozen=True)
-class PciTree:
+class PciTree(Struct, frozen=True, dict=True):
     """The devices and the links of the bridges above them.
 
     `virtual`: whether this is a virtual machine, if known.
@@ -279,8 +277,7 @@ def parse_acs(answer: dict[str, Any] | None) -> dict[str, int | None] | Absent:
     return control_words
 
 
-@dataclass(frozen=True)
-class DeviceControl:
+class DeviceControl(Struct, frozen=True):
     """What the system set in a PCI Express function.
 
     `max_read` and `max_payload` are bytes: of one read request, and of one packet.

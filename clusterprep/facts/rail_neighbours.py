@@ -7,16 +7,16 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact
 from clusterprep.model import Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # «Guid:............................0xb8599f0300fc6de4»
 _FIELD = re.compile(r"^(\w+):\.+(.+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Neighbour:
+class Neighbour(Struct, frozen=True):
     """A switch, by its name or its GUID, and the number or name of its port."""
 
     switch: str

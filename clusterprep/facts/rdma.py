@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Address
 from typing import Any
+
+from msgspec import Struct
 
 from clusterprep.facts import Fact, file, under, user_of_job
 from clusterprep.facts.env_files import written_files
@@ -14,8 +15,7 @@ from clusterprep.model import Inventory, Node, Read
 from clusterprep.remote.untrusted import LONGEST_DEVICE, require_device_name
 
 
-@dataclass(frozen=True, slots=True)
-class Gid:
+class Gid(Struct, frozen=True):
     """One entry of a RoCE port's table; `kind` is «RoCE v2» or «IB/RoCE v1»."""
 
     index: int
@@ -35,8 +35,7 @@ class Gid:
         return not self.address.is_link_local
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(Struct, frozen=True):
     """One port; `rate` in Gbit/s. The subnet manager assigns `lid`, which only InfiniBand has."""
 
     number: int
@@ -65,8 +64,7 @@ class Port:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class RdmaDevice:
+class RdmaDevice(Struct, frozen=True):
     """`board` is the vendor's id of the card's make (PSID), `model` the kind of chip (MT4129)."""
 
     name: str
@@ -169,8 +167,7 @@ def _state(text: str) -> str:
     return name.strip()
 
 
-@dataclass(frozen=True)
-class Verbs:
+class Verbs(Struct, frozen=True):
     """Character devices of the verbs, each with its RDMA device if known.
 
     The job's user cannot open `closed`.
@@ -279,8 +276,7 @@ def parse_stack(files: Mapping[str, str]) -> str | None:
     return ", ".join(drivers) or None
 
 
-@dataclass(frozen=True)
-class Rail:
+class Rail(Struct, frozen=True):
     """One address of a RoCE device on a node where several devices have one.
 
     `leaves` is the device that the kernel sends from this address by, "" where the kernel has no

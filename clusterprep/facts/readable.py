@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
+from msgspec import Struct
+
 from clusterprep.facts import JOB_USER, Fact, under, user_of_job
 from clusterprep.facts.env_files import READ_BY_USER, written_files
 from clusterprep.model import Inventory, Node, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 LIMIT = 5.0  # seconds; the home of the user may be on a file server
 NEEDS = ("read", "run", "list")
@@ -18,8 +19,7 @@ Need = Literal["read", "run", "list"]
 Use = Literal["target", "nccl", "slurm", "shell"]
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A file that the user cannot use, and what refuses.
 
     `need` says for what: "run" takes the right to read as well, "list" is for a folder. `use` says
@@ -58,8 +58,7 @@ class Refusal:
         return self.exists
 
 
-@dataclass(frozen=True)
-class Readable:
+class Readable(Struct, frozen=True):
     """The user as whom files were opened, and what could not be opened, sorted by path."""
 
     user: str

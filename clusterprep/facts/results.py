@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.facts import Fact, under
 from clusterprep.facts.journal import STATE
 from clusterprep.model import Finding, Inventory, Node, Read
 from clusterprep.remote.agent.readers import MAX_TEXT
 from clusterprep.remote.untrusted import require_number, require_text
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 SCHEMA = 1
 NAME = "deep.json"
@@ -23,8 +24,7 @@ _TROUBLE = ("fail", "unknown")
 _VERDICTS, _SEVERITIES = ("pass", "fail", "unknown", "skip"), ("error", "warning")
 
 
-@dataclass(frozen=True)
-class Results:
+class Results(Struct, frozen=True):
     """The stored results of an earlier run.
 
     `age` in seconds is None where the node was booted since. It comes from the time since the boot,

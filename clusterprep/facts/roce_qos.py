@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact
 from clusterprep.model import Read
 from clusterprep.remote.untrusted import LONGEST_DEVICE, require_device_name
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 PRIORITIES = range(8)
 
 
-@dataclass(frozen=True)
-class RoceQos:
+class RoceQos(Struct, frozen=True):
     """The settings of one interface; a field is None where the driver does not tell it.
 
     `pfc` has the priorities with flow control, `ecn` those with congestion control. `trust` is

@@ -7,14 +7,14 @@ absent for the same reason.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from clusterprep.facts import JOB_USER, Fact, setup_seconds, user_of_job
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.model.runtimes import read_arguments
 from clusterprep.remote.agent.inside import SETUP_LIMIT
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Variables that apply derives or writes; they are given to a runtime to see whether they stay.
 WRITTEN = (
@@ -44,8 +44,7 @@ WRITTEN = (
 )
 
 
-@dataclass(frozen=True)
-class Complaint:
+class Complaint(Struct, frozen=True):
     """A step of the set-up that went on after an error: what it was, its code, what it printed."""
 
     step: str
@@ -53,8 +52,7 @@ class Complaint:
     text: str
 
 
-@dataclass(frozen=True)
-class Setup:
+class Setup(Struct, frozen=True):
     """How entering a runtime ended. Without a `reason` it was entered, and the rest is known."""
 
     reason: str = ""

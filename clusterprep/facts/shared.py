@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import JOB_USER, Fact, user_of_job
 from clusterprep.model import Absent, Inventory, Node, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 SECONDS = 5.0  # in which all folders of a node together must answer
 
 
-@dataclass(frozen=True)
-class Entries:
+class Entries(Struct, frozen=True):
     """What is in a folder: how many entries, and those with the smallest checksums.
 
     `names` are checksums of their names, `inodes` of names and inodes.
@@ -24,8 +24,7 @@ class Entries:
     inodes: frozenset[int]
 
 
-@dataclass(frozen=True)
-class SharedFolder:
+class SharedFolder(Struct, frozen=True):
     """One folder on one node, and the mount that it lies on.
 
     `entries` is None where there are too many to be compared. `opening` and `reading` are seconds

@@ -9,8 +9,10 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.facts import Fact, Needs
 from clusterprep.model import Absent, Inventory, Node, Read
@@ -30,8 +32,7 @@ _SUFFIXES = "KMGTP"  # of counts in gres.conf and of Gres=: powers of 1024
 _CORE_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Gres:
+class Gres(Struct, frozen=True):
     """One generic resource of a node in slurm.conf: «gpu:h100:8»."""
 
     name: str
@@ -39,8 +40,7 @@ class Gres:
     count: int
 
 
-@dataclass(frozen=True)
-class NodeLine:
+class NodeLine(Struct, frozen=True):
     """Nodes of slurm.conf, with the defaults that hold for them; None for what is not written.
 
     `memory` is RealMemory in MiB. `sockets` counts those of all boards.
@@ -57,8 +57,7 @@ class NodeLine:
     state: str = ""
 
 
-@dataclass(frozen=True)
-class GresLine:
+class GresLine(Struct, frozen=True):
     """One line of gres.conf; without `nodes` it is for all, without `name` it only detects.
 
     `files` are device files one by one. `together` says that all of them are one resource.
@@ -74,8 +73,7 @@ class GresLine:
     detect: str = ""
 
 
-@dataclass(frozen=True)
-class SlurmFiles:
+class SlurmFiles(Struct, frozen=True, dict=True):
     """What the files of Slurm on a node say. Names of settings are in small letters.
 
     `sums` has a number for each file with all that it includes, comments left out. `scripts` has
@@ -124,8 +122,7 @@ class SlurmFiles:
         return {line.nodes: frozenset(expand(line.nodes)) for line in self.gres if line.nodes}
 
 
-@dataclass(frozen=True)
-class SlurmState:
+class SlurmState(Struct, frozen=True):
     """How Slurm has a node: «IDLE+DRAIN», and the text that somebody gave for it."""
 
     name: str

@@ -7,10 +7,11 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import JOB_USER, Fact, user_of_job
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.model.pair_schedule import ALL_PAIRS
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 NAME = "ssh.mesh"  # of the check, and of its key under `require:`
 LIMIT = 55.0  # seconds: forty for all tries, and some for a busy machine
@@ -27,8 +28,7 @@ MEANINGS = (
 )
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """One way in which ssh failed, a line that it printed, and to which addresses."""
 
     meaning: str
@@ -36,8 +36,7 @@ class Failure:
     addresses: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Reached:
+class Reached(Struct, frozen=True):
     """What a node tried as `user`; `untried` are the addresses for which there was no time."""
 
     user: str

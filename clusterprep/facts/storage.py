@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from clusterprep.facts import Fact, Needs, file, user_of_job
 from clusterprep.model import Absent, Inventory, Node, Read
@@ -33,16 +34,14 @@ SHM = "/dev/shm"  # noqa: S108 - only looked at
 LOCAL = ("/", "/tmp", "/var")  # noqa: S108 - only looked at
 
 
-@dataclass(frozen=True)
-class DeclaredMount:
+class DeclaredMount(Struct, frozen=True):
     """A mount that `require: fs.mount` declares; `mode` is "rw", "ro" or empty."""
 
     path: str
     mode: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     """A line of mountinfo.
 
     `options` are those of this mount, `inner` those of the file system itself.
@@ -63,8 +62,7 @@ class Mount:
         return self.type.startswith(prefixes)
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(Struct, frozen=True):
     """Bytes and inodes.
 
     `at` is the path without links, `free` is what an ordinary user may still take.
@@ -78,8 +76,7 @@ class Space:
     inodes_free: int = 0
 
 
-@dataclass(frozen=True)
-class Probes:
+class Probes(Struct, frozen=True):
     """What each path answered, «~alice» for a home.
 
     `left` counts the mounts that were too many to try.
@@ -89,8 +86,7 @@ class Probes:
     left: int = 0
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """A file of NCCL in /dev/shm; `age` in seconds since it was written.
 
     `held`: a process has it mapped or open; None where not all processes that could were examined.

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from clusterprep.facts import Fact
 from clusterprep.model import Absent
 from clusterprep.remote.untrusted import shortened
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class FailedTest:
+class FailedTest(Struct, frozen=True):
     """A test without a value.
 
     `kind` is "wrong" if the device answered with an error, "hung" if the test was ended at its
@@ -28,8 +27,7 @@ class FailedTest:
     text: str
 
 
-@dataclass(frozen=True)
-class DeviceResult:
+class DeviceResult(Struct, frozen=True):
     """What one process measured: on a GPU by NVML's index, or on the processor (None).
 
     `values` by name: gemm in TFLOP/s; copy, to_device and to_host in GB/s. `failed` by test.
@@ -48,8 +46,7 @@ class DeviceResult:
         return "CPU" if self.index is None else f"GPU {self.index}"
 
 
-@dataclass(frozen=True)
-class StressResults:
+class StressResults(Struct, frozen=True):
     """What the stress tier measured on a node.
 
     `pairs` has GB/s by «GPU 0 to GPU 1», `stream` GB/s of the host's memory, `torch` the build that
@@ -67,8 +64,7 @@ class StressResults:
 # ---------------------------------------------------------------- DCGM
 
 
-@dataclass(frozen=True)
-class DiagnosticTest:
+class DiagnosticTest(Struct, frozen=True):
     """One test of DCGM: its verdict, the entities that have it, and what is said about them."""
 
     name: str
@@ -77,8 +73,7 @@ class DiagnosticTest:
     said: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Diagnostics:
+class Diagnostics(Struct, frozen=True):
     """The tests of one run of `dcgmi diag` at a level."""
 
     level: int

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact, Needs, file, user_of_job
 from clusterprep.model import Inventory, Node, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class StuckTask:
+class StuckTask(Struct, frozen=True):
     """A task in uninterruptible sleep that was not scheduled during the read.
 
     `wchan` is "" where it is not shown. It was started `age` seconds ago and last ran `waited`
@@ -28,8 +28,7 @@ class StuckTask:
     waited: float | None = None
 
 
-@dataclass(frozen=True)
-class Zombie:
+class Zombie(Struct, frozen=True):
     """A process that has ended and that its parent has not collected.
 
     It was started `age` seconds ago and ended `waited` seconds ago, None where the kernel does not
@@ -44,8 +43,7 @@ class Zombie:
     waited: float | None = None
 
 
-@dataclass(frozen=True)
-class Tasks:
+class Tasks(Struct, frozen=True):
     """The job user's id and threads (None: no such user), what is stuck, and zombies.
 
     The read took `seconds`.
@@ -60,8 +58,7 @@ class Tasks:
     more_zombies: int = 0
 
 
-@dataclass(frozen=True)
-class Ids:
+class Ids(Struct, frozen=True):
     """Threads on the whole node, and how many the kernel allows."""
 
     threads: int
@@ -69,8 +66,7 @@ class Ids:
     threads_max: int
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(Struct, frozen=True):
     """Load averages over one, five and fifteen minutes.
 
     Of `threads` threads, `running` are running, ours among them.

@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import Fact, under
 from clusterprep.model import Inventory, Node, Read
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _FUNCTION = re.compile(r"<pci\b([^>]*)>")
@@ -16,8 +17,7 @@ _ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
-@dataclass(frozen=True)
-class TopologyFile:
+class TopologyFile(Struct, frozen=True):
     """The PCI addresses of a topology file.
 
     `gpus` and `nics` go by the class that the file says, `others` are devices without a class;

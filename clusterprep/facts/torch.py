@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts import JOB_USER, Fact, setup_seconds, user_of_job
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.model.runtimes import read_arguments
 from clusterprep.remote.bootstrap import surroundings_source
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Runs in the job's interpreter, as the job's user. torch/version.py is read as text. NCCL is asked
 # for its version through its library file, which needs no GPU or driver. The file that torch gets
@@ -243,8 +244,7 @@ SCRIPT = LOOKUP + PRINT
 JOB_LIMIT = 15.0  # seconds; environments on network file systems are slow at first
 
 
-@dataclass(frozen=True)
-class Torch:
+class Torch(Struct, frozen=True):
     """The torch that the job's interpreter would import; fields are None where it has no such."""
 
     version: str | None  # None: no torch in this interpreter
@@ -253,8 +253,7 @@ class Torch:
     where: str | None
 
 
-@dataclass(frozen=True)
-class Libraries:
+class Libraries(Struct, frozen=True):
     """Files that could be libnccl.so.2 for a program of the job's user; None: there is none.
 
     A path without a version is a file that could not be loaded.
@@ -269,8 +268,7 @@ class Libraries:
     library_path: str | None = None  # LD_LIBRARY_PATH
 
 
-@dataclass(frozen=True)
-class Plugin:
+class Plugin(Struct, frozen=True):
     """A plug-in that NCCL's loader would find.
 
     `size` in bytes, `sha256` None for one that was not read. `networks` has the names of networks
@@ -288,8 +286,7 @@ class Plugin:
         return self.path.rpartition("/")[2]
 
 
-@dataclass(frozen=True)
-class Plugins:
+class Plugins(Struct, frozen=True):
     """NCCL's plug-ins on a node, and the one that NCCL_NET_PLUGIN asks for.
 
     `libfabric` is the version, «1.22», of the library that aws-ofi-nccl would load, None where it
@@ -301,8 +298,7 @@ class Plugins:
     libfabric: str | None = None
 
 
-@dataclass(frozen=True)
-class Python:
+class Python(Struct, frozen=True):
     """The job's interpreter.
 
     `base` is where a virtual environment was made from, else equal to `prefix`.

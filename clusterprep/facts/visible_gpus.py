@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from clusterprep.facts.environment import Paths, Setting
 from clusterprep.facts.gpu import Gpu, Nvml
 from clusterprep.model import Absent
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 NAME = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
@@ -25,8 +26,7 @@ _NUMBER = re.compile(r"\+?[0-9]{1,9}")
 _OLD_MIG = re.compile(r"MIG-(GPU-[0-9a-fA-F-]+)/\d+/\d+")  # before driver 470
 
 
-@dataclass(frozen=True)
-class Visible:
+class Visible(Struct, frozen=True):
     """The GPUs that a list shows, by NVML's index and in CUDA's order.
 
     `ended` is the item at which CUDA stops, None where it takes all; `item` is its number from 1.
@@ -40,8 +40,7 @@ class Visible:
     unknown: str = ""
 
 
-@dataclass(frozen=True)
-class Session:
+class Session(Struct, frozen=True):
     """What the launch paths of a node show: the list, and the paths that have it.
 
     `value` is None where none sets one. `others` are the lists of further paths that differ.

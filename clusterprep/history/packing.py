@@ -19,17 +19,20 @@ import types
 import typing
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass, replace
 from datetime import date
 from typing import Any
+
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import replace
 
 from clusterprep import model, remedies
 from clusterprep.model import Absent, Json, NodeSnapshot, Report
 from clusterprep.model import history as past
+from clusterprep.model.records import field_names
 from clusterprep.remedies import Remedy
 
 FORMAT = 1
-_NODE = tuple(field.name for field in fields(NodeSnapshot) if field.name != "facts")
+_NODE = tuple(name for name in NodeSnapshot.__struct_fields__ if name != "facts")
 _HEAD = ("command", "run", "cluster", "started", "seconds", "verdict", "code")
 _FEW = 4  # names; sets of so many stay readable in the file
 _LARGE = 1 << 20  # bytes; what is longer is compressed more quickly
@@ -52,10 +55,9 @@ def pack(report: Report) -> bytes:
     for place, snapshot in enumerate(report.nodes or ()):
         place_by_node[snapshot.node] = place
     body = {}
-    for field in fields(Report):
-        if field.name != "nodes":
-            value = getattr(report, field.name)
-            body[field.name] = _plain(value, place_by_node)
+    for name in Report.__struct_fields__:
+        if name != "nodes":
+            body[name] = _plain(getattr(report, name), place_by_node)
     sections: dict[str, Json] = {
         "format": FORMAT,
         "report": body,
@@ -129,7 +131,7 @@ def unsqueeze(data: bytes) -> Json:
 
 def _plain(value: Any, place_by_node: Mapping[str, int]) -> Json:
     """Return a value of the model as JSON. A long set of nodes becomes its places, «0-511,600»."""
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, Struct):
         return _plain_fields(value, place_by_node)
     if isinstance(value, tuple):
         if len(value) > _FEW and _are_nodes(value, place_by_node):
@@ -151,11 +153,24 @@ def _plain(value: Any, place_by_node: Mapping[str, int]) -> Json:
 def _plain_fields(value: Any, place_by_node: Mapping[str, int]) -> dict[str, Json]:
     """Return the fields that do not have their default."""
     plain = {}
-    for field in fields(value):
-        item = getattr(value, field.name)
-        if field.default is MISSING or item != field.default:
-            plain[field.name] = _plain(item, place_by_node)
+    kind: Any = type(value)
+    for name, default in _defaults(kind):
+        item = getattr(value, name)
+        if item != default:
+            plain[name] = _plain(item, place_by_node)
     return plain
+
+
+@functools.cache
+def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the fields of a Struct with their defaults; NODEFAULT, which no value equals, if none.
+
+    The default of a field with a factory is the factory, so such a field is always written.
+    """
+    names = kind.__struct_fields__
+    defaults = kind.__struct_defaults__  # of the last fields
+    required = (NODEFAULT,) * (len(names) - len(defaults))
+    return tuple(zip(names, required + defaults, strict=True))
 
 
 def _are_nodes(values: Sequence[Any], place_by_node: Mapping[str, int]) -> bool:
@@ -210,13 +225,13 @@ def _typed(kind: Any, value: Json, names: Sequence[str]) -> Any:
         return tuple(_typed(args[0], item, names) for item in value)
     if kind in _UNPACKED:
         return _UNPACKED[kind](value)
-    if is_dataclass(kind):
+    if isinstance(kind, type) and issubclass(kind, Struct):
         return _typed_fields(kind, value, names)
     return value
 
 
 def _typed_fields(kind: Any, value: Json, names: Sequence[str]) -> Any:
-    """Return an object of the dataclass `kind`."""
+    """Return an object of the Struct `kind`."""
     hints = _hints(kind)
     values = {}
     for name, item in value.items():
@@ -227,7 +242,7 @@ def _typed_fields(kind: Any, value: Json, names: Sequence[str]) -> Any:
 
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """Return field → type of a dataclass of the model."""
+    """Return field → type of a Struct of the model."""
     classes = {**vars(model), **vars(past)}
     return typing.get_type_hints(kind, classes)
 
@@ -318,14 +333,6 @@ def _encoded(fact: Any, longest: int) -> str:
         return _ENCODER.encode(absent)
 
 
-@functools.cache
-def _field_names(kind: Any) -> tuple[str, ...] | None:
-    """Return the names of a dataclass's fields, or None for any other type."""
-    if not is_dataclass(kind):
-        return None
-    return tuple(field.name for field in fields(kind))
-
-
 def _of_ours(value: Any) -> Json:
     """Return what the JSON encoder cannot encode, one level of it made plain.
 
@@ -336,12 +343,8 @@ def _of_ours(value: Any) -> Json:
             "absent": value.reason,
             "detail": value.detail,
         }
-    kind: Any = type(value)
-    names = _field_names(kind)
+    names = field_names(type(value))
     if names is not None:
-        attributes = getattr(value, "__dict__", ())
-        if len(attributes) == len(names):
-            return attributes
         return {name: getattr(value, name) for name in names}
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=str)

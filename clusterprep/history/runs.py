@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from clusterprep.errors import InputError
 from clusterprep.history.database import PATIENCE, Database, Statement, Unusable
@@ -26,7 +28,6 @@ from clusterprep.history.packing import (
 from clusterprep.model import Report
 from clusterprep.model.history import RecordedRun
 from clusterprep.model.units import pluralize
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 KEPT = 200  # runs of one command in one cluster
 BYTES = 512 << 20  # of all runs together
@@ -35,7 +36,7 @@ LARGEST = 64 << 20  # bytes of one run; the longest facts of a larger one are le
 # sends without end loses its own facts, before those of others are left out.
 SHORT_VALUE = 64 << 10
 
-_RUN = tuple(field.name for field in fields(RecordedRun))
+_RUN = RecordedRun.__struct_fields__
 _COLUMNS = ", ".join(_RUN)
 _LAST = re.compile(r"last(?:~(\d{1,6}))?", re.ASCII)
 _SHOWN = 5  # names in an error
@@ -44,8 +45,7 @@ _SHOWN = 5  # names in an error
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True)
-class PackedRun:
+class PackedRun(Struct, frozen=True):
     """A run as it will be written: its row, its checks, its report and its facts by name."""
 
     run: RecordedRun

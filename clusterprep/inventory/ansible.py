@@ -7,8 +7,9 @@ import itertools
 import math
 import re
 import string
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from clusterprep.model.nodeset import MAX_NODES
 
@@ -19,8 +20,7 @@ _HOST_AND_PORT = re.compile(r"((?:[^\[\]:]|\[[^\[\]]*\])+):([0-9]+)")
 _IPV6_AND_PORT = re.compile(r"\[([0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f.]*)\](?::([0-9]+))?")
 
 
-@dataclass(frozen=True)
-class Var:
+class Var(Struct, frozen=True):
     """A value as Ansible would pass it on, and its place. Line 0 is none: no file has it."""
 
     value: Any
@@ -28,8 +28,7 @@ class Var:
     file: str | None = None
 
 
-@dataclass
-class Group:
+class Group(Struct):
     """A group as the file has it; hosts and children in the order written, each once.
 
     `file_vars` are those of group_vars beside the inventory, `play_vars` of the current folder.
@@ -53,8 +52,7 @@ class Group:
         return var.value
 
 
-@dataclass
-class Host:
+class Host(Struct):
     """A host with the variables of its own lines, and of host_vars, as for groups."""
 
     name: str

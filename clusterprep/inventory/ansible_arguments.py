@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 # Options that lead to a host or name keys, as ssh_config spells them. They have an effect here.
 PASSED_ON = (
@@ -33,8 +34,7 @@ _LENIENT = ("no", "off", "false")
 _NOWHERE = ("/dev/null", "none")
 
 
-@dataclass
-class SshArguments:
+class SshArguments(Struct):
     """Options by name, in lower case; of options with several values the first counts.
 
     `weakening` are those that would accept any host key, and `unread` those of other meaning.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 DEEPEST = 20  # templates within values of templates; a variable may stand for itself
 _EXPRESSION = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
@@ -37,8 +38,7 @@ class _Undefined:
         self.name = name
 
 
-@dataclass(frozen=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """What names stand for: variables of the host by name, and the environment."""
 
     variables: Mapping[str, Any]

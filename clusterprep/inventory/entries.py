@@ -6,8 +6,9 @@ import ipaddress
 import itertools
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.yaml_tree import Place
@@ -21,8 +22,7 @@ _IPV4 = re.compile(
 _PADDED = re.compile(r"(?:^|\.)0[0-9]")
 
 
-@dataclass
-class Named:
+class Named(Struct):
     """Names and addresses in file order, with the number of the entry of each."""
 
     rows: list[tuple[str, str, int]] = field(default_factory=list)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from clusterprep.inventory.demands import ALIASES, read_require
 from clusterprep.inventory.document import Document
@@ -14,7 +15,6 @@ from clusterprep.inventory.gpus import read_gpus
 from clusterprep.inventory.runtime import read_runtime
 from clusterprep.inventory.yaml_tree import Place, key_text
 from clusterprep.model import EnvSetting
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # A declared interface becomes a variable, so that the two can be compared.
 NCCL_INTERFACE = "interfaces.nccl"
@@ -26,8 +26,7 @@ _PATHS = ("root", "python", "flight_recorder")
 _LISTS = ("endpoints", "shared")
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """One layer, with every setting under one flat key: ssh.user, interfaces.nccl, gpus."""
 
     label: str
@@ -76,8 +75,7 @@ class Layer:
         return isinstance(value, Mapping) and spelling[1] in value
 
 
-@dataclass(frozen=True)
-class Merged:
+class Merged(Struct, frozen=True):
     """Several layers as one, the later winning."""
 
     settings: Mapping[str, Any]

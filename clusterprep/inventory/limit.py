@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection
+
+import msgspec
 
 from clusterprep.checks import machine
 from clusterprep.errors import InputError
@@ -48,7 +49,7 @@ def limit_to_failed(
     if not compared:
         return kept
     notice = f"{fold(names)} failed in run {run}; {fold(compared)}: only to compare with"
-    return dataclasses.replace(kept, warnings=(*kept.warnings, notice))
+    return msgspec.structs.replace(kept, warnings=(*kept.warnings, notice))
 
 
 def _peers(inventory: Inventory, failed: Collection[str]) -> list[str]:
@@ -76,4 +77,4 @@ def _keep(inventory: Inventory, names: Collection[str]) -> Inventory:
             inside.append(node)
         else:
             outside.append(node)
-    return dataclasses.replace(inventory, nodes=tuple(inside), left_out=tuple(outside))
+    return msgspec.structs.replace(inventory, nodes=tuple(inside), left_out=tuple(outside))

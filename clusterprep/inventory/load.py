@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from clusterprep.inventory.ansible_nodes import ansible_document, ansible_folder
 from clusterprep.inventory.document import Document, parse_document, read_text

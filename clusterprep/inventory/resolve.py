@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.entries import Entries
 from clusterprep.inventory.environment import misspelt
@@ -18,11 +20,18 @@ from clusterprep.inventory.runtime import PYTHON_INSIDE
 from clusterprep.inventory.silences import Silences
 from clusterprep.inventory.verify_settings import read_verify
 from clusterprep.inventory.yaml_tree import Place
-from clusterprep.model import EnvSetting, Interfaces, Inventory, Node, SshSettings
+from clusterprep.model import (
+    ENV_TARGETS,
+    MASTER_PORT,
+    EnvSetting,
+    Interfaces,
+    Inventory,
+    Node,
+    SshSettings,
+)
 from clusterprep.model.colocation import neighbours
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.variables.dialects import refusal
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 _IDENTITY = frozenset({"name", "address"})  # an entry with these keys only is no layer of its own
 _NODE_KEYS = (
@@ -39,8 +48,7 @@ _NODE_KEYS = (
 _SSH = "ssh."
 
 
-@dataclass(frozen=True)
-class Overrides:
+class Overrides(Struct, frozen=True):
     """Settings of the command line for every node, over the whole inventory.
 
     None leaves a setting alone.
@@ -92,9 +100,9 @@ class Resolver:
         own_layers = ((name, self.own_layers.get(entry)) for name, _, entry in self.rows)
         self.groups.complain_of_conflicts(own_layers)
         verify = read_verify(self.document, self.data.get("verify", {}))
-        declared_targets = self.data.get("env_targets", Inventory.env_targets)
+        declared_targets = self.data.get("env_targets", ENV_TARGETS)
         targets = tuple(target for target in declared_targets if target is not None)
-        declared_units = self.data.get("env_units", Inventory.env_units)
+        declared_units = self.data.get("env_units", ())
         units = tuple(unit for unit in declared_units if unit is not None)
         self._complain_of_units(targets, units)
         self._complain_of_unreadable(targets)
@@ -119,7 +127,7 @@ class Resolver:
         if self.overrides.master_port:
             return self.overrides.master_port
         ports = self.data.get("ports", {})
-        return int(ports.get("master", Inventory.master_port))
+        return int(ports.get("master", MASTER_PORT))
 
     def _node(self, index: int, name: str, address: str, entry: int) -> Node:
         groups = self.groups.of(name)

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 import clusterprep
 from clusterprep.inventory.ansible_hints import ansible_hint
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.yaml_tree import Place
 from clusterprep.model.nodeset import nearest, nearest_word
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 _KINDS = {
     dict: "a mapping",
@@ -66,8 +67,7 @@ def validator(name: str) -> Any:
     return strict_validator(load_schema(name))
 
 
-@dataclass(frozen=True)
-class _Complaint:
+class _Complaint(Struct, frozen=True):
     """One error of jsonschema in plain words."""
 
     place: Place

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 MAX_DEPTH = 50  # PyYAML's C code recurses without a limit of its own and dies of deep nesting
 MAX_ALIASED = 1_000_000  # values that aliases may add: enough for any fleet, too few for a bomb
@@ -46,8 +47,7 @@ class YamlError(Exception):
         self.hint = hint
 
 
-@dataclass(eq=False, slots=True)
-class Tree:
+class Tree(Struct, eq=False):
     """One composed value: a scalar has text, a list items, a mapping pairs of (key, value)."""
 
     kind: str  # scalar, list, mapping

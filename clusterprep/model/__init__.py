@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import field, replace
 from datetime import date
 from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from clusterprep.model.extensions import NO_EXTENSIONS, Extensions, SiteCheck
 from clusterprep.model.history import Comparison, RecordedRun, Since
 from clusterprep.model.known_bad import KnownBad
 from clusterprep.remedies import NO_REMEDY, Remedy
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 Json = Any  # what json.loads gives: None, bool, int, float, str, list, dict
 Verdict = Literal["pass", "fail", "unknown", "skip"]
@@ -23,9 +24,11 @@ Severity = Literal["error", "warning"]
 
 # ---------------------------------------------------------------- the inventory
 
+MASTER_PORT = 29500  # torch's own default
+ENV_TARGETS = ("profile.d", "nccl.conf")
 
-@dataclass(frozen=True)
-class SshSettings:
+
+class SshSettings(Struct, frozen=True):
     """How to log in. None leaves it to ssh_config, and then to OpenSSH's default."""
 
     user: str | None = None
@@ -39,8 +42,7 @@ class SshSettings:
     options: tuple[tuple[str, str], ...] = ()  # of ssh_config, by name, such as ProxyJump
 
 
-@dataclass(frozen=True)
-class Gpus:
+class Gpus(Struct, frozen=True):
     """GPUs declared for a node. `use` lists the device indices of this job, in order.
 
     `domain` names the NVLink domain that spans this node and others, "" is one without a name;
@@ -57,24 +59,21 @@ class Gpus:
         return self.count if self.use is None else len(self.use)
 
 
-@dataclass(frozen=True)
-class Interfaces:
+class Interfaces(Struct, frozen=True):
     """Declared interfaces; None means derived, an empty tuple of `rdma` means none."""
 
     nccl: str | None = None
     rdma: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True)
-class EnvSetting:
+class EnvSetting(Struct, frozen=True):
     """A declared value and the layer that declared it: "env", "group rack1" or "node n3"."""
 
     value: str
     layer: str
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(Struct, frozen=True):
     """The container that a job runs in; the engine starts it with `options`, one word each."""
 
     engine: Literal["podman", "docker", "apptainer", "enroot"]
@@ -82,8 +81,7 @@ class Container:
     options: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Runtime:
+class Runtime(Struct, frozen=True):
     """Where a job runs on a node: in a container, or in what a shell sets up in this order."""
 
     container: Container | None = None
@@ -93,8 +91,7 @@ class Runtime:
     venv: str | None = None  # folder
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Struct, frozen=True):
     """One node with every setting resolved by precedence (node > group > top > default)."""
 
     name: str
@@ -122,8 +119,7 @@ class Node:
         return bool(self.interfaces.rdma)
 
 
-@dataclass(frozen=True)
-class Silence:
+class Silence(Struct, frozen=True):
     """An accepted finding: shown as such, not counted until `until` (the last day it holds)."""
 
     check: str
@@ -132,8 +128,7 @@ class Silence:
     until: date | None = None
 
 
-@dataclass(frozen=True)
-class VerifySettings:
+class VerifySettings(Struct, frozen=True):
     """How to run a verify, as the inventory declares it."""
 
     backend: Literal["auto", "nccl", "gloo"] = "auto"
@@ -143,15 +138,14 @@ class VerifySettings:
     same_files: tuple[str, ...] = ()  # compared on all ranks
 
 
-@dataclass(frozen=True)
-class Inventory:
+class Inventory(Struct, frozen=True):
     """A whole inventory after ranges, groups and precedence."""
 
     cluster: str
     nodes: tuple[Node, ...]
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    master_port: int = 29500
-    env_targets: tuple[str, ...] = ("profile.d", "nccl.conf")
+    master_port: int = MASTER_PORT
+    env_targets: tuple[str, ...] = ENV_TARGETS
     env_units: tuple[str, ...] = ()  # units of systemd that the target systemd writes drop-ins for
     silences: tuple[Silence, ...] = ()
     verify: VerifySettings = VerifySettings()
@@ -165,8 +159,7 @@ class Inventory:
 # ---------------------------------------------------------------- evidence and judgement
 
 
-@dataclass(frozen=True)
-class Absent:
+class Absent(Struct, frozen=True):
     """Why something is not known. Never equal to any value."""
 
     # denied, missing_tool, timed_out, hung, garbled, not_asked, … or a sentence.
@@ -177,8 +170,7 @@ class Absent:
 NOT_ASKED = Absent("not_asked")
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(Struct, frozen=True):
     """A question to a node: a reader of the agent, its arguments, a limit in seconds."""
 
     kind: str
@@ -186,8 +178,7 @@ class Read:
     limit: float = 5.0
 
 
-@dataclass(frozen=True)
-class NodeSnapshot:
+class NodeSnapshot(Struct, frozen=True):
     """The result of looking at one node.
 
     Whether it was reached, and every fact that was asked for.
@@ -205,15 +196,17 @@ class NodeSnapshot:
     login: float = 0.0  # how many of these seconds passed until the agent first answered
 
 
-@dataclass(frozen=True)
-class Fleet:
+class Fleet(Struct, frozen=True, dict=True):
     """Everything known about the nodes at one moment."""
 
     inventory: Inventory
     snapshots: Mapping[str, NodeSnapshot]
     limited: bool = False  # only a part of the inventory was contacted
-    # Values that follow from this fleet: see memoize.py.
-    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @functools.cached_property
+    def derived(self) -> dict[str, Any]:
+        """Return the store for values that follow from this fleet (memoize.py); it starts empty."""
+        return {}
 
     @functools.cached_property
     def reached(self) -> tuple[Node, ...]:
@@ -241,8 +234,7 @@ class Fleet:
         return replace(self, snapshots=snapshots)
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One answer of one check about a set of nodes, as in the report."""
 
     check: str
@@ -263,8 +255,7 @@ class Finding:
 # ---------------------------------------------------------------- wanted state
 
 
-@dataclass(frozen=True)
-class EnvValue:
+class EnvValue(Struct, frozen=True):
     """One variable as it will be written on `nodes`, and why it has this value."""
 
     name: str
@@ -274,8 +265,7 @@ class EnvValue:
     declared: bool = False
 
 
-@dataclass(frozen=True)
-class EnvPath:
+class EnvPath(Struct, frozen=True):
     """The variables that one launch path gets on `nodes`.
 
     `add` says how it would get the others.
@@ -292,8 +282,7 @@ StepOutcome = Literal[
 ]
 
 
-@dataclass(frozen=True)
-class ChangeRow:
+class ChangeRow(Struct, frozen=True):
     """Equal changes of several nodes, as in the report."""
 
     nodes: tuple[str, ...]
@@ -305,8 +294,7 @@ class ChangeRow:
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class BatchRow:
+class BatchRow(Struct, frozen=True):
     """One batch of an apply, and what became of it.
 
     `gate` is None where it was not asked, as the batch was not written or no gate was wanted.
@@ -322,8 +310,7 @@ class BatchRow:
 # ---------------------------------------------------------------- verify and launch
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """One stage of a verify. `arrived` and `missing` are ranks."""
 
     name: str
@@ -336,8 +323,7 @@ class Stage:
     after: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
-class CollectiveResult:
+class CollectiveResult(Struct, frozen=True):
     """One timed collective: `bytes` per rank, `seconds` of the median repetition.
 
     GB/s are those of nccl-tests (doc/PERFORMANCE.md).
@@ -352,16 +338,14 @@ class CollectiveResult:
     dtype: str = "float32"
 
 
-@dataclass(frozen=True)
-class RankGpu:
+class RankGpu(Struct, frozen=True):
     uuid: str
     index: int | None  # as nvidia-smi counts; None if not known
     pci: str
     numa: int | None
 
 
-@dataclass(frozen=True)
-class RankRow:
+class RankRow(Struct, frozen=True):
     rank: int
     local_rank: int
     node: str
@@ -369,8 +353,7 @@ class RankRow:
     last_event: str
 
 
-@dataclass(frozen=True)
-class RankPlace:
+class RankPlace(Struct, frozen=True):
     """A rank that a launcher would start, and the GPU that it would have; `why` there is none."""
 
     rank: int
@@ -380,8 +363,7 @@ class RankPlace:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class GpuSeat:
+class GpuSeat(Struct, frozen=True):
     """A GPU as `nodes` have it: where it is on the bus, and what is near.
 
     `nvlinks` are those that are up, None where NVML does not say; `near` are the RDMA ports of the
@@ -397,8 +379,7 @@ class GpuSeat:
     near: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Culprit:
+class Culprit(Struct, frozen=True):
     kind: Literal["node", "link", "rank", "gpu", "interface"]
     nodes: tuple[str, ...]
     confidence: float
@@ -409,8 +390,7 @@ class Culprit:
     target: str | None = None  # "to" in the report
 
 
-@dataclass(frozen=True)
-class Workaround:
+class Workaround(Struct, frozen=True):
     """The verify repeated with some settings on top of the environment; () repeats it unchanged."""
 
     settings: tuple[str, ...]  # NAME=value
@@ -421,8 +401,7 @@ class Workaround:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class PairSpeed:
+class PairSpeed(Struct, frozen=True):
     """One measured pair of nodes.
 
     GB/s in each direction, shortest round trip in seconds, by TCP.
@@ -436,8 +415,7 @@ class PairSpeed:
     resent: int | None = None  # segments that had to be sent once more
 
 
-@dataclass(frozen=True)
-class VerifyResult:
+class VerifyResult(Struct, frozen=True):
     verdict: Verdict
     backend: str
     world_size: int
@@ -452,8 +430,7 @@ class VerifyResult:
     pairs: tuple[PairSpeed, ...] = ()
 
 
-@dataclass(frozen=True)
-class LaunchedRank:
+class LaunchedRank(Struct, frozen=True):
     """One rank of a launch and how it ended: by itself, by a signal, or because others ended."""
 
     rank: int
@@ -464,8 +441,7 @@ class LaunchedRank:
     signal: str | None = None
 
 
-@dataclass(frozen=True)
-class LaunchResult:
+class LaunchResult(Struct, frozen=True):
     verdict: Verdict
     mode: Literal["torchrun", "direct"]
     world_size: int
@@ -481,8 +457,7 @@ class LaunchResult:
     message: str = ""
 
 
-@dataclass(frozen=True)
-class NodeLists:
+class NodeLists(Struct, frozen=True):
     """Which nodes a job may use, each list in inventory order.
 
     `picked` are those that --pick chose, None without it. `folder` has the lists as files, "" if
@@ -496,8 +471,7 @@ class NodeLists:
     folder: str = ""
 
 
-@dataclass(frozen=True)
-class CommandResult:
+class CommandResult(Struct, frozen=True):
     """How a command of `exec` ended on some nodes, and what it printed there.
 
     `exit_code` is None if it is not known, or if the command ended without one; `reason` then says
@@ -513,8 +487,7 @@ class CommandResult:
     left_out: int = 0  # bytes of output that were not kept
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True):
     """Everything a command reports.
 
     A section that it does not produce is None, and not in the JSON.

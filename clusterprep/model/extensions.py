@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
-from clusterprep.runtime.lazy_dataclass import dataclass
+from msgspec import Struct, field
 
 SITE_MODULES = "clusterprep_site_"  # begins the names of modules that are files of a site
 
 
-@dataclass(frozen=True)
-class Broken:
+class Broken(Struct, frozen=True):
     """A file of a site, or a part of one, that cannot be used.
 
     `check` is the name under which reports tell of it, `place` the file with its line, and `why`
@@ -27,8 +25,7 @@ class Broken:
         return f"{self.place}: {self.why} ({self.check} is unknown)"
 
 
-@dataclass(frozen=True)
-class SiteCheck:
+class SiteCheck(Struct, frozen=True):
     """What a report says of a check of the site: its page, its file and the facts that it used.
 
     Those in `moving` change by themselves.
@@ -43,8 +40,7 @@ class SiteCheck:
     moving: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Extensions:
+class Extensions(Struct, frozen=True):
     """Checks, facts and resources of a site by their names, and what of its files is broken.
 
     The values are `checks.Check` and `facts.Fact`, and of `resources` the file and the resource of

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from clusterprep.runtime.lazy_dataclass import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(Struct, frozen=True):
     """Mode and owner of a file."""
 
     mode: int
@@ -17,8 +16,7 @@ class Access:
         return f"mode {self.mode:04o}, user {self.uid}, group {self.gid}"
 
 
-@dataclass(frozen=True)
-class FileState:
+class FileState(Struct, frozen=True):
     """A file on a node as it is. `content` None means that there is no such file."""
 
     path: str
@@ -32,8 +30,7 @@ class FileState:
         return None if self.content is None else Access(self.mode, self.uid, self.gid)
 
 
-@dataclass(frozen=True)
-class FileChange:
+class FileChange(Struct, frozen=True):
     """A change of one file on one node, from `before` to `after`; None means no file.
 
     `path` does not include the node's `root`, which is put before it for writing. An existing file

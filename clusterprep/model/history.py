@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterprep.runtime.lazy_dataclass import dataclass
+from msgspec import Struct
 
 Json = Any  # what json.loads gives
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """A check whose verdict on some nodes changed since an earlier run.
 
     `verdict` is that of now.
@@ -26,8 +25,7 @@ class Turn:
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Since:
+class Since(Struct, frozen=True):
     """What changed since an earlier run, among the checks and nodes that both judged."""
 
     run: str
@@ -36,8 +34,7 @@ class Since:
     fixed: tuple[Turn, ...] = ()
 
 
-@dataclass(frozen=True)
-class RecordedRun:
+class RecordedRun(Struct, frozen=True):
     """A row of the list of runs. `errors` and `warnings` count the checks that fail."""
 
     run: str
@@ -57,8 +54,7 @@ class RecordedRun:
     size: int = 0  # bytes that it takes in the history
 
 
-@dataclass(frozen=True)
-class FactChange:
+class FactChange(Struct, frozen=True):
     """A changed part of a fact on some nodes. `key` says which part; "" is the whole fact."""
 
     fact: str
@@ -68,8 +64,7 @@ class FactChange:
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class EnvChange:
+class EnvChange(Struct, frozen=True):
     """A changed variable on some nodes. None means that it was or is not set."""
 
     name: str
@@ -78,8 +73,7 @@ class EnvChange:
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class SpeedChange:
+class SpeedChange(Struct, frozen=True):
     """Bus bandwidth in GB/s of one collective at one size, in both runs."""
 
     op: str
@@ -89,8 +83,7 @@ class SpeedChange:
     after: float
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """What differs between two runs."""
 
     before: RecordedRun

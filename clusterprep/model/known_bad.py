@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
+from msgspec import Struct, field
+
 from clusterprep.model.versions import satisfies
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Conditions of an entry whose value is a text. The others are conditions on a version or a number.
 _TEXTS = frozenset({"arch", "module", "os", "cpu"})
 
 
-@dataclass(frozen=True)
-class KnownBad:
+class KnownBad(Struct, frozen=True):
     """A version of a component with a known defect.
 
     * `versions` are conditions as `require:` takes them, such as «>=2.28.9,<2.29.3».

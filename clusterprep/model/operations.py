@@ -14,13 +14,12 @@ from __future__ import annotations
 import base64
 from typing import Any, Literal
 
-from clusterprep.runtime.lazy_dataclass import dataclass
+from msgspec import Struct
 
 Action = Literal["create", "update", "delete", "run", "restart", "reboot", "none"]
 
 
-@dataclass(frozen=True)
-class RunCommand:
+class RunCommand(Struct, frozen=True):
     """A command as a list of words, run without a shell.
 
     It fails with an exit code that is not in `codes`, or after `limit` seconds; then its whole
@@ -40,8 +39,7 @@ class RunCommand:
     again: tuple[RunCommand, ...] = ()
 
 
-@dataclass(frozen=True)
-class Write:
+class Write(Struct, frozen=True):
     """Write a file, whole or not at all; None means no file.
 
     An existing file keeps its owner and mode, a new one belongs to root and gets `mode`. Undo puts
@@ -54,8 +52,7 @@ class Write:
     mode: int = 0o644
 
 
-@dataclass(frozen=True)
-class OperationValue:
+class OperationValue(Struct, frozen=True):
     """Set a value of the running kernel, at its path below /proc/sys, and read it back.
 
     Undo sets the old value.
@@ -66,8 +63,7 @@ class OperationValue:
     after: bytes
 
 
-@dataclass(frozen=True)
-class Reboot:
+class Reboot(Struct, frozen=True):
     """Reboot the node, which has `limit` seconds to come back with another boot id. No undo."""
 
     argv: tuple[str, ...]
@@ -77,8 +73,7 @@ class Reboot:
 Operation = RunCommand | Write | OperationValue | Reboot
 
 
-@dataclass(frozen=True)
-class StepAction:
+class StepAction(Struct, frozen=True):
     """What one step does to one thing on one node. Without operations it is as wanted already.
 
     `target` names the thing for people, such as «chrony» or a path; `diff` says in a line or more

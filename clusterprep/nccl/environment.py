@@ -10,16 +10,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 
+from msgspec import Struct
+
 from clusterprep.model import EnvValue, Fleet
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.nccl.interfaces import choose
 from clusterprep.nccl.variables import Basis, Derived
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.runtime.plugins import modules
 
 
-@dataclass(frozen=True)
-class Environment:
+class Environment(Struct, frozen=True, dict=True):
     """The values for a fleet. `gaps` says of a node what could not be derived, and why."""
 
     values: tuple[EnvValue, ...]

@@ -6,8 +6,9 @@ It is declared, or it is the interface in the one network that reaches all nodes
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
 from ipaddress import IPv4Interface
+
+from msgspec import Struct, field
 
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, Fleet, Node
@@ -15,7 +16,6 @@ from clusterprep.model.colocation import neighbours, one_machine
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.nccl.rails import FACTS as RAILS
 from clusterprep.nccl.rails import interfaces_of
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Beginnings of names of interfaces that are never chosen: they do not lead to other machines of the
 # cluster, or not by the intended way. They are container bridges and their ends, overlay networks,
@@ -75,8 +75,7 @@ IPV6 = "ipv6"
 Place = tuple[Interface, str]  # an interface and one of its addresses
 
 
-@dataclass(frozen=True)
-class Pick:
+class Pick(Struct, frozen=True):
     """The interface chosen on one node, and why.
 
     `name` is its plain name, `value` that of NCCL_SOCKET_IFNAME.
@@ -89,8 +88,7 @@ class Pick:
     why: str
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The choice for a fleet.
 
     Each node that was reached is in `picks`, in `problems` with why no interface will do, or in
@@ -308,8 +306,7 @@ def _names(interfaces: Iterable[Interface]) -> str:
 # ---------------------------------------------------------------- lists of names as NCCL reads them
 
 
-@dataclass(frozen=True)
-class NameList:
+class NameList(Struct, frozen=True):
     """A list of names of interfaces or devices, as NCCL reads it.
 
     `^` at the start negates the whole list. `=` after it asks for whole names; otherwise an item
@@ -566,8 +563,7 @@ def _common_network(
     return best, why
 
 
-@dataclass(frozen=True)
-class _Tally:
+class _Tally(Struct, frozen=True):
     """Network → how many nodes NCCL would bind there, how many are in it, its slowest link.
 
     Speeds are in Mbit/s, as the kernel tells them.

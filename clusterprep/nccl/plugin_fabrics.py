@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from msgspec import Struct
+
 from clusterprep.facts.pci import PciDevice, PciTree
 from clusterprep.facts.torch import Plugin, Plugins
 from clusterprep.model.versions import leading_numbers
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Up to aws-ofi-nccl 1.11 its network is called «AWS Libfabric», since then «Libfabric»; the newer
 # ones answer to the old name too (aws-ofi-nccl, nvidia_plugin_name_fixup).
@@ -19,8 +20,7 @@ OLD_NAME, NEW_NAME = "AWS Libfabric", "Libfabric"
 RENAMED = (1, 12)
 
 
-@dataclass(frozen=True)
-class PluginFabric:
+class PluginFabric(Struct, frozen=True):
     """A fabric, the PCI vendor of its cards, how the numbers of its chips begin."""
 
     name: str

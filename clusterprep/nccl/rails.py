@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from clusterprep.facts.pci import PciDevice, PciLink, PciTree
 from clusterprep.facts.rdma import Port, RdmaDevice
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.model.memoize import once_per_fleet
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 FACTS = ("rdma.devices", "pci.tree")
 """Names of the facts that this module uses."""
@@ -29,8 +29,7 @@ Value = TypeVar("Value", str, float)
 Key = tuple[str, int]
 
 
-@dataclass(frozen=True)
-class RdmaRail:
+class RdmaRail(Struct, frozen=True):
     """One port of the training set."""
 
     device: RdmaDevice
@@ -52,8 +51,7 @@ class RdmaRail:
         return (self.device.pci or self.device.name, self.port.number)
 
 
-@dataclass(frozen=True)
-class TrainingSet:
+class TrainingSet(Struct, frozen=True):
     """The ports of one node that training uses, and why each of the others is left out."""
 
     rails: tuple[RdmaRail, ...] = ()
@@ -65,8 +63,7 @@ class TrainingSet:
         return tuple(rail for rail in self.rails if rail.port.active)
 
 
-@dataclass(frozen=True)
-class UsualPort:
+class UsualPort(Struct, frozen=True):
     """A port as the nodes of one kind have it.
 
     It is in use on `active` of `nodes`; the link layer and the rate in Gbit/s are the most common.
@@ -78,8 +75,7 @@ class UsualPort:
     rate: float
 
 
-@dataclass(frozen=True)
-class _Hardware:
+class _Hardware(Struct, frozen=True):
     """What was seen of one node."""
 
     node: Node

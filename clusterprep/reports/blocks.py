@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 
+from msgspec import Struct
+
 from clusterprep.model import CommandResult, Culprit, Finding, NodeSnapshot, Report
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import Remedy, sentence, shell_line
 from clusterprep.reports.plain import distinct, nonblank_lines
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.cached import RENEW
 
 # The order of trouble by verdict and severity, the gravest first.
@@ -49,8 +50,7 @@ GAP_REMEDIES: Mapping[str, Remedy] = {
 _COMMON = ("check", "verdict", "severity", "reason", "fixed", "silenced", "until")
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(Struct, frozen=True):
     """Findings of one check that differ only in their nodes, values and texts."""
 
     findings: tuple[Finding, ...]

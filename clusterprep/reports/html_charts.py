@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.model import CollectiveResult, RankRow, Stage
 from clusterprep.model.units import format_size, pluralize
 from clusterprep.reports.plain import collective_name, fold_ranks, format_seconds
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # In pixels.
 WIDTH, HEIGHT = 720, 260  # of the bandwidth chart
@@ -27,21 +28,18 @@ FASTEST = 0.001  # seconds at which the axis of arrivals begins
 Series = Mapping[int, float]  # bytes -> bus bandwidth in GB/s
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(Struct, frozen=True):
     at: float
     text: str
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(Struct, frozen=True):
     x: float
     y: float
     text: str
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """One collective: its line, its points, and where its name is written."""
 
     name: str
@@ -51,8 +49,7 @@ class Curve:
     label_y: float
 
 
-@dataclass(frozen=True)
-class Bandwidth:
+class Bandwidth(Struct, frozen=True):
     """The bandwidth chart. `across` are the ticks of the x axis, `up` those of the y axis."""
 
     curves: tuple[Curve, ...]
@@ -222,8 +219,7 @@ def _step(powers: int) -> int:
 # ---------------------------------------------------------------- arrivals
 
 
-@dataclass(frozen=True)
-class ChartLane:
+class ChartLane(Struct, frozen=True):
     """A node, or all nodes that are not shown: when its ranks arrived, and which never did.
 
     `span` goes from the first to the last arrival in a lane of many nodes, which has no marks.
@@ -236,8 +232,7 @@ class ChartLane:
     missing: str
 
 
-@dataclass(frozen=True)
-class Arrivals:
+class Arrivals(Struct, frozen=True):
     """The chart of one stage that did not end: time goes to the right, by powers of ten."""
 
     stage: str

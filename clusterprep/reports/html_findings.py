@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from msgspec import Struct
+
 from clusterprep.checks import Check
 from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.model import Finding, NodeSnapshot, Report
@@ -25,7 +27,6 @@ from clusterprep.reports.blocks import (
 from clusterprep.reports.html_nodes import KINDS, Roster
 from clusterprep.reports.json_report import json_of
 from clusterprep.reports.plain import distinct, safe_text
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey import registry
 
 VALUES, MESSAGES = 40, 10  # of one card: different values, and different messages and remedies
@@ -35,23 +36,20 @@ PASSED = 3  # different values of a check that passed
 PASSED_VALUE = 120  # characters of each of them
 
 
-@dataclass(frozen=True)
-class CardValue:
+class CardValue(Struct, frozen=True):
     nodes: str
     seen: str
     wanted: str
 
 
-@dataclass(frozen=True)
-class NodeFacts:
+class NodeFacts(Struct, frozen=True):
     """The facts that a check saw on one node, as JSON."""
 
     node: str
     facts: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(Struct, frozen=True):
     """One thing that is wrong, accepted or fixed, with all its nodes."""
 
     anchor: str  # empty where an earlier card of this check has it
@@ -72,8 +70,7 @@ class Card:
     evidence: tuple[NodeFacts, ...]
 
 
-@dataclass(frozen=True)
-class CardLine:
+class CardLine(Struct, frozen=True):
     """A check in one of the tables: passed with these values, or not judged for this reason."""
 
     check: str

@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from clusterprep.model import Finding, Report
 from clusterprep.model.units import pluralize
 from clusterprep.reports.blocks import GRAVITY
 from clusterprep.reports.plain import NODES, fold_nodes, safe_text
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Nodes up to which each has a row of its own in the grid; of more, nodes that are alike share one.
 APART = 256
@@ -88,8 +89,7 @@ def label(nodes: tuple[str, ...], limit: int = NODES) -> str:
     return fold_nodes(nodes, limit)
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """The state of a node in an area: its label, its CSS class, and the check that says so."""
 
     word: str
@@ -97,8 +97,7 @@ class Cell:
     check: str = ""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """One node, or several that are alike in all areas."""
 
     name: str
@@ -109,8 +108,7 @@ class Row:
     cells: tuple[Cell, ...]
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(Struct, frozen=True):
     areas: tuple[str, ...]
     rows: tuple[Row, ...]
     folded: bool
@@ -123,8 +121,7 @@ class Grid:
         return "a row for each node"
 
 
-@dataclass(frozen=True)
-class _States:
+class _States(Struct, frozen=True):
     """The worst level of every node in each area, and for trouble the check that says so."""
 
     levels: dict[str, bytearray]  # area -> a level per node, by the node's number

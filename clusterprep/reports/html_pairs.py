@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts.pairs import Dial
 from clusterprep.model import Report
 from clusterprep.reports.html_nodes import Roster
 from clusterprep.reports.plain import clean, format_seconds, safe_text
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 SIDE = 40  # rows and columns; of more nodes several share one
 WORST = 12  # pairs that are listed below the map
@@ -38,8 +39,7 @@ _Counts = Counter[tuple[int, int]]  # column and row -> number
 Worst = tuple[tuple[str, str, str], ...]  # from, to, figure
 
 
-@dataclass(frozen=True)
-class Spot:
+class Spot(Struct, frozen=True):
     """One cell: its column and row, its level (0 as usual to 4 blocked) and its texts."""
 
     x: int
@@ -49,8 +49,7 @@ class Spot:
     title: str
 
 
-@dataclass(frozen=True)
-class Heatmap:
+class Heatmap(Struct, frozen=True):
     title: str
     caption: str
     legend: tuple[str, ...]  # by level
@@ -71,8 +70,7 @@ class Heatmap:
         return self.top + self.tall * len(self.names) + 2
 
 
-@dataclass(frozen=True)
-class _Measure:
+class _Measure(Struct, frozen=True):
     """A figure of pairs, and how it is written and compared."""
 
     title: str
@@ -85,16 +83,14 @@ class _Measure:
     steps: tuple[float, float, float]  # from how many times worse a level begins
 
 
-@dataclass(frozen=True)
-class _Figures:
+class _Figures(Struct, frozen=True):
     """Figures of the pairs that have one, and for all others why they do not connect."""
 
     good: Mapping[Pair, float]
     bad: Mapping[Pair, str]
 
 
-@dataclass(frozen=True)
-class _Map:
+class _Map(Struct, frozen=True):
     """All that is known of the pairs of a measure."""
 
     measure: _Measure

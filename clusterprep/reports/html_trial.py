@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from clusterprep.model import LaunchedRank, RankRow, Stage
 from clusterprep.reports.html_nodes import label
 from clusterprep.reports.plain import NODES, fold_ranks, format_elapsed
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Ranks up to which each has a row; of more ranks, those with the same last event share one.
 APART = 512
@@ -18,8 +19,7 @@ _BAD_ENDS = ("failed", "killed", "lost", "hanging")
 _STAGE_KINDS = {"fail": "f", "unknown": "u", "skip": "s"}
 
 
-@dataclass(frozen=True)
-class RankLine:
+class RankLine(Struct, frozen=True):
     """One rank, or several that are alike. `kind` is a CSS class: f for failed, n for none."""
 
     ranks: str
@@ -29,8 +29,7 @@ class RankLine:
     kind: str
 
 
-@dataclass(frozen=True)
-class StageLine:
+class StageLine(Struct, frozen=True):
     name: str
     took: str
     limit: str

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from clusterprep.model import (
     Absent,
@@ -29,6 +29,7 @@ from clusterprep.model import (
     Stage,
     VerifyResult,
 )
+from clusterprep.model.records import field_names
 
 SCHEMA = 1
 DEEPEST = 64  # levels of a fact; no honest fact nests deeper
@@ -124,8 +125,8 @@ def document(report: Report) -> dict[str, Json]:
 def json_of(value: Any, depth: int = 0) -> Json:
     """Return any fact as JSON.
 
-    Dataclasses become objects, an absent value keeps its reason, and what JSON has no type for
-    becomes text.
+    Structs and dataclasses become objects, an absent value keeps its reason, and what JSON has no
+    type for becomes text.
     """
     kind = type(value)
     if kind in _AS_IT_IS:
@@ -190,7 +191,7 @@ def _absent(absent: Absent) -> Json:
 def _compound(value: Any, depth: int) -> Json:
     if isinstance(value, (list, tuple)):
         return [json_of(item, depth) for item in value]
-    names = _fields(type(value))  # type: ignore[arg-type]
+    names = field_names(type(value))
     if names is not None:
         return {name: json_of(getattr(value, name), depth) for name in names}
     if isinstance(value, Mapping):
@@ -201,17 +202,6 @@ def _compound(value: Any, depth: int) -> Json:
     if isinstance(value, (bytes, bytearray)):
         return bytes(value).decode("utf-8", "replace")
     return _text(str(value))
-
-
-@functools.cache
-def _fields(kind: Any) -> tuple[str, ...] | None:
-    """Return the names of a dataclass's fields, or None for any other type.
-
-    The cache is as small as the number of our dataclasses.
-    """
-    if not is_dataclass(kind):
-        return None
-    return tuple(item.name for item in fields(kind))
 
 
 def _text(text: str) -> str:

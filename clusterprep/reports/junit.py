@@ -8,9 +8,11 @@ findings.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 from xml.sax.saxutils import escape, quoteattr
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.model import (
     ChangeRow,
@@ -25,7 +27,6 @@ from clusterprep.model import (
 )
 from clusterprep.model.units import pluralize
 from clusterprep.reports.plain import clean, fold_nodes, fold_ranks, safe_text
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 MOST_CASES = 1000  # tests of one finding, one per node; all other nodes share one more
 NODES = 2000  # characters of a node set in a text
@@ -47,8 +48,7 @@ _VERDICT_KINDS: dict[str, Kind] = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """One test: its outcome (`kind`), a line (`message`) and all that is known (`text`)."""
 
     suite: str

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from datetime import datetime
+
+from msgspec import Struct, field
 
 from clusterprep.model import Finding, Report, VerifyResult
 from clusterprep.reports.blocks import number_reached
 from clusterprep.reports.plain import safe_text
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Nodes with series of their own, which are only nodes with a failure or an unknown.
 MOST_NODES = 200
@@ -29,8 +29,7 @@ _GRAVEST = (("error", "fail"), ("error", "unknown"), ("warning", "fail"), ("warn
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """The samples of one metric: labels and a number each."""
 
     name: str

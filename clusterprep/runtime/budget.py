@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import time
 
+from msgspec import Struct
+
 from clusterprep.errors import InputError
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 LEAST = 2.0  # seconds; starting and reporting alone take one on a small machine
 # The part of the budget that is kept for answers on their way, for ending agents and for the
@@ -23,8 +24,7 @@ ANSWERED_SHARE = 0.6  # of the reserve, left when answers of nodes have to be he
 CLOSING_SHARE = 0.45  # of the reserve, left when agents have to be ended
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """A process that began at `began` and may take `seconds`.
 
     All moments are those of time.monotonic().

@@ -12,9 +12,10 @@ findings, so ten thousand nodes are judged in time that grows with their number.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import date
 from operator import attrgetter
+
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome
 from clusterprep.facts.account import Rights

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from clusterprep.model import Finding, Fleet, Inventory, NodeLists, VerifyResult
 

@@ -193,8 +193,6 @@ class _ValueReader(pickle.Unpickler):
         found = super().find_class(module, name)
         if not isinstance(found, type):
             raise pickle.UnpicklingError(f"{module}.{name} is no class")
-        # A dataclass of ours is complete once its fields were looked at (runtime/lazy_dataclass).
-        getattr(found, "__dataclass_fields__", None)
         return found
 
 

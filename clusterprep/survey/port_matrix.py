@@ -10,11 +10,12 @@ which nodes dial which in a large fleet.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from clusterprep.errors import LinkLost
 from clusterprep.facts.pairs import DIALS, LISTEN, Dial, Listen
@@ -335,8 +336,8 @@ def _with_largest_size(dial: Dial, again: Sequence[Dial]) -> Dial:
     """
     carried = [other.carried or 0 for other in again if other.word == "ok" and other.packet]
     if not carried:
-        return dataclasses.replace(dial, packet=None)
-    return dataclasses.replace(dial, carried=max(carried))
+        return msgspec.structs.replace(dial, packet=None)
+    return msgspec.structs.replace(dial, carried=max(carried))
 
 
 def _dial_again(

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
+
+from msgspec import Struct
 
 from clusterprep.checks import Check
 from clusterprep.errors import LinkLost
@@ -24,7 +25,6 @@ from clusterprep.facts import Fact
 from clusterprep.model import Absent, Inventory, Json, Node, Read
 from clusterprep.nccl.interfaces import FACTS as INTERFACE_FACTS
 from clusterprep.remote.agent.readers import MAX_TEXT
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.answers import bounded, digest, narrowed, parse_fact
 from clusterprep.survey.parse_process import CPU_LIMIT, LARGE, ParseProcess
 
@@ -39,11 +39,10 @@ Part = tuple[bytes, int, Json]  # of a fact's answers: digest, size in bytes, ra
 
 # Fields in which nodes of one kind differ.
 _IDENTITY = ("name", "address", "index")
-_KIND_FIELDS = tuple(field.name for field in fields(Node) if field.name not in _IDENTITY)
+_KIND_FIELDS = tuple(name for name in Node.__struct_fields__ if name not in _IDENTITY)
 
 
-@dataclass(frozen=True)
-class QueryPlan:
+class QueryPlan(Struct, frozen=True, dict=True):
     """The checks to judge, the facts they need and the stages that bring facts without reads.
 
     `kept` are checks whose findings the nodes have stored; those are read instead.
@@ -85,8 +84,7 @@ def plan_queries(
     return QueryPlan(tuple(checks), tuple(needed.values()), tuple(kept))
 
 
-@dataclass(frozen=True)
-class Sheet:
+class Sheet(Struct, frozen=True):
     """What a node is asked, each thing once, and which answers each fact of the plan is made of."""
 
     reads: tuple[Read, ...]

@@ -11,18 +11,18 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TypeVar
 
+from msgspec import Struct
+
 from clusterprep.checks import Check
 from clusterprep.facts import Fact
 from clusterprep.model import Inventory
 from clusterprep.model.extensions import Extensions
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.runtime.plugins import modules
 
 Plugin = TypeVar("Plugin", Fact, Check)
 
 
-@dataclass(frozen=True)
-class Registry:
+class Registry(Struct, frozen=True):
     """Facts and checks by name, checks in alphabetical order."""
 
     facts: Mapping[str, Fact]

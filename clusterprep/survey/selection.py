@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import Struct
+
 from clusterprep.checks import Check
 from clusterprep.errors import InputError, Problem
 from clusterprep.model.nodeset import nearest
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """`--only`, `--skip`, `--tags`, `--skip-tags`, as typed."""
 
     only: tuple[str, ...] = ()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from clusterprep.runtime.lazy_dataclass import dataclass
+from msgspec import Struct
+
 from clusterprep.survey.selection import Selection
 
+FORKS = 64  # nodes that are talked to at once, unless the command says otherwise
 
-@dataclass(frozen=True)
-class RunSettings:
+
+class RunSettings(Struct, frozen=True):
     """The options of one command. Most fields are named after the option."""
 
     command: str
-    forks: int = 64
+    forks: int = FORKS
     selection: Selection = Selection()
     strict: bool = False
     write: bool = True  # apply without --dry-run

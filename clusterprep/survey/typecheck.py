@@ -12,13 +12,14 @@ node that sent the value, and on no other node.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal
+
+from clusterprep.model.records import field_names
 
 Test = Callable[[Any], bool]
 
@@ -29,8 +30,8 @@ SIMPLE_TYPES = (str, int, bool, bytes, type(None))
 def fits_return_type(function: Callable[..., Any], value: object) -> bool:
     """Return True if the value has the type that the function is annotated to return.
 
-    Without an annotation, a dataclass is tested by the types of its own fields, and other values
-    pass.
+    Without an annotation, a Struct or a dataclass is tested by the types of its own fields, and
+    other values pass.
     """
     return _return_test(function)(value)
 
@@ -47,7 +48,7 @@ def _return_test(function: Callable[..., Any]) -> Test:
 
 def _fits_its_class(value: object) -> bool:
     kind: Any = type(value)
-    if not hasattr(kind, "__dataclass_fields__"):
+    if field_names(kind) is None:
         return True
     return _test(kind)(value)
 
@@ -130,28 +131,26 @@ def _tuple_test(arguments: tuple[Any, ...]) -> Test:
 def _class_test(hint: Any) -> Test:
     if not isinstance(hint, type) or hint is object:
         return _accept
-    # Looked up in vars(), because getattr would complete a lazy dataclass, which its first value
-    # does anyway.
-    if "__dataclass_fields__" in vars(hint):
-        return _dataclass_test(hint)
+    if field_names(hint) is not None:
+        return _record_test(hint)
     return lambda value: isinstance(value, hint)
 
 
-def _dataclass_test(kind: type) -> Test:
+def _record_test(kind: type) -> Test:
+    """Return the test for a Struct or a dataclass: its class, and the type of each field."""
+
     @functools.cache
     def field_tests() -> tuple[list[tuple[str, frozenset[type]]], list[tuple[str, Test]]]:
         """Return the fields that the class alone decides, and the others with their tests."""
-        dataclass: Any = kind
         hints = typing.get_type_hints(kind)
         exact: list[tuple[str, frozenset[type]]] = []
         others: list[tuple[str, Test]] = []
-        for field in dataclasses.fields(dataclass):
-            hint = hints[field.name]
-            classes = _exact_types(hint)
+        for name in field_names(kind) or ():
+            classes = _exact_types(hints[name])
             if classes:
-                exact.append((field.name, classes))
+                exact.append((name, classes))
             else:
-                others.append((field.name, _test(hint)))
+                others.append((name, _test(hints[name])))
         return exact, others
 
     def test(value: object) -> bool:

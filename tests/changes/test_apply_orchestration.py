@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.changes.playbook.steps import Step
 from clusterprep.changes.resources import env, file
@@ -151,7 +152,9 @@ def test_where_nothing_is_to_do_nothing_is_staged(command: Make) -> None:
 
 def test_nothing_is_written_if_the_user_does_not_confirm(command: Make) -> None:
     made = command()
-    done = replace(made, invocation=replace(made.invocation, confirm=lambda rows: False))
+    done = dataclasses.replace(
+        made, invocation=replace(made.invocation, confirm=lambda rows: False)
+    )
     report = done.apply()
     assert (report.code, ends(report.changes)) == (0, everywhere("not-started"))
     assert not done.agents.sent
@@ -605,7 +608,9 @@ def test_a_tree_of_the_users_own_needs_no_root(command: Make) -> None:
     done.agents._base = replace(
         done.agents._base, inventory=replace(done.agents.inventory, nodes=nodes)
     )
-    done = replace(done, invocation=replace(done.invocation, inventory=done.agents.inventory))
+    done = dataclasses.replace(
+        done, invocation=replace(done.invocation, inventory=done.agents.inventory)
+    )
     assert ends(done.apply().changes) == everywhere("done")
 
 

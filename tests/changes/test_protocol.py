@@ -9,6 +9,7 @@ be there has to be one command that makes all nodes equal.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -18,12 +19,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.changes.playbook.steps import Step
 from clusterprep.changes.resources import file
@@ -173,7 +175,9 @@ class World:
             rollback_all=move.rollback_all,
         )
         started = command.invocation.started - timedelta(days=depth)
-        command = replace(command, invocation=replace(command.invocation, started=started))
+        command = dataclasses.replace(
+            command, invocation=replace(command.invocation, started=started)
+        )
         ending = Ending(state, content.encode())
         try:
             if move.command == "apply":
@@ -504,11 +508,11 @@ LIES = [Lie(name, state) for name in NAMES for state in ("done", "undone", "")]
 def moves(commands: Sequence[str], views: Sequence[Move], faults: bool) -> Iterator[Move]:
     """These commands with these views of the nodes, and with every fault."""
     for command, view in itertools.product(commands, views):
-        yield replace(view, command=command)
+        yield dataclasses.replace(view, command=command)
         for fault in FAULTS[command] if faults else ():
-            yield replace(view, command=command, fault=fault)
+            yield dataclasses.replace(view, command=command, fault=fault)
             if command == "apply" and fault.op == "undo":
-                yield replace(view, command=command, fault=fault, interrupted=True)
+                yield dataclasses.replace(view, command=command, fault=fault, interrupted=True)
 
 
 def batched_moves() -> Iterator[Move]:
@@ -516,15 +520,15 @@ def batched_moves() -> Iterator[Move]:
     plain = Move("apply", batches=True)
     ends = [plain]
     for gate, node in itertools.product(("fails", "dies", "stops"), ("n1", "n2")):
-        ends.append(replace(plain, gate=gate, gate_node=node))
+        ends.append(dataclasses.replace(plain, gate=gate, gate_node=node))
     for end, rollback_all in itertools.product(ends, (False, True)):
-        yield replace(end, rollback_all=rollback_all)
+        yield dataclasses.replace(end, rollback_all=rollback_all)
     for fault in (*FAULTS["apply"], *RUNS_FAULTS):
-        yield replace(plain, fault=fault)
-        failing = replace(plain, fault=fault, gate="fails", gate_node="n2")
+        yield dataclasses.replace(plain, fault=fault)
+        failing = dataclasses.replace(plain, fault=fault, gate="fails", gate_node="n2")
         if fault.op in ("undo", "settle"):
             yield failing
-        yield replace(failing, rollback_all=True)
+        yield dataclasses.replace(failing, rollback_all=True)
 
 
 def canonical(state: State) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.model import Gpus
 from tests.support.fleet import NO_TORCH, absent, findings, fleet, nvml, same, told, torch

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.checks.eth_link import parse_policy, parse_speed
 from clusterprep.facts.bonding import Bond

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.checks.ib import parse_device_count, parse_rate
 from clusterprep.facts.rdma import Verbs

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.facts.ib_fabric import FabricDevice, FabricPort
 from tests.support.fleet import absent, env, findings, fleet, told

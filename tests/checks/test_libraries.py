@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.checks.libraries import parse_names, parse_python_wanted
 from clusterprep.facts.torch import Plugin, Plugins

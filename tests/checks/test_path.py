@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.facts.pairs import Dial
 from tests.support.fleet import absent, eth, findings, fleet, told

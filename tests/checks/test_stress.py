@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.checks.stress import least_of_peers, parse_level, parse_rate
 from clusterprep.facts.gpu_load import GpuLoad

@@ -325,3 +325,11 @@ def test_what_the_kernel_takes_for_no_name_is_garbled(name: str) -> None:
 def test_a_strange_name_that_the_kernel_takes_is_kept() -> None:
     assert one("eth0;$(x)`'\"").name == "eth0;$(x)`'\""
     assert one("a" * 15, master="bond0").master == "bond0"
+
+
+def test_interfaces_of_two_nodes_are_equal_whatever_their_number() -> None:
+    first, other = one("eth0", "10.0.0.1/24"), one("eth0", "10.0.0.1/24", ifindex="7")
+    assert first.index != other.index
+    assert (first == other, hash(first) == hash(other)) == (True, True)
+    assert first != one("eth0", "10.0.0.1/24", mtu="9000")
+    assert first != "eth0"

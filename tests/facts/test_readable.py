@@ -5,10 +5,10 @@ The answers are composed: the agent's own are in tests/remote/agent/test_readabl
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.facts.readable import READABLE, Readable, Refusal
 from clusterprep.model import Inventory, Node

@@ -13,9 +13,11 @@ import functools
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
+
+from msgspec.structs import replace
 
 from clusterprep.checks import Check
 from clusterprep.cli.commands import selftest

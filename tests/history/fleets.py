@@ -5,7 +5,7 @@ All well, one odd node, half of them dead.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from clusterprep.cli.commands.record import line_of
 from clusterprep.cli.exit_codes import findings_code

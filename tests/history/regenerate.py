@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from clusterprep.history.compare import compare, fact_changes, since
 from clusterprep.model import Report

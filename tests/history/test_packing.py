@@ -5,10 +5,10 @@ Every section, every format, whatever nodes have said.
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import date
 from typing import Any
 
+import msgspec
 import pytest
 
 from clusterprep.history.packing import (
@@ -33,9 +33,10 @@ def again(first: Report) -> Report:
         return back
     facts = unpack_facts(dict(pack_facts(first.nodes or ())), len(back.nodes))
     nodes = tuple(
-        dataclasses.replace(node, facts=own) for node, own in zip(back.nodes, facts, strict=True)
+        msgspec.structs.replace(node, facts=own)
+        for node, own in zip(back.nodes, facts, strict=True)
     )
-    return dataclasses.replace(back, nodes=nodes)
+    return msgspec.structs.replace(back, nodes=nodes)
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
@@ -44,9 +45,9 @@ def test_all_but_the_facts_is_equal(name: str) -> None:
     bare = (
         None
         if first.nodes is None
-        else tuple(dataclasses.replace(node, facts={}) for node in first.nodes)
+        else tuple(msgspec.structs.replace(node, facts={}) for node in first.nodes)
     )
-    assert unpack(pack(first)) == dataclasses.replace(first, nodes=bare)
+    assert unpack(pack(first)) == msgspec.structs.replace(first, nodes=bare)
 
 
 @pytest.mark.parametrize("fmt", SUFFIXES)

@@ -6,7 +6,6 @@ They stay whole whatever happens to the writing process or to the file.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
 import sqlite3
@@ -16,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from clusterprep.errors import InputError
@@ -79,7 +79,7 @@ def test_what_was_recorded_comes_back(tmp_path: Path) -> None:
     assert store.facts("r1") == ["a", "b"]
     assert store.column("r1", "b", ["n0", "n1", "n2"]) == {"n0": 0, "n1": 1, "n2": 2}
     (run,) = store.all()
-    assert dataclasses.replace(run, size=0) == line(first)
+    assert msgspec.structs.replace(run, size=0) == line(first)
     assert store.checks("c", 5) == [(run, frozenset({"a.b"}))]
     assert store.holding("b", "c", NOW, NOW) == ["r1"]
     assert store.holding("b", "other", NOW, NOW) == store.holding("z", "c", NOW, NOW) == []
@@ -168,7 +168,7 @@ def test_of_a_run_that_is_too_large_the_longest_facts_are_left_out(tmp_path: Pat
 
 
 def with_fact(node: NodeSnapshot, name: str, value: Any) -> NodeSnapshot:
-    return dataclasses.replace(node, facts={**node.facts, name: value})
+    return msgspec.structs.replace(node, facts={**node.facts, name: value})
 
 
 def test_a_node_that_sends_without_end_loses_its_own_facts_alone(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_node_that_sends_without_end_loses_its_own_facts_alone(tmp_path: Path)
     noise = os.urandom(300_000).hex()
     n0 = with_fact(n0, "a", "x" * (packing.LONGEST_VALUE + 1))
     n1 = with_fact(with_fact(n1, "b", noise), "a", "y" * 1000)
-    hostile = dataclasses.replace(whole, nodes=(n0, n1, *others))
+    hostile = msgspec.structs.replace(whole, nodes=(n0, n1, *others))
     store = Runs(tmp_path)
     store.record(packed(hostile, line(hostile)))
     assert store.all()[0].size < 400_000
@@ -196,7 +196,7 @@ def test_a_node_that_sends_without_end_loses_its_own_facts_alone(tmp_path: Path)
 
 
 def test_a_report_that_is_too_large_without_its_facts_is_refused() -> None:
-    large = dataclasses.replace(report("r1"), notices=(os.urandom(50_000).hex(),))
+    large = msgspec.structs.replace(report("r1"), notices=(os.urandom(50_000).hex(),))
     with pytest.raises(Unusable, match="the report has 0 MiB"):
         packed(large, line(large), largest=10_000)
 

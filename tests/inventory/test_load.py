@@ -9,6 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -268,7 +269,7 @@ def test_a_byte_order_mark_and_windows_lines_do_no_harm() -> None:
 
 def test_sections_without_a_line_say_nothing() -> None:
     (node,) = good("empty_sections").nodes
-    assert dataclasses.replace(node, groups=()) == good("minimal").nodes[0]
+    assert msgspec.structs.replace(node, groups=()) == good("minimal").nodes[0]
 
 
 def test_unknown_variables_are_warned_about() -> None:

@@ -5,10 +5,10 @@ By declaration, by what peers use, by where GPUs sit, and when it cannot be know
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.model import Absent, Gpus, Interfaces
 from clusterprep.nccl.rails import FACTS, TO_NVSWITCHES, TrainingSet, training_sets

@@ -31,13 +31,19 @@ INNER_ORDER = {
     "nccl": ("rails", "interfaces", "gids", "variables", "lint", "environment", "launch_paths"),
 }
 
+# Modules with dataclasses of their own, and why. All other values are Structs.
+DATACLASSES = {
+    "errors": "is imported by --help, which shall not wait for msgspec",
+    "changes.key_pair": "keeps a private key out of what repr() shows",
+}
+
 MOST_ENTRIES = 20  # files and folders directly in the package: what fits on one screen
 
 # Libraries that only compute.
 PURE = frozenset(
     "__future__ array base64 binascii bisect collections dataclasses datetime difflib enum fnmatch "
-    "functools hashlib ipaddress itertools json marshal math operator posixpath random re shlex "
-    "statistics string struct textwrap types typing ClusterShell packaging".split()
+    "functools hashlib ipaddress itertools json marshal math msgspec operator posixpath random re "
+    "shlex statistics string struct textwrap types typing ClusterShell packaging".split()
 )
 
 # Modules that may import more than that, and why. Everything else only computes.
@@ -61,7 +67,6 @@ WORLDLY = {
     "cli.everyday": "declares the options of exec, copy and fetch, ends them",
     "cli.commands.everyday": "reads the file to be copied and the script",
     "inventory.local": "names this machine for `check --local`",
-    "runtime.lazy_dataclass": "has a lock, as threads may want the first value of a class together",
     "nccl.variables.variables": "reads the registry of variables that came with us",
     "checks.known_bad": "reads the table of bad versions that came with us",
     "history": "keeps runs and what was given to the nodes in SQLite",
@@ -354,6 +359,17 @@ def test_what_computes_touches_nothing() -> None:
         if name.split(".")[-1] in IMPURE_CALLS
     ]
     none(found, "only modules in WORLDLY may touch the world:")
+
+
+def test_values_are_structs() -> None:
+    made = set()
+    for module in MODULES:
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.ClassDef):
+                decorators = map(ast.unparse, node.decorator_list)
+                if any("dataclass" in decorator for decorator in decorators):
+                    made.add(module)
+    assert made == set(DATACLASSES)
 
 
 def test_every_exception_is_still_needed() -> None:

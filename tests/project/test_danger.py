@@ -48,10 +48,6 @@ WEAK = frozenset("md5 sha1 new".split())
 # it.
 EXCUSED = {
     (
-        "clusterprep/runtime/lazy_dataclass.py",
-        "exec",
-    ): "constructors, of the names of fields of our own classes",
-    (
         "clusterprep/survey/answers.py",
         "marshal",
     ): "turns answers into bytes to compare them, and no bytes into anything",

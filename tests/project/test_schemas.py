@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from clusterprep.inventory.load import load_inventory, schema_path
 from clusterprep.jobs.verify.schedule import SIZES
-from clusterprep.model import Inventory, SshSettings, VerifySettings
+from clusterprep.model import MASTER_PORT, SshSettings, VerifySettings
 from clusterprep.remote.transports.ssh_route import KNOWN_HOSTS
 
 SCHEMAS = sorted(schema_path("inventory").parent.glob("*.json"))
@@ -65,15 +65,11 @@ def test_the_defaults_of_the_schema_are_those_of_the_program(tmp_path: Path) -> 
         node.transport,
     ]
     assert defs["become"]["default"] == node.ssh.become
-    assert (
-        top["ports"]["properties"]["master"]["default"]
-        == Inventory.master_port
-        == inventory.master_port
-    )
+    assert top["ports"]["properties"]["master"]["default"] == MASTER_PORT == inventory.master_port
     assert tuple(top["env_targets"]["default"]) == inventory.env_targets
     assert (verify["backend"]["default"], verify["timeout"]["default"]) == (
         "auto",
-        VerifySettings.timeout,
+        VerifySettings().timeout,
     )
     # The default of the sizes depends on the backend, so that it is only described.
     assert inventory.verify.sizes is None

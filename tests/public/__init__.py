@@ -26,14 +26,16 @@ is laid over a healthy machine of tests/machines, n2 of two; n1 stays as it is:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec.structs import replace
 
 from clusterprep.facts import Fact
 from clusterprep.facts.stress import DIAGNOSTICS, parse_diagnostics
@@ -150,7 +152,7 @@ def _recorded(case: Case) -> tuple[Inventory, Mapping[str, Mapping[str, Json]]]:
     }
     kind = pair(case.base, nodes, case.inventory)
     first, second = (_with_control(case, machine) for machine in kind.machines)
-    kind = replace(kind, machines=(first, _with_lines(case, second)))
+    kind = dataclasses.replace(kind, machines=(first, _with_lines(case, second)))
     if case.alters_both:
         return _inventory(kind), play.recording(kind)
     world = healthy(case.base)
@@ -164,7 +166,7 @@ def _with_control(case: Case, machine: Machine) -> Machine:
     files = dict(machine.files)
     for at, word in case.control.items():
         files[f"{machine.links[f'/sys/bus/pci/devices/{at}']}/config"] = endpoint_config(word)
-    return replace(machine, files=files)
+    return dataclasses.replace(machine, files=files)
 
 
 def _with_lines(case: Case, machine: Machine) -> Machine:
@@ -179,7 +181,7 @@ def _with_lines(case: Case, machine: Machine) -> Machine:
         files["/dev/kmsg"] = f"{log}\n"
     for at, word in case.acs.items():
         files[f"{machine.links[f'/sys/bus/pci/devices/{at}']}/config"] = config(word)
-    return replace(machine, files=files)
+    return dataclasses.replace(machine, files=files)
 
 
 def _at_first(inventory: Inventory, told: Mapping[str, Mapping[str, Json]]) -> tuple[Finding, ...]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from msgspec.structs import replace
 
 from clusterprep.model import NodeSnapshot, Report
+from clusterprep.model.records import field_names
 from clusterprep.remedies import Remedy, shell_line
 from clusterprep.reports import render
+from tests.support.records import changed_copy
 
 from .situations import SITUATIONS, healthy_apply, report
 from .test_golden import SCHEMA
@@ -76,14 +78,10 @@ def spoiled(value: Any, text: str, name: str = "") -> Any:
         return {
             text if name == "facts" else key: spoiled(item, text) for key, item in value.items()
         }
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(
-            value,
-            **{
-                item.name: spoiled(getattr(value, item.name), text, item.name)
-                for item in fields(value)
-            },
-        )
+    names = field_names(type(value))
+    if names is not None:
+        fields = {each: spoiled(getattr(value, each), text, each) for each in names}
+        return changed_copy(value, **fields)
     return value
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.model import Finding, Report
 from clusterprep.model.history import Since, Turn

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
+from msgspec.structs import replace
 
 from clusterprep.model import (
     Absent,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import junitparser
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
+from msgspec.structs import replace
 
 from clusterprep.model import ChangeRow, Finding, Report
 from clusterprep.reports import render

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.model import Finding, Report
 from clusterprep.reports import exit_code, render

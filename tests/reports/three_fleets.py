@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from clusterprep.facts.pairs import Dial
 from clusterprep.model import (

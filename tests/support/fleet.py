@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import date
 from typing import Any
+
+from msgspec.structs import replace
 
 from clusterprep.facts.bonding import Bond, Member
 from clusterprep.facts.clock import Daemon, Offset

@@ -18,9 +18,11 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
+
+from msgspec.structs import replace
 
 from clusterprep.checks import Check
 from clusterprep.cli.commands.selftest import unpacked, with_past

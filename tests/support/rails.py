@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from ipaddress import IPv6Address
 from typing import Any
+
+from msgspec.structs import replace
 
 from clusterprep.facts.network import Interface
 from clusterprep.facts.pci import PciDevice, PciLink, PciTree

@@ -10,10 +10,12 @@ import importlib.util
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+
+from msgspec.structs import replace
 
 import clusterprep.remote.agent as agent_package
 from clusterprep.errors import LinkLost

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import date
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.cli.exit_codes import findings_code as exit_code
 from clusterprep.facts import Fact

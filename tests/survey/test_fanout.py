@@ -15,7 +15,7 @@ from tests.support.patience import eventually
 from tests.support.silent import SilentTransport
 
 
-class EndingBudget(Budget):
+class EndingBudget(Budget, frozen=True, dict=True):
     """A budget that has a moment left when it is first asked, and then none."""
 
     @functools.cached_property

@@ -8,12 +8,12 @@ that is there stays, whatever else is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from clusterprep.checks import Check
 from clusterprep.cli.commands.selftest import turned_bad

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import date, timedelta
 from itertools import product
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome
 from clusterprep.cli.exit_codes import findings_code as exit_code

@@ -8,9 +8,9 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.cli.commands import selftest
 from clusterprep.errors import LinkLost

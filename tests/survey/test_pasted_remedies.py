@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
 from datetime import date
 from typing import Any
 
@@ -18,12 +17,14 @@ import pytest
 from clusterprep.checks import Check
 from clusterprep.cli.commands.selftest import recorded_fleet, turned_bad
 from clusterprep.model import Absent, Finding, Fleet
+from clusterprep.model.records import field_names
 from clusterprep.reports import SUFFIXES, render
 from clusterprep.survey import registry
 from clusterprep.survey.judge import judge
 from tests.project.test_architecture import none
 from tests.reports.situations import report
 from tests.support.pasting import not_parsed, not_shown_safely, run_words
+from tests.support.records import changed_copy, is_record
 
 # All words of all fleets take a minute of a quiet core, and three on a busy machine.
 pytestmark = pytest.mark.timeout(400)
@@ -59,9 +60,9 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield path
     elif isinstance(value, Absent):
         return
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from places(getattr(value, field.name), (*path, field.name))
+    elif names := field_names(type(value)):
+        for name in names:
+            yield from places(getattr(value, name), (*path, name))
     elif isinstance(value, Mapping):
         for key, item in value.items():
             if isinstance(key, str):
@@ -80,8 +81,8 @@ def changed(value: Any, path: tuple[Any, ...], turn: Callable[[str], str]) -> An
     if not path:
         return turn(value)
     first, rest = path[0], path[1:]
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{first: changed(getattr(value, first), rest, turn)})
+    if is_record(value):
+        return changed_copy(value, **{first: changed(getattr(value, first), rest, turn)})
     if first == "key":
         return {turn(key) if key == rest[0] else key: item for key, item in value.items()}
     if first == "at":

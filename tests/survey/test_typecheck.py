@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
+from msgspec import Struct
 
 from clusterprep.cli.commands import selftest
 from clusterprep.model import Absent
@@ -59,6 +60,44 @@ def test_what_was_promised_is_taken(value: Any) -> None:
 )
 def test_nothing_else_is(value: Any) -> None:
     assert not fits_return_type(tree, value)
+
+
+class Twig(Struct, frozen=True):
+    name: str
+    leaves: tuple[Leaf, ...] = ()  # dataclasses, as a site may have them
+    inner: Twig | None = None
+
+
+class LongTwig(Twig, frozen=True):
+    length: float = 0.0
+
+
+def twig(answer: object) -> Twig: ...
+
+
+def unannotated(answer): ...  # type: ignore[no-untyped-def]
+
+
+@pytest.mark.parametrize("function", [twig, unannotated])
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        (Twig("x"), True),
+        (Twig("x", (LEAF,), Twig("y")), True),
+        (Twig(7), False),  # type: ignore[arg-type]
+        (Twig("x", (Leaf("x", "1.5"),)), False),  # type: ignore[arg-type]
+        (Twig("x", [LEAF]), False),  # type: ignore[arg-type]
+        (Twig("x", (), Twig("y", (), 7)), False),  # type: ignore[arg-type]
+        (Twig("x", (), LongTwig("y")), False),
+    ],
+)
+def test_fields_of_structs_are_tested_too(function: Any, value: Any, fits: bool) -> None:
+    assert fits_return_type(function, value) == fits
+
+
+def test_a_struct_of_a_derived_class_is_another_one() -> None:
+    assert not fits_return_type(twig, LongTwig("x"))
+    assert fits_return_type(unannotated, LongTwig("x", length=2))
 
 
 def test_every_fact_of_a_healthy_node_is_what_it_promises() -> None:

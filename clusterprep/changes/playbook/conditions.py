@@ -21,10 +21,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
+from msgspec import Struct
+
 from clusterprep.changes.playbook.names import Kind, Name, Value, find
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import parse_size
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 MAX_TEXT = 1000  # characters of a condition
 MAX_DEPTH = 50  # levels of `not` and of parentheses
@@ -63,8 +64,7 @@ class ConditionError(ValueError):
         self.hint = hint
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Two sides of one kind.
 
     The right side is a name, or a tuple of literals in the form in which they are compared: one
@@ -92,8 +92,7 @@ class Comparison:
         return _compare(self.operator, left, (right,))
 
 
-@dataclass(frozen=True)
-class InGroup:
+class InGroup(Struct, frozen=True):
     group: str
 
     def names(self) -> Iterator[Name]:
@@ -103,8 +102,7 @@ class InGroup:
         return self.group in node.groups
 
 
-@dataclass(frozen=True)
-class Not:
+class Not(Struct, frozen=True):
     inner: Condition
 
     def names(self) -> Iterator[Name]:
@@ -115,8 +113,7 @@ class Not:
         return truth if isinstance(truth, Absent) else not truth
 
 
-@dataclass(frozen=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """Parts joined by `and` or `or`: with `and` one false part decides, with `or` a true one."""
 
     parts: tuple[Condition, ...]
@@ -186,8 +183,7 @@ def _compare(operator: str, left: object, right: tuple[object, ...]) -> bool:
     return left >= right[0]  # type: ignore[operator, no-any-return]
 
 
-@dataclass(frozen=True)
-class _Token:
+class _Token(Struct, frozen=True):
     kind: str  # text, number, word, sign, end
     text: str
     column: int

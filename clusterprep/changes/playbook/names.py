@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from clusterprep.facts.cpu import Cpus
 from clusterprep.facts.gpu import Nvml
 from clusterprep.model import Absent, Fleet, Inventory, Node
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 Kind = Literal["text", "number", "size", "version"]
 Value = str | int
@@ -19,8 +20,7 @@ UNDECLARED = "is not declared in the inventory"
 _VARIABLE = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True)
-class Name:
+class Name(Struct, frozen=True):
     """One name: the kind of its value, the facts that it needs, and how it follows from them.
 
     `value(node, inventory, *facts)` returns the value, None if the inventory does not declare it,

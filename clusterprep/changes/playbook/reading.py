@@ -13,9 +13,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 import clusterprep
 from clusterprep.changes.key_pair import key_pair
@@ -43,8 +44,7 @@ Params = Mapping[str, Any]
 AnyResource = Resource | StepResource
 
 
-@dataclass(frozen=True)
-class Around:
+class Around(Struct, frozen=True):
     """What a step has besides its resource, some of it from the includes around its file."""
 
     tags: tuple[str, ...] = ()
@@ -68,8 +68,7 @@ def _common(one: frozenset[str] | None, other: frozenset[str] | None) -> frozens
     return one & other
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One entry of a playbook's list: a step or an include, before it is understood."""
 
     document: Document
@@ -81,8 +80,7 @@ class Entry:
         self.document.complain((self.number, *place), message, hint)
 
 
-@dataclass
-class PlaybookReader:
+class PlaybookReader(Struct, dict=True):
     """Reads one playbook with its includes.
 
     Without an inventory only the files themselves are judged. `finish` raises all problems.

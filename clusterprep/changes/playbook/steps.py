@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.changes.playbook import variables
 from clusterprep.changes.playbook.conditions import Condition, Truth
@@ -22,12 +24,10 @@ from clusterprep.errors import ClusterprepError, InputError, printable
 from clusterprep.facts import Fact
 from clusterprep.model import Absent, Fleet, Inventory, Node, Read
 from clusterprep.model.extensions import Extensions
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.runtime.plugins import modules
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """One wanted state.
 
     `nodes` has the names of the nodes that it is for, None means all. Every condition of `when`
@@ -84,8 +84,7 @@ class Step:
         return lambda name: value_of(name, fleet, node)
 
 
-@dataclass(frozen=True)
-class Playbook:
+class Playbook(Struct, frozen=True):
     """Steps in the order written, those of included files where they are included."""
 
     path: str

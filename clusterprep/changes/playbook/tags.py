@@ -7,8 +7,9 @@ checks never leaves out a change, and one of steps never a check.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection
+
+import msgspec
 
 from clusterprep.changes.playbook.steps import Playbook, Step
 from clusterprep.errors import InputError, Problem
@@ -35,7 +36,7 @@ def select_steps(
     tags = [word for word in selection.tags if word not in wanted]
     skipped_steps = unwanted - set(checks)
     skip_tags = [word for word in selection.skip_tags if word not in skipped_steps]
-    for_checks = dataclasses.replace(selection, tags=tuple(tags), skip_tags=tuple(skip_tags))
+    for_checks = msgspec.structs.replace(selection, tags=tuple(tags), skip_tags=tuple(skip_tags))
     return steps, for_checks
 
 

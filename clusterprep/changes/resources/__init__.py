@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from clusterprep.facts import Fact, under
 from clusterprep.model import Absent, Fleet, Inventory, Node, Read
@@ -17,7 +18,6 @@ from clusterprep.model.files import Access, FileChange, FileState
 from clusterprep.model.operations import StepAction
 from clusterprep.model.units import parse_duration
 from clusterprep.nccl.environment import Environment
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 Params = Mapping[str, Any]
 # A path, and the part of that file that a step owns: "" for all of it.
@@ -40,8 +40,7 @@ class NoPlan(Exception):
         self.absent = Absent(reason, detail)
 
 
-@dataclass(frozen=True)
-class PlanContext:
+class PlanContext(Struct, frozen=True):
     """What a resource compares on one node. No fact is absent.
 
     * `files`: as the earlier steps leave them.
@@ -73,8 +72,7 @@ def _nothing(*_: Any) -> tuple[Any, ...]:
     return ()
 
 
-@dataclass(frozen=True)
-class Resource:
+class Resource(Struct, frozen=True):
     """A kind of wanted state that is files, or values of the kernel.
 
     All of it is written on all nodes or on none.
@@ -118,8 +116,7 @@ def _same(params: Params) -> Params:
     return params
 
 
-@dataclass(frozen=True)
-class StepResource:
+class StepResource(Struct, frozen=True):
     """A kind of wanted state that goes step by step, and is undone where that is possible.
 
     * `plan(params, context)` returns a `StepAction` for each thing that the step is about, without

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.changes.resources import (
     NoPlan,
@@ -67,8 +69,7 @@ _UNKNOWN_OPTION = re.compile(r"invalid option|usage:", re.IGNORECASE)
 _NO_REFERENCE = ("00000000", "7F7F0101")
 
 
-@dataclass(frozen=True)
-class Chrony:
+class Chrony(Struct, frozen=True):
     """What chronyc reports: whether chronyd runs and follows a source, and each source's state.
 
     `old`: chronyc is older than 4.0.
@@ -91,8 +92,7 @@ class Chrony:
         return not selected.isdisjoint(names)
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """The file that holds the sources: its content before and after, and the servers in it before.
 
     `activation` makes chronyd use the new content.

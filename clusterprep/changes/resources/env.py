@@ -7,6 +7,8 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 
+from msgspec import Struct
+
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, Resource, file_change
 from clusterprep.errors import InputError, Problem
 from clusterprep.facts import Fact, under
@@ -25,7 +27,6 @@ from clusterprep.model import EnvValue, Inventory
 from clusterprep.model.files import FileChange
 from clusterprep.nccl.variables.dialects import refusal
 from clusterprep.nccl.variables.variables import conf_file_has_effect
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 HEAD = (
     "# Written by clusterprep apply, which overwrites this file: "
@@ -47,8 +48,7 @@ NOT_UNDER_SLURM = ("CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE")
 Values = Mapping[str, EnvValue]
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(Struct, frozen=True):
     """How a file is written. `write(values, before)` returns its new content."""
 
     mode: int

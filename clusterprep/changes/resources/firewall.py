@@ -15,7 +15,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -24,6 +23,9 @@ from ipaddress import (
     ip_address,
     ip_network,
 )
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
 from clusterprep.changes.resources.hosts import host_addresses
@@ -95,16 +97,14 @@ _CONDITIONS = {
 Ranges = tuple[tuple[int, int], ...]  # first and last, in order, none next to another
 
 
-@dataclass(frozen=True)
-class PacketFilters:
+class PacketFilters(Struct, frozen=True):
     """The rules of all packet filters, and whether there is the tool nft."""
 
     rules: Ruleset
     nft: bool
 
 
-@dataclass(frozen=True)
-class WantedRules:
+class WantedRules(Struct, frozen=True):
     """Which addresses may connect to which ports, all as numbers."""
 
     ipv4: Ranges
@@ -113,8 +113,7 @@ class WantedRules:
     ssh: Ranges
 
 
-@dataclass(frozen=True)
-class Obstacle:
+class Obstacle(Struct, frozen=True):
     """What another table does to packets that are to be accepted; `certain`: it drops all."""
 
     certain: bool

@@ -5,7 +5,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
 from clusterprep.facts import Fact
@@ -23,8 +25,7 @@ SET = 'value=$1; shift; for file; do echo "$value" > "$file" || exit; done'
 _NAME = re.compile(r"[a-z_]{1,15}")
 
 
-@dataclass(frozen=True)
-class Governors:
+class Governors(Struct, frozen=True):
     """The governor of each policy by its folder, and those that every policy could have."""
 
     current: Mapping[str, str]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
 from clusterprep.facts import Fact
@@ -19,8 +21,7 @@ LIMIT = 120.0
 BRINGERS = ("package", "module", "reboot", "command")
 
 
-@dataclass(frozen=True)
-class GpuSettings:
+class GpuSettings(Struct, frozen=True):
     """The GPUs of a node: those that answer by their UUID, and the reasons why others do not.
 
     `readings` are by parameter and GPU; each is a value or Absent.
@@ -31,8 +32,7 @@ class GpuSettings:
     readings: Mapping[str, Mapping[int, Any]]
 
 
-@dataclass(frozen=True)
-class GpuSetting:
+class GpuSetting(Struct, frozen=True):
     """One thing that nvidia-smi sets.
 
     * `option` is the option of nvidia-smi, `fact` reads the setting.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
 from clusterprep.changes.resources.package import (
@@ -63,8 +64,7 @@ esac
 _IMAGE = re.compile(r"linux-image-(?:unsigned-)?(\d+\.\d+[^:]*)(?::.*)?")
 
 
-@dataclass(frozen=True)
-class KernelCandidate:
+class KernelCandidate(Struct, frozen=True):
     """Packages that bring a kernel, and what apt would do for them."""
 
     names: tuple[str, ...]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from msgspec import Struct
+
 from clusterprep.changes.resources import Params, PlanContext, Resource, file_change
 from clusterprep.changes.resources.file import MODE
 from clusterprep.model import Inventory
 from clusterprep.model.files import FileChange
 from clusterprep.model.units import UNLIMITED, parse_size
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 HEAD = "# Written by clusterprep apply, which overwrites this file: put limits into the playbook.\n"
 LOGINS = "/etc/security/limits.d/90-clusterprep.conf"
@@ -18,8 +19,7 @@ USER_SERVICES = "/etc/systemd/user.conf.d/90-clusterprep.conf"
 DOMAINS = ("*", "root")  # limits.conf(5): a wildcard does not mean root
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(Struct, frozen=True):
     """One limit: its name in systemd, and the `unit` in which limits.conf(5) counts it.
 
     systemd counts bytes. A limit that is no `size` is a plain number. `endless`: unlimited is

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from clusterprep.changes.resources import (
     NoPlan,
     Params,
@@ -17,13 +19,11 @@ from clusterprep.changes.resources import (
 from clusterprep.changes.resources.file import MODE
 from clusterprep.model import Inventory
 from clusterprep.model.files import FileChange
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 OWN = "clusterprep"  # markers that begin so are those of the blocks that other resources write
 
 
-@dataclass(frozen=True)
-class Marks:
+class Marks(Struct, frozen=True):
     """The lines above and below a block, which name its owner."""
 
     begin: bytes

@@ -10,7 +10,9 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
 from clusterprep.facts import Fact
@@ -59,8 +61,7 @@ OTHERS = (
 )
 
 
-@dataclass(frozen=True)
-class Apt:
+class Apt(Struct, frozen=True):
     """The packages of a step as they are, and what apt would do about them."""
 
     states: dict[str, Package]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
 from clusterprep.facts import Fact
 from clusterprep.model import Inventory, Json, Read
 from clusterprep.model.operations import Action, RunCommand, StepAction
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Seconds for one systemctl command; a unit's own limit is 90 s unless it says otherwise.
 LIMIT = 120.0
@@ -23,8 +24,7 @@ UNITS = ("/etc/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/syste
 BRINGERS = ("package", "command")  # resources whose steps may bring a unit
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """A unit's LoadState, UnitFileState and ActiveState, as `systemctl show` prints them.
 
     `stale`: its file is newer than what systemd has read.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
 from clusterprep.changes.resources.service import daemon_reload
@@ -36,8 +38,7 @@ _OPTIONS = re.compile(rb"^([ \t]*Options[ \t]*=[ \t]*)([^\r\n]*)", re.MULTILINE)
 _MEMPARSE = re.compile(r"([0-9]{1,18})([kmgt]?)|([0-9]{1,18})%")
 
 
-@dataclass(frozen=True)
-class WantedShm:
+class WantedShm(Struct, frozen=True):
     """The wanted size in bytes, and as a value of the mount option: 64G or 50%."""
 
     size: int

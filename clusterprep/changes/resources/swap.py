@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
 from clusterprep.facts import Fact
@@ -21,8 +23,7 @@ SPARE = 1 << 30  # bytes that stay free when all of it is back in memory
 _LINE = re.compile(rb"\s*[^#\s]\S*\s+\S+\s+swap(\s|$)")
 
 
-@dataclass(frozen=True)
-class SwapArea:
+class SwapArea(Struct, frozen=True):
     """One area; `used` in bytes, `priority` as swapon(8) takes it, below 0 the kernel's own."""
 
     path: str

@@ -6,7 +6,8 @@ verify, finalize.
 
 from __future__ import annotations
 
-import dataclasses
+import msgspec
+from msgspec import Struct
 
 from clusterprep.changes.file_plan import change_rows, nodes_with_resource
 from clusterprep.changes.planner import ChangePlan, predict_changes, users_without_root
@@ -47,14 +48,12 @@ from clusterprep.history.applied import refuse_clashes
 from clusterprep.model import ChangeRow, Finding, Report, StepOutcome
 from clusterprep.nccl.environment import Environment, render
 from clusterprep.nccl.launch_paths import FACTS as PATHS
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import blocked
 from clusterprep.survey.queries import QueryPlan
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(Struct, frozen=True):
     """What was written, and what the nodes are like after it.
 
     `succeeded` says that all files were written and all steps done.
@@ -106,7 +105,7 @@ def apply_changes(
             env=known.environment,
             changes=known.changes(),
         )
-        return dataclasses.replace(report, batches=known.batches())
+        return msgspec.structs.replace(report, batches=known.batches())
 
 
 def _apply_changes(
@@ -369,4 +368,4 @@ def _remember(invocation: Invocation, report: Report) -> Report:
     cluster = invocation.inventory.cluster
     applied.record_outcomes(cluster, report)
     applied.record_environment(cluster, report)
-    return dataclasses.replace(report, notices=(*report.notices, *applied.troubles))
+    return msgspec.structs.replace(report, notices=(*report.notices, *applied.troubles))

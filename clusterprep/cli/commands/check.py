@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import msgspec
 
 from clusterprep.checks.stress import ONLY_STRESS
 from clusterprep.cli import exit_codes
@@ -53,7 +53,7 @@ def run(invocation: Invocation) -> Report:
     code = exit_codes.worst(findings_code, lists_code, stored_code, judged_code)
     invocation.notices.extend(cached_notice(surveyed.findings))
     report = survey_report(invocation, code, surveyed, changes=stored)
-    return dataclasses.replace(report, lists=lists)
+    return msgspec.structs.replace(report, lists=lists)
 
 
 def _note_unjudged(invocation: Invocation, surveyed: Survey, query_plan: QueryPlan) -> int:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 import stat
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct, field
 
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands.report import new_report
@@ -22,7 +23,6 @@ from clusterprep.fabric.program import ShellProgram
 from clusterprep.fabric.results import Answer, compared, fold_answers, snapshots
 from clusterprep.model import Inventory, Report
 from clusterprep.model.nodeset import fold
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:  # `exec` needs none of them
     from clusterprep.fabric.transfers import CopyRequest
@@ -30,8 +30,7 @@ if TYPE_CHECKING:  # `exec` needs none of them
 MOST_SCRIPT = 16 << 20  # bytes
 
 
-@dataclass(frozen=True)
-class Errand:
+class Errand(Struct, frozen=True):
     """One run of one of these commands."""
 
     command: str
@@ -85,17 +84,17 @@ def run_task(errand: Errand, text: str, show: Callable[[str], None]) -> Report:
 
 def without_output(report: Report) -> Report:
     """Return the report of a command whose lines were shown already: how it ended, and where."""
-    results = [dataclasses.replace(row, stdout="", stderr="") for row in report.results or ()]
+    results = [msgspec.structs.replace(row, stdout="", stderr="") for row in report.results or ()]
     answers = {}
     for row in results:
         for name in row.nodes:
             answers[name] = Answer(row.exit_code, "", "", row.seconds, row.reason, row.left_out)
-    return dataclasses.replace(report, results=fold_answers(answers))
+    return msgspec.structs.replace(report, results=fold_answers(answers))
 
 
 def with_differences(report: Report) -> Report:
     """Return the report with outputs as differences from the most frequent one."""
-    return dataclasses.replace(report, results=compared(report.results or ()))
+    return msgspec.structs.replace(report, results=compared(report.results or ()))
 
 
 def _command_report(errand: Errand, outcomes: Mapping[str, Any], timed_out: bool) -> Report:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import difflib
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from operator import itemgetter
 from typing import Any
+
+from msgspec.structs import replace
 
 from clusterprep.changes.resources.env import format_of, refuse_unrepresentable
 from clusterprep.checks import Check, known_bad

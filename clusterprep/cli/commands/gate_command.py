@@ -14,8 +14,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec import Struct
+
 from clusterprep.model.nodeset import fold
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 LOOK = 0.1  # seconds between two looks whether it has ended
 TERM_LIMIT = 2.0  # seconds between SIGTERM and SIGKILL
@@ -24,8 +25,7 @@ KEPT_LINES, KEPT_LINE = 5, 300  # of what it printed, its last lines and the cha
 LONGEST = 100 << 10
 
 
-@dataclass(frozen=True)
-class CommandEnd:
+class CommandEnd(Struct, frozen=True):
     """How a command ended: its exit code, negative for a signal, and the last lines it printed."""
 
     code: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import msgspec
 
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands.report import survey_report
@@ -47,7 +47,7 @@ def run(invocation: Invocation, request: LaunchRequest, screen: Screen) -> Repor
     if cast.gates:
         code = exit_codes.worst(exit_codes.findings_code(cast.surveyed.findings), code)
     report = survey_report(invocation, code, cast.surveyed)
-    return dataclasses.replace(report, launch=result)
+    return msgspec.structs.replace(report, launch=result)
 
 
 def _cast(invocation: Invocation, fanout: Fanout, checks: tuple[str, ...], on_busy: bool) -> Cast:

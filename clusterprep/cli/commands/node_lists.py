@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection
+
+import msgspec
 
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands.session import Invocation
@@ -38,7 +39,7 @@ def choose(
         return lists
     warnings = warnings_of(surveyed.findings)
     picked = pick(fleet.inventory, lists.passing, settings.pick, warnings)
-    return dataclasses.replace(lists, picked=picked)
+    return msgspec.structs.replace(lists, picked=picked)
 
 
 def is_short(invocation: Invocation, lists: NodeLists | None) -> bool:
@@ -75,7 +76,7 @@ def conclude(
         # With no node reached the findings decide alone, as for every command.
         code = exit_codes.FAILED if surveyed.fleet.reached else exit_codes.OK
         invocation.notices.append(_shortage(invocation.settings.pick or 0, lists))
-        lists = dataclasses.replace(lists, picked=())
+        lists = msgspec.structs.replace(lists, picked=())
     folder = invocation.settings.write_lists
     if folder is None:
         return lists, code
@@ -86,7 +87,7 @@ def conclude(
     if problem:
         invocation.notices.append(f"the lists are not complete: {problem}")
         return lists, exit_codes.FAILED
-    return dataclasses.replace(lists, folder=folder), code
+    return msgspec.structs.replace(lists, folder=folder), code
 
 
 def _shortage(number: int, lists: NodeLists) -> str:

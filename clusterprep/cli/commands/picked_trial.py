@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct
 
 from clusterprep.cli.commands import node_lists
 from clusterprep.cli.commands.session import Invocation
@@ -11,14 +13,12 @@ from clusterprep.cli.commands.stages import Survey, Trial, run_trial
 from clusterprep.model import Finding, Fleet, NodeLists
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.environment import Environment, render
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import blocking_findings
 from clusterprep.survey.node_lists import culprits_of, limited_fleet, moved
 
 
-@dataclass(frozen=True)
-class Tried:
+class Tried(Struct, frozen=True):
     """An all-reduce, its environment, and what is known of all nodes after it."""
 
     trial: Trial
@@ -61,14 +61,14 @@ def try_picked(invocation: Invocation, fanout: Fanout, surveyed: Survey, first: 
     """
     if first.passes:
         lists = node_lists.choose(invocation, first.surveyed, first.trial.result)
-        return dataclasses.replace(first, lists=lists)
+        return msgspec.structs.replace(first, lists=lists)
     blocked = _nodes_of(blocking_findings(surveyed.findings, invocation.settings.on_busy))
     culprits = culprits_of(first.trial.result)
     tried = first
     while True:
         lists = node_lists.choose(invocation, surveyed, failing=culprits, unknown=blocked)
         if lists is None or node_lists.is_short(invocation, lists):
-            return dataclasses.replace(tried, lists=lists)
+            return msgspec.structs.replace(tried, lists=lists)
         tried = _try_alone(invocation, fanout, surveyed, first, lists)
         if tried.passes:
             return tried
@@ -78,7 +78,7 @@ def try_picked(invocation: Invocation, fanout: Fanout, surveyed: Survey, first: 
             lists = node_lists.choose(
                 invocation, surveyed, failing=culprits, unknown=blocked.union(lists.passing)
             )
-            return dataclasses.replace(tried, lists=lists)
+            return msgspec.structs.replace(tried, lists=lists)
         culprits |= further
 
 
@@ -103,7 +103,7 @@ def _try_alone(
     invocation.notices.append(f"{names} pass the all-reduce without the others")
     # A node that was in no all-reduce which passed is not known to be good.
     lists = moved(surveyed.fleet.inventory, lists, unknown=set(lists.passing) - picked)
-    return dataclasses.replace(tried, lists=lists)
+    return msgspec.structs.replace(tried, lists=lists)
 
 
 def _nodes_of(findings: Iterable[Finding]) -> set[str]:

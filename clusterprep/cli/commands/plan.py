@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import msgspec
 
 from clusterprep.changes.planner import ChangePlan, predict_changes
 from clusterprep.cli import exit_codes
@@ -45,7 +45,9 @@ def planned_changes(invocation: Invocation, fanout: Fanout) -> Report:
     )
     if not invocation.settings.in_batches:
         return report
-    return dataclasses.replace(report, batches=planned_batches(invocation, surveyed, change_plan))
+    return msgspec.structs.replace(
+        report, batches=planned_batches(invocation, surveyed, change_plan)
+    )
 
 
 def _note_clashes(

@@ -7,7 +7,8 @@ a reason for a command to fail.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from clusterprep import __version__
 from clusterprep.cli.commands.report import failure_report

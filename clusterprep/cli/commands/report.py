@@ -5,10 +5,11 @@ new_report("validate", 0, cluster="demo")  →  Report(command="validate", verdi
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from clusterprep.cli.exit_codes import verdict_of
 from clusterprep.errors import ClusterprepError, InputError
@@ -101,7 +102,7 @@ def cut_report(
 
     code = worst(findings_code(surveyed.findings, invocation.settings.strict), error.code)
     report = survey_report(invocation, code, surveyed, env=env, changes=changes)
-    return dataclasses.replace(report, error=_error_details(error))
+    return msgspec.structs.replace(report, error=_error_details(error))
 
 
 def _site_checks(
@@ -188,4 +189,4 @@ def _without_step_facts(snapshot: NodeSnapshot) -> NodeSnapshot:
     Their names have a colon. They are not published in reports.
     """
     facts = {name: value for name, value in snapshot.facts.items() if ":" not in name}
-    return dataclasses.replace(snapshot, facts=facts)
+    return msgspec.structs.replace(snapshot, facts=facts)

@@ -8,9 +8,11 @@ rollback-all those before it as well, by a rollback of this run.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from datetime import datetime, timezone
+
+import msgspec
+from msgspec import Struct
 
 from clusterprep.changes.batches import (
     Batch,
@@ -51,7 +53,6 @@ from clusterprep.model import BatchRow, ChangeRow, Finding, Fleet, Report, StepO
 from clusterprep.model.files import FileState
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.environment import Environment
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import blocking_findings
 from clusterprep.survey.queries import QueryPlan
@@ -59,8 +60,7 @@ from clusterprep.survey.queries import QueryPlan
 CHECK, VERIFY = "check", "verify"  # gates that are ours; any other is a command of the user
 
 
-@dataclass(frozen=True)
-class GateResult:
+class GateResult(Struct, frozen=True):
     """What a gate said; None if none was wanted and the batch was only looked at again."""
 
     verdict: Verdict | None
@@ -184,7 +184,7 @@ def roll_out(
         changes=work.changes(),
         verify=trial.result,
     )
-    return dataclasses.replace(report, batches=tuple(work.rows))
+    return msgspec.structs.replace(report, batches=tuple(work.rows))
 
 
 class _RollOut:
@@ -258,7 +258,7 @@ class _RollOut:
             row = BatchRow(batch.name, batch.nodes, self._worst(batch))
             self.rows.append(row)
         self._details.update(failed)
-        steps = dataclasses.replace(self._prepared.change_plan, files=())
+        steps = msgspec.structs.replace(self._prepared.change_plan, files=())
         self._step_rows.extend(steps.none_started())
 
     def _note_rest(self) -> None:
@@ -272,7 +272,7 @@ class _RollOut:
                 self._outcomes.setdefault(name, "not-started")
             outcome: StepOutcome = "not-started" if plan.pending else "unchanged"
             self.rows.append(BatchRow(batch.name, batch.nodes, outcome))
-            steps = dataclasses.replace(plan, files=())
+            steps = msgspec.structs.replace(plan, files=())
             self._step_rows.extend(steps.none_started())
 
     def _say_who_has_what(self) -> None:
@@ -295,7 +295,7 @@ class _RollOut:
         plan = self._prepared.change_plan
         files = tuple(change for change in plan.files if change.node in names)
         actions = tuple(each for each in plan.step_actions if each.step_action.node in names)
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             self._prepared,
             surveyed=Survey(fleet, surveyed.findings),
             change_plan=ChangePlan(files, actions, {}),
@@ -350,7 +350,7 @@ class _RollOut:
         for name in batch.nodes:
             self._outcomes[name] = "unchanged"
             self._contents[name] = "new"
-        self._step_rows.extend(dataclasses.replace(prepared.change_plan, files=()).rows())
+        self._step_rows.extend(msgspec.structs.replace(prepared.change_plan, files=()).rows())
         self.rows.append(BatchRow(batch.name, batch.nodes, "unchanged"))
 
     def _note_nodes(
@@ -500,7 +500,7 @@ class _RollOut:
         rows = []
         for row in self.rows:
             outcome = self._worst(batches[row.name])
-            rows.append(dataclasses.replace(row, outcome=outcome))
+            rows.append(msgspec.structs.replace(row, outcome=outcome))
         self.rows = rows
         if why:
             self._invocation.notices.append(f"the batches before it could not be taken back: {why}")
@@ -514,7 +514,7 @@ def _part_of_fleet(fleet: Fleet, names: frozenset[str]) -> Fleet:
     inventory = fleet.inventory
     nodes = tuple(node for node in inventory.nodes if node.name in names)
     others = tuple(node for node in inventory.nodes if node.name not in names)
-    part = dataclasses.replace(inventory, nodes=nodes, left_out=(*inventory.left_out, *others))
+    part = msgspec.structs.replace(inventory, nodes=nodes, left_out=(*inventory.left_out, *others))
     snapshots = {node.name: fleet.snapshots[node.name] for node in nodes}
     return Fleet(part, snapshots, limited=True)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from clusterprep.changes.damaged_runs import SetAside, set_aside
 from clusterprep.changes.file_plan import change_rows, gap_rows
 from clusterprep.changes.file_rollback import (
@@ -37,7 +39,6 @@ from clusterprep.errors import Refused
 from clusterprep.model import ChangeRow, Report, StepOutcome
 from clusterprep.model.files import FileChange
 from clusterprep.model.nodeset import fold
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import LOGIN_CHECKS, blocked
 from clusterprep.survey.queries import QueryPlan
@@ -47,8 +48,7 @@ NOTHING = "there is nothing to undo"
 NOTHING_MORE = "there is nothing more to undo"
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Struct, frozen=True):
     """The run to roll back and the files that this writes; None if there is no such run.
 
     `was_interrupted` says that this rollback has already finished an interrupted run, which then
@@ -61,8 +61,7 @@ class Target:
     others: OtherNodes = OtherNodes()
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What became of a rollback."""
 
     target: Target

@@ -6,7 +6,6 @@ A check that cannot fail is worse than none. Each carries its `proof`; one witho
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fnmatch
 import gzip
 import json
@@ -16,6 +15,8 @@ from datetime import datetime, timezone
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from clusterprep.checks import Check, Proof
 from clusterprep.checks.stress import data_sheet
@@ -131,8 +132,8 @@ def with_groups(inventory: Inventory, groups: Iterable[str]) -> Inventory:
     added = tuple(dict.fromkeys(groups))
     nodes = []
     for node in inventory.nodes:
-        nodes.append(dataclasses.replace(node, groups=(*node.groups, *added)))
-    return dataclasses.replace(inventory, nodes=tuple(nodes))
+        nodes.append(msgspec.structs.replace(node, groups=(*node.groups, *added)))
+    return msgspec.structs.replace(inventory, nodes=tuple(nodes))
 
 
 def with_answers(fleet: Fleet, checks: Sequence[Check], extensions: Extensions) -> Fleet:
@@ -367,7 +368,7 @@ def turned_bad(fleet: Fleet, victim: str, proof: Proof) -> Fleet | Absent:
     if not proof.fact:
         snapshots = dict(fleet.snapshots)
         snapshots[victim] = proof.turn(snapshots[victim])
-        return dataclasses.replace(fleet, snapshots=snapshots)
+        return msgspec.structs.replace(fleet, snapshots=snapshots)
     before = fleet.fact(victim, proof.fact)
     if isinstance(before, Absent) and proof.verdict == "fail":
         return before

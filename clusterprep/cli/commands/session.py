@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from datetime import datetime, timezone
+
+from msgspec import Struct, field
 
 from clusterprep.changes.playbook.steps import Step
 from clusterprep.history.applied import AppliedEnvironments
@@ -15,13 +16,11 @@ from clusterprep.remote.transports import Transport
 from clusterprep.remote.transports.link import Password
 from clusterprep.runtime.budget import Budget
 from clusterprep.runtime.deadline import Deadline
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout, Watch
 from clusterprep.survey.settings import RunSettings
 
 
-@dataclass(frozen=True)
-class Invocation:
+class Invocation(Struct, frozen=True):
     """One run of one command. `run` is its name, `notices` collects sentences for its report.
 
     `finished` has those of them that say what became of earlier runs on the nodes. They are said

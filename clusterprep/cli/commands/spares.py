@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import Survey, survey_ports
 from clusterprep.errors import InputError
@@ -11,15 +13,13 @@ from clusterprep.jobs.launch.stage import describe_gates
 from clusterprep.model import Finding, Fleet
 from clusterprep.model.nodeset import fold
 from clusterprep.model.units import pluralize
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import blocking_findings
 from clusterprep.survey.node_lists import limited_fleet, stand_in
 from clusterprep.survey.queries import QueryPlan
 
 
-@dataclass(frozen=True)
-class Cast:
+class Cast(Struct, frozen=True):
     """The nodes of a job and what prevents its start. `surveyed` has all nodes looked at."""
 
     surveyed: Survey

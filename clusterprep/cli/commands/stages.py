@@ -7,8 +7,10 @@ run_trial    →  Trial         the all-reduce, unless a finding blocks it
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
 
 from clusterprep.changes.playbook.steps import Step, fact_names, own_facts
 from clusterprep.checks import Check
@@ -23,7 +25,6 @@ from clusterprep.jobs.verify.pages import PAGES
 from clusterprep.model import Absent, Finding, Fleet, Inventory, VerifyResult
 from clusterprep.nccl.environment import FACTS as ENV_FACTS
 from clusterprep.nccl.environment import Environment
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey import registry
 from clusterprep.survey.cached import FACT as STORED
 from clusterprep.survey.cached import cached_findings, split_deep
@@ -55,8 +56,7 @@ ENTERED = "rt.engine"  # of a runtime: a collective without it would be one of t
 WRITING_COMMANDS = ("apply", "plan", "rollback")
 
 
-@dataclass(frozen=True)
-class Survey:
+class Survey(Struct, frozen=True):
     """What all nodes answered, and what the checks say about it."""
 
     fleet: Fleet
@@ -70,8 +70,7 @@ class Survey:
         return Survey(self.fleet, (*without_rest(self.findings, further), *further))
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """The result of the all-reduce and the findings that follow from it; None if none was run."""
 
     result: VerifyResult | None
@@ -294,7 +293,7 @@ def _ask_nodes(
         fleet = _with_pairs(invocation, fanout, fleet, keeps_known)
     if "history" in query_plan.stages and invocation.budget is None:
         fleet = with_earlier(invocation.runs, fleet, invocation.started)
-    return dataclasses.replace(fleet, limited=bool(invocation.settings.left_out or inventory))
+    return msgspec.structs.replace(fleet, limited=bool(invocation.settings.left_out or inventory))
 
 
 def _with_pairs(invocation: Invocation, fanout: Fanout, fleet: Fleet, keeps_known: bool) -> Fleet:

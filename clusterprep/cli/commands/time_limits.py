@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 
-from clusterprep.runtime.lazy_dataclass import dataclass
+from msgspec import Struct
 
 WIDTH = 98  # columns of a page
 TOPIC = "time-limits"  # the page of all limits
@@ -18,8 +18,7 @@ _GROUP_SET = (
 )
 
 
-@dataclass(frozen=True)
-class TimeLimit:
+class TimeLimit(Struct, frozen=True):
     """A limit: what waits, how long by default, where that is set, and who says so."""
 
     waits: str

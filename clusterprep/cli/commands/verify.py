@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import msgspec
 
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands import node_lists
@@ -31,7 +31,7 @@ def run(invocation: Invocation) -> Report:
         env=tried.environment,
         verify=tried.trial.result,
     )
-    return dataclasses.replace(report, lists=lists)
+    return msgspec.structs.replace(report, lists=lists)
 
 
 def _try(invocation: Invocation, fanout: Fanout) -> Tried:
@@ -47,5 +47,5 @@ def _try(invocation: Invocation, fanout: Fanout) -> Tried:
     )
     if invocation.settings.pick is None:
         lists = node_lists.choose(invocation, tried.surveyed, tried.trial.result)
-        return dataclasses.replace(tried, lists=lists)
+        return msgspec.structs.replace(tried, lists=lists)
     return try_picked(invocation, fanout, surveyed, tried)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 
+from msgspec import Struct
+
 from clusterprep.changes.damaged_runs import refuse_damaged
 from clusterprep.changes.file_plan import nodes_with_resource
 from clusterprep.changes.node_answers import NOT_PUT_BACK, put_back_text, stays_text
@@ -22,7 +24,6 @@ from clusterprep.errors import ChangeFailed, ClusterprepError, Refused
 from clusterprep.model import BatchRow, ChangeRow, Finding, Fleet
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.environment import Environment
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import blocking_findings
 from clusterprep.survey.judge import judge
@@ -31,8 +32,7 @@ from clusterprep.survey.queries import QueryPlan
 TrialStage = Callable[[Invocation, Fanout, Fleet, Environment, Iterable[Finding]], Trial]
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """What is known before anything is written."""
 
     surveyed: Survey

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -120,8 +119,8 @@ def _login_options(params: dict[str, Any]) -> LoginOptions:
     from clusterprep.cli.init.sources import LoginOptions
 
     values: dict[str, Any] = {}
-    for field in dataclasses.fields(LoginOptions):
-        values[field.name] = params[field.name]
+    for name in LoginOptions.__struct_fields__:
+        values[name] = params[name]
     return LoginOptions(**values)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
+
+from msgspec import Struct
 
 from clusterprep.cli.init.kinds import MachineKind, kind_groups, kind_of
 from clusterprep.cli.init.rows import fold_rows
@@ -17,7 +18,6 @@ from clusterprep.model import Absent, Fleet, Node, SshSettings
 from clusterprep.model.nodeset import fold
 from clusterprep.model.versions import conditions_of
 from clusterprep.nccl.interfaces import choose
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 FACTS = (
     "net.interfaces", "ssh.peer", "rdma.devices", "pci.tree", "torch.build", "gpu.nvml", "gpu.pci",
@@ -40,8 +40,7 @@ ABOUT_VERSIONS = (
 Version = str | Absent | None  # None: the node does not have the software
 
 
-@dataclass(frozen=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """The parts of the file, and the nodes that are in it and that are not."""
 
     parts: tuple[Part, ...]
@@ -90,12 +89,12 @@ def _login_settings(node: Node) -> dict[str, object]:
     default_ssh = SshSettings()
     default_node = Node(node.name, node.address, node.index)
     settings: dict[str, object] = {}
-    for field in fields(SshSettings):
-        if field.name in ("become", "host_keys", "options"):
+    for name in SshSettings.__struct_fields__:
+        if name in ("become", "host_keys", "options"):
             continue
-        value = getattr(node.ssh, field.name)
-        if value != getattr(default_ssh, field.name):
-            settings[f"ssh.{field.name}"] = value
+        value = getattr(node.ssh, name)
+        if value != getattr(default_ssh, name):
+            settings[f"ssh.{name}"] = value
     if node.transport != default_node.transport:
         settings["transport"] = node.transport
     # One that is found by its name inside a runtime is none of the node's own.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
+from msgspec import Struct
+
 from clusterprep.facts.gpu import Nvml
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.nccl.interfaces import choose
 from clusterprep.nccl.rails import training_sets
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 GpuCount = tuple[int, str | None]  # number of GPUs, and their model if all have the same
 
@@ -17,8 +18,7 @@ GpuCount = tuple[int, str | None]  # number of GPUs, and their model if all have
 BRANDS = ("nvidia", "tesla", "geforce")
 
 
-@dataclass(frozen=True)
-class MachineKind:
+class MachineKind(Struct, frozen=True):
     """The hardware of a node. None is not known; `unknown` says why, in sentences."""
 
     gpus: GpuCount | None

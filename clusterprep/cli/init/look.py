@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.cli.init.draft import FACTS
 from clusterprep.model import Fleet, Inventory, Node, NodeSnapshot
 from clusterprep.remote.transports import transports_for
 from clusterprep.remote.transports.link import Password
 from clusterprep.runtime.deadline import Deadline
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey import registry
 from clusterprep.survey.fanout import Fanout, Watch
 from clusterprep.survey.queries import plan_queries
@@ -18,8 +19,7 @@ from clusterprep.survey.queries import plan_queries
 UNKNOWN_KEY = "host_key_unknown"
 
 
-@dataclass(frozen=True)
-class Looker:
+class Looker(Struct, frozen=True):
     """Looks at hosts. `passphrase` asks for that of a key, `say` shows a line to the user.
 
     `deadline` may end the look.

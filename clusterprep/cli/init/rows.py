@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from clusterprep.runtime.lazy_dataclass import dataclass
+from msgspec import Struct
 
 Row = tuple[str, str]  # name, address
 
@@ -19,8 +19,7 @@ _LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,15})([^0-9]*)", re.DOTALL)
 MOST_RANGES = 4
 
 
-@dataclass(frozen=True)
-class _NumberedText:
+class _NumberedText(Struct, frozen=True):
     """A text around its last number."""
 
     before: str

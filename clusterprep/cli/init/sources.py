@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from clusterprep.errors import InputError, NotKnown
 from clusterprep.inventory.load import load_ansible
@@ -15,7 +17,6 @@ from clusterprep.model.nodeset import expand, fold
 from clusterprep.remote.transports.host_patterns import matches
 from clusterprep.remote.transports.slurm_nodes import parse_nodes
 from clusterprep.remote.transports.ssh_config import SshConfig
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 SCONTROL = ("scontrol", "--oneliner", "show", "nodes")
 SLURM_LIMIT = 30.0  # seconds; a controller that is down lets its clients wait
@@ -32,8 +33,7 @@ _SSH_FIELDS = (
 )
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Struct, frozen=True):
     """The nodes as they were named, before a look at them.
 
     `passed_over` holds the nodes that need no look, with the reason.
@@ -44,8 +44,7 @@ class Source:
     passed_over: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class LoginOptions:
+class LoginOptions(Struct, frozen=True):
     """Login options of the command line for all nodes; None leaves what the source says."""
 
     user: str | None = None

@@ -14,8 +14,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
+from msgspec import Struct
+
 from clusterprep.inventory.yaml_tree import core_scalar
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 Scalar = str | int | float | bool | None
 # Words that YAML of any version reads as text, and as nothing else.
@@ -26,8 +27,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 WIDTH = 110  # letters of a comment, without its indent
 
 
-@dataclass(frozen=True)
-class YamlEntry:
+class YamlEntry(Struct, frozen=True):
     """One key with its value, comment lines above it and one beside it."""
 
     key: str
@@ -36,8 +36,7 @@ class YamlEntry:
     beside: str = ""
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(Struct, frozen=True):
     """Lines that are a comment and nothing else; an empty one is an empty line."""
 
     lines: tuple[str, ...]
@@ -46,8 +45,7 @@ class Note:
 Part = YamlEntry | Note
 
 
-@dataclass(frozen=True)
-class YamlBlock:
+class YamlBlock(Struct, frozen=True):
     """A mapping whose keys have comments of their own."""
 
     parts: tuple[Part, ...]

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.checks import Check
 from clusterprep.errors import InputError, Problem, printable
 from clusterprep.facts import Fact
 from clusterprep.inventory.document import Document, read_document
 from clusterprep.inventory.schema import check_against_schema
 from clusterprep.inventory.site.declared import (
+    FILE_LIMIT,
     Declaration,
     check_of,
     check_wanted,
@@ -24,7 +27,6 @@ from clusterprep.inventory.site.trust import Distrusted, trusted_path
 from clusterprep.model.extensions import Broken
 from clusterprep.model.units import parse_duration
 from clusterprep.remedies import check_site_template
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 SUFFIXES = (".yaml", ".yml")
 SOURCES = ("file", "command", "module")
@@ -57,8 +59,7 @@ _FORMS_WITH_ARGUMENT = {
 }
 
 
-@dataclass(frozen=True)
-class Declared:
+class Declared(Struct, frozen=True):
     """One check of a file, or why it is none."""
 
     check: Check | None = None
@@ -236,15 +237,15 @@ def _read_take(
 def _read_limit(source: str, row: Mapping[str, Any], complain: Callable[..., None]) -> float:
     """Return the seconds that the read may take."""
     if "limit" not in row:
-        return Declaration.limit
+        return FILE_LIMIT
     if source == "module":
         complain("a kernel module has no limit: its files answer at once", "limit")
-        return Declaration.limit
+        return FILE_LIMIT
     try:
         seconds = parse_duration(row["limit"])
     except ValueError as error:
         complain(str(error), "limit")
-        return Declaration.limit
+        return FILE_LIMIT
     if not 0 < seconds <= LONGEST_LIMIT:
         complain(f"expected at most {LONGEST_LIMIT:g} s; seen '{row['limit']}'", "limit")
     return seconds

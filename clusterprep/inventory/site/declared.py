@@ -10,9 +10,11 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import (
     Check,
@@ -40,7 +42,6 @@ from clusterprep.remedies import (
     site_sentence,
 )
 from clusterprep.remote.untrusted import shortened
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 Source = Literal["file", "command", "module"]
 Form = Literal["text", "regex", "json", "exit_code", "loaded", "version", "parameter"]
@@ -53,8 +54,7 @@ LONGEST_SHOWN = 200  # characters of a value in a finding
 _MARK = 12  # hexadecimal digits that tell long values apart
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """The value that was taken from an answer, None if there is none.
 
     `matches` says whether it matches the expression of the check, None for a check without one.
@@ -64,8 +64,7 @@ class Taken:
     matches: bool | None = None
 
 
-@dataclass(frozen=True)
-class Declaration:
+class Declaration(Struct, frozen=True):
     """One declared check.
 
     * `subject`: the path of a file, the words of a command, or a kernel module and its parameter.

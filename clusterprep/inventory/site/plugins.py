@@ -11,10 +11,12 @@ import json
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from clusterprep.checks import Check
 from clusterprep.errors import printable
@@ -25,11 +27,9 @@ from clusterprep.inventory.site.trust import Distrusted, trusted_path
 from clusterprep.model import Fleet, Inventory, Node, Read
 from clusterprep.model.extensions import SITE_MODULES, Broken
 from clusterprep.remote.untrusted import shortened
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class Plugin:
+class Plugin(Struct, frozen=True):
     """What one file has: checks, facts and at most one resource, or why it cannot be used."""
 
     place: str

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
+from msgspec import Struct
+
 from clusterprep.jobs.diagnose.model import LogFile, LogLine
 from clusterprep.jobs.diagnose.prefixes import line_of
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 WORK_NEEDLES = (
     "tokeniz",
@@ -60,8 +61,7 @@ _CLOSE = 60  # lines of a file within which work before a time-out is taken to b
 # ---------------------------------------------------------------- work
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Struct, frozen=True):
     """A line about work that others may have waited for. `rank` does it, if the line tells.
 
     `is_unfinished`: the line is a progress bar below 100 %. `lasted`: the bar shows that the work
@@ -159,8 +159,7 @@ def cut_off_work(log: LogFile) -> LogLine | None:
 _Counts = dict[int, tuple[int, LogLine]]  # by rank: how many, and the line that tells it
 
 
-@dataclass(frozen=True)
-class UnevenData:
+class UnevenData(Struct, frozen=True):
     """Lines that show that ranks have different numbers of batches. `ranks` have the fewest."""
 
     line: LogLine

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.jobs.diagnose.exits import failed_workers
 from clusterprep.jobs.diagnose.model import LogFile, LogLine, Place
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 NEEDLES = (
     "ccl(",
@@ -83,8 +84,7 @@ _SAME_SIZE = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class StuckRank:
+class StuckRank(Struct, frozen=True):
     """A collective that timed out on one rank.
 
     `rank` is that in the whole job, None if it is not known. `group` is "" if the log names none.
@@ -115,8 +115,7 @@ class StuckRank:
         return self.op in _SAME_SIZE and self.numel is not None
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """The last collectives of a rank in a group: the one it entered and the one that ended."""
 
     line: LogLine
@@ -129,8 +128,7 @@ class Progress:
 # ---------------------------------------------------------------- process groups
 
 
-@dataclass(frozen=True)
-class Groups:
+class Groups(Struct, frozen=True):
     """What the log tells of process groups: their names, sizes, and the ranks of their members.
 
     `ranks` has the rank in the whole job of (group, rank in the group).

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import BinaryIO
+
+from msgspec.structs import replace
 
 from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis
 from clusterprep.jobs.diagnose.plain_signs import is_plain

@@ -11,11 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from msgspec import Struct
+
 from clusterprep.checks.env import must_match
 from clusterprep.jobs.diagnose.dialled import private_network_of
 from clusterprep.jobs.diagnose.model import Culprits, Evidence, LogFile, LogLine, Severity, Weight
 from clusterprep.jobs.diagnose.trouble import collective_timeouts, no_connection, waits
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 MOST_NAMED = 3  # hosts of one value in a sentence; of more only the number is told
 # Values of one trait: where hosts say more different things than that, they are meant to differ.
@@ -88,8 +89,7 @@ _Hosts = dict[_Place, _Lines]
 _Values = dict[str, dict[_Place, LogLine]]
 
 
-@dataclass(frozen=True)
-class Trait:
+class Trait(Struct, frozen=True):
     """Something that hosts say about themselves.
 
     `read` returns the value that a line tells, an empty text if it tells none.
@@ -104,8 +104,7 @@ class Trait:
     lacking: str = ""
 
 
-@dataclass(frozen=True)
-class _Signs:
+class _Signs(Struct, frozen=True):
     """What the log shows beside the differences."""
 
     fails: bool

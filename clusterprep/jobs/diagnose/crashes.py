@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 
+from msgspec import Struct
+
 from clusterprep.jobs.diagnose import echoes
 from clusterprep.jobs.diagnose.endings import Aftermath, Endings
 from clusterprep.jobs.diagnose.exits import failed_workers
@@ -23,7 +25,6 @@ from clusterprep.jobs.diagnose.model import (
     Weight,
     form_of,
 )
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 CAUSE = "program"
 # Words of the first and the last line of a traceback. Names of exceptions that have none of them
@@ -124,8 +125,7 @@ _MOST_JUDGED = 200  # exceptions: all ranks of a job raise the same one
 _LONGEST_TEXT = 160  # characters of an exception's message that are told
 
 
-@dataclass(frozen=True)
-class Crash:
+class Crash(Struct, frozen=True):
     """An exception and those that followed from it. `lines` are their last lines, in order."""
 
     lines: tuple[LogLine, ...]
@@ -295,8 +295,7 @@ def find(log: LogFile) -> list[Crash]:
 # ---------------------------------------------------------------- which of them are failures
 
 
-@dataclass(frozen=True)
-class _Judged:
+class _Judged(Struct, frozen=True):
     """An exception that is a failure of the program, and how plainly the log says so."""
 
     crash: Crash

@@ -6,8 +6,9 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from clusterprep.jobs.diagnose.model import LogFile, LogLine
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 NEEDLES = ("connect", "remote=[")
 _DIALLED = re.compile(
@@ -30,8 +31,7 @@ _MAPPED = "::ffff:"
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-@dataclass(frozen=True)
-class Dialled:
+class Dialled(Struct, frozen=True):
     """An address that a line says was dialled; `port` is empty where the line has none."""
 
     line: LogLine

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from clusterprep.jobs.diagnose.model import Evidence, LogFile, LogLine, Weight
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 _SHORT = re.compile(
     r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)",
@@ -38,8 +39,7 @@ _LINES_FROM_RANK = 2
 _LINES_FROM_ROOT_CAUSE = 6
 
 
-@dataclass(frozen=True)
-class FailedWorker:
+class FailedWorker(Struct, frozen=True):
     """One worker that ended badly. `is_first`: torchrun says that it was the first on its node."""
 
     line: LogLine

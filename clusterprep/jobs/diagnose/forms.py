@@ -11,7 +11,8 @@ import bisect
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from clusterprep.jobs.diagnose.model import NUMBER
 
@@ -135,8 +136,7 @@ def forms_of(block: bytes) -> list[bytes]:
     return text.split(b"\n")
 
 
-@dataclass(eq=False, slots=True)
-class Kind:
+class Kind(Struct, eq=False):
     """Lines that may matter and differ only in numbers, with what is known of them so far."""
 
     form: bytes  # with every number as 0

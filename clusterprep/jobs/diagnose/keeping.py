@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from clusterprep.jobs.diagnose.forms import (
     EXACT,
@@ -30,8 +31,7 @@ _MOST_TOLD = 3  # kinds of lines that a notice names
 _SHOWN = 60  # bytes of a form in a notice
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """How much of logs is kept. The figures are for all files where they do not say otherwise."""
 
     alike: int = 8_192  # lines of one kind: twice those of a job of 4,096 ranks

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from clusterprep.jobs.diagnose.model import DiagnosedCause, LogFile, Place
 

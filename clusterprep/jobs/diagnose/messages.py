@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from clusterprep.jobs.diagnose.model import Evidence, LogFile, LogLine, Weight
 
@@ -41,8 +42,7 @@ _DISTINCT = 30  # characters of its own that only one program prints
 _LONGEST = 2_000  # characters of a line that are compared
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """A message of a program, with GAP for what differs from line to line."""
 
     program: str
@@ -60,8 +60,7 @@ class Message:
         return f"{name} {versions}, {self.file}"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """What messages with these texts, in this order, mean.
 
     `kind` is the name of a cause, or one of WORDS.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from typing import Literal
+
+from msgspec import Struct, field
 
 from clusterprep.remedies import Remedy
 
@@ -52,8 +53,7 @@ def kind_of(form: str) -> str:
 Place = tuple[str, int]  # file and line number
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(Struct, frozen=True):
     """One line that may matter.
 
     `text` is the whole line, `message` is the same without prefixes of launchers and loggers.
@@ -79,8 +79,7 @@ class LogLine:
         return self.file, self.number
 
 
-@dataclass(frozen=True, slots=True)
-class Sign:
+class Sign(Struct, frozen=True):
     """A message that tells a cause.
 
     `pattern` is searched in the message of a line, ignoring case. It describes the message and not
@@ -108,8 +107,7 @@ Culprit = tuple[str, str]  # (kind, name); the kind may have {} where names go
 Culprits = tuple[Culprit, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """A line that speaks for a cause."""
 
     cause: str
@@ -120,8 +118,7 @@ class Evidence:
     severity: Severity | None = None  # if it differs from the severity of the cause
 
 
-@dataclass(frozen=True)
-class LogFile:
+class LogFile(Struct, frozen=True, dict=True):
     """The lines kept of all files, in order."""
 
     lines: tuple[LogLine, ...]
@@ -175,8 +172,7 @@ class LogFile:
 Detector = Callable[[LogFile], Iterator[Evidence]]
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """Something that makes jobs fail, and what its failure looks like in a log.
 
     `name` is one of the names that the JSON schema of diagnoses lists.
@@ -200,8 +196,7 @@ class Cause:
     doubt: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DiagnosedCause:
+class DiagnosedCause(Struct, frozen=True):
     """One cause in the diagnosis."""
 
     cause: Cause
@@ -214,8 +209,7 @@ class DiagnosedCause:
     live: tuple[str, ...] = ()  # what the check says now, with --inventory
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """Causes, most likely first, and lines that look like errors and belong to no known cause."""
 
     causes: tuple[DiagnosedCause, ...]

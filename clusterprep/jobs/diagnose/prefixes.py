@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from clusterprep.jobs.diagnose.model import LogLine
 from clusterprep.jobs.diagnose.sources import KeptLine
@@ -137,8 +138,7 @@ _SOURCES = (
 )
 
 
-@dataclass
-class _Learned:
+class _Learned(Struct):
     """Values that the prefixes of one line told. The first one counts, but for `level` the last."""
 
     values: dict[str, str] = field(default_factory=dict)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.jobs.diagnose.model import Culprits, Evidence, LogFile, LogLine, Weight
 
@@ -57,8 +59,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Link = tuple[str, str]  # two ends, in an order of their own
 
 
-@dataclass(frozen=True)
-class _Gids:
+class _Gids(Struct, frozen=True):
     """The two GIDs of a queue pair, as IPv4 if they are mapped to IPv6."""
 
     local: _Address

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.jobs.diagnose import crashes, echoes, endings, limits, messages
 from clusterprep.jobs.diagnose.culprit import filled, named, worded
@@ -27,7 +29,6 @@ from clusterprep.jobs.diagnose.model import (
 )
 from clusterprep.jobs.diagnose.records import records as job_records
 from clusterprep.jobs.diagnose.settings import is_setting
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 SHOWN = 5  # lines of a cause
 MOST_UNEXPLAINED = 8  # lines that belong to no known cause
@@ -56,8 +57,7 @@ _NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 _TRIED_AGAIN = frozenset({"rank_gpu_oom"})
 
 
-@dataclass(frozen=True)
-class _Weighed:
+class _Weighed(Struct, frozen=True):
     """A cause with the weight of its weightiest sign. `is_explained`: another cause explains it."""
 
     found: DiagnosedCause

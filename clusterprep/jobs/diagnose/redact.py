@@ -9,7 +9,8 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis, LogLine
 

@@ -18,8 +18,9 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import BinaryIO
+
+from msgspec import Struct, field
 
 from clusterprep.errors import InputError, Problem
 from clusterprep.jobs.diagnose.forms import Sieve, forms_of
@@ -48,8 +49,7 @@ _SAMPLE = 65536  # bytes by which a file is judged to be text or not
 _MOST_CONTROL_BYTES = 0.10
 
 
-@dataclass(frozen=True, slots=True)
-class KeptLine:
+class KeptLine(Struct, frozen=True):
     """A line that may matter, as bytes."""
 
     file: str
@@ -57,8 +57,7 @@ class KeptLine:
     text: bytes
 
 
-@dataclass
-class Reading:
+class Reading(Struct):
     """What was read of all files. `left_out` counts lines of a kind beyond those kept."""
 
     kept: list[KeptLine] = field(default_factory=list)

@@ -10,6 +10,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import Struct
+
 from clusterprep.jobs.diagnose import clues
 from clusterprep.jobs.diagnose.collectives import (
     Groups,
@@ -25,7 +27,6 @@ from clusterprep.jobs.diagnose.collectives import (
 )
 from clusterprep.jobs.diagnose.model import Culprits, Evidence, LogFile, LogLine, Weight
 from clusterprep.jobs.diagnose.trouble import has_network_trouble, waits
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Collectives after which a job is past its start. Before it ranks differ by their code rather than
 # by their data.
@@ -50,8 +51,7 @@ _COLLECT = (
 # ---------------------------------------------------------------- what several lines tell
 
 
-@dataclass(frozen=True)
-class _Scene:
+class _Scene(Struct, frozen=True):
     """What is known of all ranks, for the judgement of each process group."""
 
     log: LogFile
@@ -61,8 +61,7 @@ class _Scene:
     has_network_trouble: bool
 
 
-@dataclass(frozen=True)
-class _Absent:
+class _Absent(Struct, frozen=True):
     """Ranks that did not come to a collective.
 
     `are_seen`: their own lines show that they were elsewhere. `all_present`: no rank is missing.

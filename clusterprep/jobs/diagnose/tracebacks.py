@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from clusterprep.jobs.diagnose.forms import LONGEST, TABLE, TRACEBACK
 
@@ -35,8 +36,7 @@ def writer_of(line: bytes) -> bytes:
     return match[0].strip() if match else b""
 
 
-@dataclass(eq=False)
-class _Traceback:
+class _Traceback(Struct, eq=False):
     """A traceback. `prefix` is the form of what stands before each of its lines."""
 
     prefix: bytes

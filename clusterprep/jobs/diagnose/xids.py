@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from clusterprep.checks.gpu_events import meaning
 from clusterprep.checks.gpu_sxid import grade

@@ -13,8 +13,9 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+from msgspec import Struct
+
 from clusterprep.errors import InputError
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 _PYTHON = re.compile(r"(pypy|python)\d*(\.\d+)?")
 _LEGACY_MODULE = "torch.distributed.launch"
@@ -42,8 +43,7 @@ _ASSIGNED = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(Struct, frozen=True):
     """The program of each rank.
 
     `command` is its name and its arguments. `options` are torchrun's own, from a command that began

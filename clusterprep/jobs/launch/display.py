@@ -5,7 +5,7 @@ Each line stands behind the name of its rank. Equal lines of several ranks can b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from clusterprep.model.nodeset import fold
 
@@ -21,8 +21,7 @@ def label(source: Source) -> str:
     return f"[{node} rank {rank}]"
 
 
-@dataclass(eq=False)
-class _WaitingLine:
+class _WaitingLine(Struct, eq=False):
     text: str
     since: float  # when it was first printed, in seconds of `now`
     sources: set[Source] = field(default_factory=set)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from clusterprep.jobs.launch.display import Source, spans
 from clusterprep.jobs.launch.plan import LaunchPlan
@@ -19,7 +20,6 @@ from clusterprep.jobs.verify.timeline import Event
 from clusterprep.model import Culprit, LaunchedRank, LaunchResult, Verdict
 from clusterprep.remote.agent.processes import signal_name
 from clusterprep.remote.untrusted import shortened
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 TOGETHER = 1.0  # seconds; an end so shortly after the first one may be its consequence
 QUOTED = 5  # last lines of a culprit that are quoted
@@ -41,8 +41,7 @@ Ending = Literal["done", "failed", "timeout"]
 Ended = Literal["finished", "failed", "killed", "with-others"]  # as LaunchedRank.ended
 
 
-@dataclass(frozen=True)
-class LaunchRecord:
+class LaunchRecord(Struct, frozen=True):
     """What was observed of a launch.
 
     Events of the agents, the last lines of each stream, and the states of ranks at a hang.
@@ -63,8 +62,7 @@ class LaunchRecord:
                 yield event
 
 
-@dataclass(frozen=True)
-class RankExit:
+class RankExit(Struct, frozen=True):
     """The end of one rank by itself; `returncode` is negative for a signal."""
 
     rank: int

@@ -9,8 +9,9 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from clusterprep.errors import InputError
 from clusterprep.jobs.launch.command import Program
@@ -23,7 +24,6 @@ from clusterprep.jobs.verify.schedule import (
 from clusterprep.model import Node
 from clusterprep.model.runtimes import in_request
 from clusterprep.remote.agent.job import BEFORE, BEGIN
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 SEED = "CLUSTERPREP_SEED"  # what clusterprep.guard reads
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -32,8 +32,7 @@ _LOGGING = ("--log", "--tee", "--redirects", "-t", "-r")
 _ASSIGNED = frozenset((*TORCHRUN_VARIABLES, *RENDEZVOUS_VARIABLES))
 
 
-@dataclass(frozen=True)
-class LaunchRequest:
+class LaunchRequest(Struct, frozen=True):
     """What the user asked for, apart from the inventory."""
 
     program: Program
@@ -53,8 +52,7 @@ class LaunchRequest:
         return "torchrun"
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(Struct, frozen=True):
     """The part of one node: `first` is the rank of the first of its `count` processes."""
 
     node: Node
@@ -70,8 +68,7 @@ class Share:
         return range(self.first, self.first + self.count)
 
 
-@dataclass(frozen=True)
-class LaunchPlan:
+class LaunchPlan(Struct, frozen=True, dict=True):
     shares: tuple[Share, ...]
     wanted: LaunchRequest
     address: str

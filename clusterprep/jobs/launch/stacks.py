@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from clusterprep.runtime.lazy_dataclass import dataclass
+from msgspec import Struct
 
 _HEAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.+)$')
@@ -21,8 +21,7 @@ _WAITS = re.compile(r"/torch/(?:distributed/|autograd/graph\.py$|nn/parallel/dis
 _DUMP_BEGINS = "Fatal Python error: Aborted"
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(Struct, frozen=True):
     file: str
     line: int
     name: str

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.errors import InputError
 from clusterprep.jobs.diagnose import command as diagnose_command
@@ -22,7 +24,6 @@ from clusterprep.model.nodeset import fold
 from clusterprep.model.versions import leading_numbers
 from clusterprep.nccl.environment import Environment
 from clusterprep.remote.untrusted import shortened
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import NO_IPV6, needs_ipv6
 
@@ -42,8 +43,7 @@ _SCRIPT_PROBLEMS = {"missing": "does not exist", "unreadable": "cannot be read b
 FLUSH_EVERY = 1.0  # seconds: users who follow a log file see it grow
 
 
-@dataclass(frozen=True)
-class Screen:
+class Screen(Struct, frozen=True):
     """Where lines go: `say` shows one, `folded` has equal lines of several ranks shown once."""
 
     say: Callable[[str], None]

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from msgspec import Struct
+
 from clusterprep.jobs.live.model import End, NodeLook, Socket
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 ESTABLISHED, SYN_SENT, CLOSE_WAIT = 1, 2, 8  # include/net/tcp_states.h
 LOST = 2  # times that data was sent again in a row; a packet that is lost once proves nothing
@@ -18,8 +19,7 @@ CERTAIN = 3
 HEARTBEATS = 4096  # bytes in a look that heartbeats of torch and NCCL may pass
 
 
-@dataclass(frozen=True)
-class Connection:
+class Connection(Struct, frozen=True):
     """A socket of a process on `node`, and the other end where a node of ours has it."""
 
     node: str

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from clusterprep.jobs.diagnose.model import Cause, DiagnosedCause, LogLine
 from clusterprep.jobs.live import causes, connections, ras
 from clusterprep.jobs.live.connections import Connection
 from clusterprep.jobs.live.model import Job, JobRow, NodeLook, Rank, RankRow, State
 from clusterprep.jobs.live.places import Place, frame_words, place_in_program, place_of
 from clusterprep.model.units import pluralize
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 PLAIN, LIKELY, SYMPTOM = 0.95, 0.75, 0.45
 ANSWERED = 0.5  # below it a cause is a guess, and the state of the job is not known
@@ -28,8 +29,7 @@ _PAIRWISE = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 Located = tuple[Rank, Place]
 
 
-@dataclass(frozen=True)
-class JobVerdict:
+class JobVerdict(Struct, frozen=True):
     """Whether a job moves, what holds it up, and sentences about what is not known."""
 
     job: JobRow
@@ -37,8 +37,7 @@ class JobVerdict:
     notices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Situation:
+class Situation(Struct, frozen=True):
     """A job with where its ranks are, its connections, and the looks of all nodes.
 
     `passed`: bytes between ranks during the look, `quiet`: seconds since any last came; None: not

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
+from msgspec import Struct
+
 from clusterprep.jobs.diagnose.model import Diagnosis
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 State = Literal["stuck", "moving", "unknown"]
 End = tuple[str, int, str, int]  # address, port, and those of the peer
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """A function of a Python stack and its file; `line` is where it is, or where it is defined."""
 
     function: str
@@ -20,8 +20,7 @@ class Frame:
     line: int
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(Struct, frozen=True):
     """What a thread does: its state of /proc, the call it waits in and the files of that call.
 
     `switches` counts how often it went to sleep, `ticks` its time on a processor. `kernel` has the
@@ -39,8 +38,7 @@ class Task:
     kernel: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(Struct, frozen=True):
     """One look at a process. `stack` is that of the main thread, innermost first; () if unknown."""
 
     state: str
@@ -54,8 +52,7 @@ class Look:
     no_stack: str  # why there is no stack
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(Struct, frozen=True):
     """A rank as its node tells it, looked at twice. A look is None once the process is gone."""
 
     pid: int
@@ -69,8 +66,7 @@ class Process:
     second: Look | None
 
 
-@dataclass(frozen=True)
-class Socket:
+class Socket(Struct, frozen=True):
     """A TCP socket of a rank or of its launcher, as the second look saw it.
 
     `passed`: bytes in both directions between the looks; `received_ago`: milliseconds since data
@@ -95,8 +91,7 @@ class Socket:
     held: bool
 
 
-@dataclass(frozen=True)
-class NodeLook:
+class NodeLook(Struct, frozen=True):
     """What one node tells. `seconds` lie between the looks; `hz` ticks are a second."""
 
     seconds: float
@@ -110,8 +105,7 @@ class NodeLook:
     ras: str | None  # what NCCL's RAS says
 
 
-@dataclass(frozen=True)
-class Rank:
+class Rank(Struct, frozen=True):
     """A process of a job on a node."""
 
     node: str
@@ -130,8 +124,7 @@ class Rank:
         return f"{self.node}:{self.process.pid}"
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Struct, frozen=True):
     """The ranks of one job on all nodes, in their order. `port` is that of its rendezvous."""
 
     name: str
@@ -140,8 +133,7 @@ class Job:
     port: int | None = None
 
 
-@dataclass(frozen=True)
-class RankRow:
+class RankRow(Struct, frozen=True):
     """One row of the table of ranks: who it is, and what it does."""
 
     rank: int | None
@@ -150,8 +142,7 @@ class RankRow:
     does: str
 
 
-@dataclass(frozen=True)
-class JobRow:
+class JobRow(Struct, frozen=True):
     """One job of the report."""
 
     name: str
@@ -160,8 +151,7 @@ class JobRow:
     ranks: tuple[RankRow, ...]
 
 
-@dataclass(frozen=True)
-class LiveDiagnosis:
+class LiveDiagnosis(Struct, frozen=True):
     """What is known of all jobs: stuck if one is, and what holds it up as causes."""
 
     state: State

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from msgspec import Struct
+
 from clusterprep.jobs.live.model import Frame, Look, Process, Task
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 Kind = Literal[
     "gone",
@@ -76,8 +77,7 @@ _CALLS = {
 }
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a rank is. `operation` is the collective; `does` says it as a sentence without subject.
 
     `known`: the Python stack shows it. `goes_on`: something changed between the looks.

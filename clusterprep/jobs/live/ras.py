@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clusterprep.runtime.lazy_dataclass import dataclass
+from msgspec import Struct
 
 _GROUP = re.compile(r"^  (\d+) ranks? have (?:launched|not launched|status)", re.IGNORECASE)
 _RANK = re.compile(r"^  Rank \d+ .*managed by process (\d+) on node (\S+)")
@@ -17,8 +17,7 @@ _DEAD = re.compile(r"^  Process (\d+) on node (\S+) managing")
 _SAID = ("has launched", "has not launched", "has status")
 
 
-@dataclass(frozen=True)
-class Outlier:
+class Outlier(Struct, frozen=True):
     """A process that differs from most, and the line that says so."""
 
     pid: int

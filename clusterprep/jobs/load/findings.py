@@ -8,9 +8,10 @@ remedy are those of `check`. Of the rest, growth is judged here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from datetime import date
 from typing import Any
+
+from msgspec.structs import replace
 
 from clusterprep.checks import Check
 from clusterprep.checks.gpu_health import HARD

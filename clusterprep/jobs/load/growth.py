@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from statistics import median
+
+from msgspec.structs import replace
 
 from clusterprep.checks.gpu_health import HARD, SOFT, by_text, of_job
 from clusterprep.checks.nvlink import SHOW_LINKS

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from clusterprep.facts import Fact
 from clusterprep.facts.gpu import refusal, require_rows
@@ -15,7 +16,6 @@ from clusterprep.facts.nvlink import ERRORS, links_up
 from clusterprep.facts.pci import PciLink, parse_link
 from clusterprep.model import Absent, Read
 from clusterprep.remote.untrusted import require_device_name, require_number, shortened
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 MOST_SAMPLES = 80  # of a node; an agent of ours keeps 64
 MOST_GPUS = 64
@@ -26,8 +26,7 @@ COUNTED_FIELDS = ("uuid", "ecc_volatile", "ecc_corrected", "violations", "links"
 NOT_ASKED_AGAIN = ("sram", "ecc_aggregate", "ecc_corrected_ever")
 
 
-@dataclass(frozen=True)
-class SampledGpu:
+class SampledGpu(Struct, frozen=True):
     """A GPU by NVML's index: its address, model, highest SM clock in MHz and slowdown in °C."""
 
     index: int
@@ -37,8 +36,7 @@ class SampledGpu:
     slowdown: int | None
 
 
-@dataclass(frozen=True)
-class GpuSample:
+class GpuSample(Struct, frozen=True):
     """A GPU at one moment.
 
     Utilisation in %, P-state, clocks in MHz, bits of the clocks event reasons, °C and mW; None for
@@ -54,8 +52,7 @@ class GpuSample:
     power: int | None
 
 
-@dataclass(frozen=True)
-class LoadSample:
+class LoadSample(Struct, frozen=True):
     """A node at one moment, `seconds` after the first: GPUs by index, links by PCI address."""
 
     seconds: float
@@ -63,8 +60,7 @@ class LoadSample:
     links: Mapping[str, PciLink]
 
 
-@dataclass(frozen=True)
-class GpuTotals:
+class GpuTotals(Struct, frozen=True):
     """What only grows on the GPUs of a node, by their index: the facts of COUNTED by name.
 
     `replays` are those of each GPU's PCIe link, and `links_up` the NVLinks that are up, where NVML
@@ -77,8 +73,7 @@ class GpuTotals:
     links_up: Mapping[int, frozenset[int]]
 
 
-@dataclass(frozen=True)
-class NodeSamples:
+class NodeSamples(Struct, frozen=True):
     """All samples of a node. `why` says why GPUs are not known, None if they are.
 
     `first` and `last` have what the GPUs counted before and after.
@@ -95,8 +90,7 @@ class NodeSamples:
         return tuple(sample.gpus[index] for sample in self.samples if index in sample.gpus)
 
 
-@dataclass(frozen=True)
-class NodeLooks:
+class NodeLooks(Struct, frozen=True):
     """Facts of a node before and after, and its samples."""
 
     before: Mapping[str, Any]
@@ -104,8 +98,7 @@ class NodeLooks:
     samples: NodeSamples
 
 
-@dataclass(frozen=True)
-class Looks:
+class Looks(Struct, frozen=True):
     """What all nodes showed in `seconds`; `on_gpus`: whether the job was to work on GPUs."""
 
     seconds: float

@@ -15,6 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.errors import LinkLost
 from clusterprep.facts import Fact
 from clusterprep.jobs.load.findings import COMPARED, judge_load
@@ -28,7 +30,6 @@ from clusterprep.jobs.load.samples import (
 from clusterprep.model import Absent, Finding, Fleet, Json
 from clusterprep.remote.bootstrap import parts_for
 from clusterprep.remote.untrusted import shortened
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey import registry
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.queries import Queries, QueryPlan, Sheet
@@ -40,8 +41,7 @@ START_LIMIT = 5.0
 END_LIMIT = 8.0  # the agent gives its child three for a last sample
 
 
-@dataclass(frozen=True)
-class LoadSampling:
+class LoadSampling(Struct, frozen=True):
     """Sampling under way: when it began, and what the nodes answered before."""
 
     fleet: Fleet

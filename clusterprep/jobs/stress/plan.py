@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from clusterprep.model import Node
 from clusterprep.model.runtimes import in_request
 from clusterprep.remote.agent.stress import IMPORT_LIMIT, LIMITS
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Tests that all GPUs run at the same time, as in training: heat and power are then those of a job.
 TOGETHER = ("liveness", "gemm", "copy", "chain")
@@ -19,8 +20,7 @@ PAIRS = ("pairs",)  # of a process that sees all GPUs
 MARGIN = 10.0  # seconds for a report to arrive
 
 
-@dataclass(frozen=True)
-class Seat:
+class Seat(Struct, frozen=True):
     """One process: its number, the tests that it runs, and the GPUs that it sees, by NVML's index.
 
     Without a GPU it loads the processor.
@@ -31,16 +31,14 @@ class Seat:
     gpus: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(Struct, frozen=True):
     """Tests that run at the same time, by the number of the process, and seconds until all end."""
 
     tests: Mapping[int, tuple[str, ...]]
     limit: float
 
 
-@dataclass(frozen=True)
-class StressPlan:
+class StressPlan(Struct, frozen=True):
     """What is run on one node; `gpus` are NVML's indices, none for the processor."""
 
     node: Node

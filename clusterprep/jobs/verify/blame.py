@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.consistency import consistency_findings
 from clusterprep.jobs.verify.correctness import EXACT, correctness_findings, left_out_words
@@ -27,7 +28,6 @@ from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import Remedy, shell_line
 from clusterprep.remote.untrusted import shortened
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 WANTED = {
     "nccl.hang": "every rank finishes",
@@ -43,8 +43,7 @@ UNPROVEN = shell_line(
 )
 
 
-@dataclass(frozen=True)
-class Judged(VerifyResult):
+class Judged(VerifyResult, frozen=True):
     """A result with its timeline: findings need more of it than the report shows."""
 
     timeline: Timeline | None = None

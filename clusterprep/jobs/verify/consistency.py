@@ -6,13 +6,14 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding, Severity
 from clusterprep.model.nodeset import fold
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import sentence
 from clusterprep.remote.agent.belongings import variables
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 NAME = "rank.consistency"
 PARTS = ("interpreter", "packages", "environment", "files")
@@ -29,8 +30,7 @@ Parts = Mapping[str, Items]  # what one rank has, by the names in PARTS
 Grouped = list[tuple[Items, list[int]]]  # equal items, with the ranks that have them
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One thing in which ranks differ: its values with their ranks, the usual value first."""
 
     name: str

@@ -36,7 +36,6 @@ from clusterprep.jobs.verify.tally import (
 from clusterprep.jobs.verify.timeline import Event, Timeline
 from clusterprep.model import Culprit
 from clusterprep.remedies import NO_REMEDY, Remedy, sentence, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Signals that a process brings about itself.
 CRASHES = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGPIPE", "SIGTRAP"})
@@ -81,8 +80,7 @@ class Confidence:
     CRASHED_AMONG_OTHERS = 0.6
 
 
-@dataclass(frozen=True)
-class Fault(Culprit):
+class Fault(Culprit, frozen=True):
     """A culprit with the check that it fails, when it was seen, and what to do about it."""
 
     check: str = "nccl.hang"

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from msgspec import Struct
+
 from clusterprep.jobs.verify.probes import (
     SURE,
     Probe,
@@ -18,14 +20,12 @@ from clusterprep.jobs.verify.probes import (
     run_probes,
     without,
 )
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 Piece = tuple[str, ...]  # nodes that are fast among each other
 Verdicts = Mapping[Probe, bool | None]  # True: slow, False: normal, None: undecided
 
 
-@dataclass(frozen=True)
-class LocatedFault:
+class LocatedFault(Struct, frozen=True):
     """A culprit: a node, one of its rails, directions of a pair, or the boundary of some nodes."""
 
     kind: Literal["node", "rail", "pair", "boundary"]

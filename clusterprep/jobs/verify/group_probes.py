@@ -6,7 +6,7 @@ use: a fault of it need not show between two sockets of TCP.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.probes import Probe, ProbeSettings
 from clusterprep.jobs.verify.schedule import ScheduledTest, TrialPlan, plan_subset

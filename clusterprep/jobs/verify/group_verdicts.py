@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.fault_location import LocatedFault
 from clusterprep.jobs.verify.group_probes import ON_GPUS
@@ -17,7 +19,6 @@ from clusterprep.jobs.verify.speed import NAME as SPEED
 from clusterprep.jobs.verify.speed import Yardsticks
 from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
 from clusterprep.model.nodeset import fold
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 STAGE = "groups"
 FEWEST = 4  # nodes; of three, two that are slow together with one more leave none to compare with
@@ -35,8 +36,7 @@ SHOWN = 8  # names in a line of evidence
 Samples = Mapping[Probe, Sequence[float]]
 
 
-@dataclass(frozen=True)
-class Screened:
+class Screened(Struct, frozen=True):
     """A screening that was run: its result (None: it was given up), its samples and its time."""
 
     screening: Screening | None

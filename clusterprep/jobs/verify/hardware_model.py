@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.facts.gpu import Model, Nvml
 from clusterprep.facts.nvlink import NvLinks
 from clusterprep.facts.nvlink_domain import Domain
@@ -20,7 +22,6 @@ from clusterprep.model import Absent, Fleet, Node
 from clusterprep.model.colocation import largest_group
 from clusterprep.nccl.interfaces import choose
 from clusterprep.nccl.rails import RdmaRail, kind_of, training_sets
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 FACTS = (
     "gpu.nvml",
@@ -62,8 +63,7 @@ FORCING = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE")
 UNLIMITED = float("inf")
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """The expected GB/s and what sets them; None and why it is not known."""
 
     gbs: float | None

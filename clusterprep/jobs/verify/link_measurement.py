@@ -21,8 +21,9 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from clusterprep.errors import LinkLost
 from clusterprep.jobs.verify.link_verdicts import (

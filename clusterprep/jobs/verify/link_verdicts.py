@@ -11,12 +11,13 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.pages import REMEDY_OF_LINKS
 from clusterprep.model import Culprit, Finding, PairSpeed, Stage, Verdict, VerifyResult
 from clusterprep.model.pair_schedule import coverage
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 NAME = "net.tcp_bw"
 SHARE = 5  # a direction is bad if it is slower than the usual speed by more than this factor
@@ -32,8 +33,7 @@ UNMEASURED = frozenset({"lost", "garbled", "hung", "unknown_read"})
 Pair = tuple[str, str]  # dialer, listener
 
 
-@dataclass(frozen=True)
-class MeasuredPair:
+class MeasuredPair(Struct, frozen=True):
     """One measured pair of nodes.
 
     Has seconds to connect and of round trips, and bytes per second to the listener and back. Two
@@ -59,8 +59,7 @@ class MeasuredPair:
         return (self.dialer, self.listener)
 
 
-@dataclass(frozen=True)
-class MeasuredLinks:
+class MeasuredLinks(Struct, frozen=True):
     """The links stage: nodes, measured pairs, its seconds, and bytes/s of the slowest interface."""
 
     nodes: tuple[str, ...]
@@ -69,8 +68,7 @@ class MeasuredLinks:
     rated: float = math.inf
 
 
-@dataclass(frozen=True)
-class BadDirection:
+class BadDirection(Struct, frozen=True):
     """A bad direction from `source` to `target`; a pair that is bad as a whole has two of them."""
 
     source: str
@@ -83,8 +81,7 @@ class BadDirection:
         return frozenset((self.source, self.target))
 
 
-@dataclass(frozen=True)
-class BlamedNodes:
+class BlamedNodes(Struct, frozen=True):
     """One node, or the two ends of a link, with what is bad about them."""
 
     nodes: tuple[str, ...]

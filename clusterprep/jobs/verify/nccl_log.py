@@ -10,9 +10,8 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 
-from clusterprep.runtime.lazy_dataclass import dataclass
+from msgspec import Struct, field
 
 # The network without RDMA; every other name is NCCL's IB or that of a plug-in.
 SOCKET = "Socket"
@@ -36,8 +35,7 @@ _NVLS_CHANNELS = re.compile(r"\d+ coll channels, .*?(?P<count>\d{1,5}) nvls chan
 _READ = re.compile(r"(?P<name>NCCL_\w+) set (?:by environment )?to (?P<value>.*)")
 
 
-@dataclass(frozen=True)
-class TransportDevice:
+class TransportDevice(Struct, frozen=True):
     """An RDMA device that NCCL lists; `link` is IB or RoCE.
 
     From 2.27 on NCCL logs "mlx5_0_dma" if it uses another path to the same port (Data Direct): the
@@ -49,8 +47,7 @@ class TransportDevice:
     link: str
 
 
-@dataclass(frozen=True)
-class Hop:
+class Hop(Struct, frozen=True):
     """One rank sends to another.
 
     `way` is P2P/CUMEM, SHM, NET/IB and so on; `network` is set if it is a NET.
@@ -63,8 +60,7 @@ class Hop:
     direct: bool = False  # GPUDirect RDMA
 
 
-@dataclass(frozen=True)
-class Wiring:
+class Wiring(Struct, frozen=True):
     """All that one rank logged; what it did not log is None or empty.
 
     `devices` are () if NCCL found none; `whole` tells whether their list came to its end. `read`

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding, Verdict
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import NO_REMEDY, Remedy
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class NodeOutcome:
+class NodeOutcome(Struct, frozen=True):
     """The verdict about one node; `message` is true of every node that has an equal outcome."""
 
     verdict: Verdict

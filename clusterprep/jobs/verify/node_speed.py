@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.hardware_model import VALID_FROM, Expected, expected_inside
 from clusterprep.jobs.verify.node_outcomes import NodeOutcome, node_findings
@@ -21,7 +23,6 @@ from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import CollectiveResult, Finding, Fleet, Node
 from clusterprep.model.units import format_size
 from clusterprep.nccl.rails import kind_of
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 NAME = "nccl.busbw_node"
 REMEDY = PAGES[NAME].remedy
@@ -30,8 +31,7 @@ RECORDED = "recorded as what is normal"
 NOT_MEASURED = "the all-reduce within the node did not finish"
 
 
-@dataclass(frozen=True)
-class NodeSpeeds:
+class NodeSpeeds(Struct, frozen=True):
     """What was measured: the all-reduce of each node that was tried, None if it did not finish.
 
     `baselines` has the nodes with a run that was recorded as normal; with `records` this run is.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from msgspec import Struct
+
 from clusterprep.remedies import Remedy, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class TrialCheckPage:
+class TrialCheckPage(Struct, frozen=True):
     """What a check of the trial is for; blame.py gives its verdict."""
 
     name: str

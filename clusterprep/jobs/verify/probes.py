@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Container, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, TypeVar
+
+from msgspec import Struct, field
 
 from clusterprep.jobs.verify.peers import usual_level
 from clusterprep.model.pair_schedule import pack_rounds
@@ -24,8 +25,7 @@ Kind = Literal["group", "pair", "way", "rail"]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """Something to measure.
 
     Kinds: an all-reduce of a group (in ring order) or of a pair, one direction of a pair ("way"),
@@ -41,8 +41,7 @@ Sample = tuple[Probe, float]
 Steps = Generator[tuple[Probe, ...], Sequence[float | None], T]
 
 
-@dataclass(frozen=True)
-class ProbeSettings:
+class ProbeSettings(Struct, frozen=True):
     """What counts as slow, as a share of normal, and the relative noise of one measurement."""
 
     slow: float = 0.7
@@ -51,8 +50,7 @@ class ProbeSettings:
     clip: float = CLIP  # what one sample counts for at most; less where freaks are frequent
 
 
-@dataclass
-class ProbeEvidence:
+class ProbeEvidence(Struct):
     """What was measured so far.
 
     `sums` has the sum of the logarithms of likelihood ratios per probe, positive for slow. `normal`

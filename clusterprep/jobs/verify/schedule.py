@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from clusterprep.jobs.verify.hardware_model import VALID_FROM
 from clusterprep.model import Node, VerifySettings
 from clusterprep.model.colocation import largest_group, neighbours
 from clusterprep.model.runtimes import in_request
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Set for the trial alone, and over what is declared: NCCL logs how it connects, and that is
 # compared with what was written. BOOTSTRAP is where NCCL 2.23 and later log the interface. The
@@ -58,8 +59,7 @@ INCIDENT_ALL_GATHER, INCIDENT_BROADCAST = 262_675_456, 253_440_000
 FLOAT32_BYTES = 4
 
 
-@dataclass(frozen=True)
-class ScheduledTest:
+class ScheduledTest(Struct, frozen=True):
     """One collective of one size; `bytes` is the larger buffer of a rank, as nccl-tests counts."""
 
     op: str
@@ -73,8 +73,7 @@ class ScheduledTest:
     longest: float | None = None
 
 
-@dataclass(frozen=True)
-class PlannedRank:
+class PlannedRank(Struct, frozen=True):
     """One process of the trial and its whole environment."""
 
     rank: int
@@ -83,8 +82,7 @@ class PlannedRank:
     env: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class TrialPlan:
+class TrialPlan(Struct, frozen=True, dict=True):
     """All that a trial needs to know; ranks are numbered in inventory order of their nodes."""
 
     nodes: tuple[Node, ...]
@@ -99,9 +97,6 @@ class TrialPlan:
     same_files: tuple[str, ...] = ()
     most_sharing: int = 1  # nodes that share one GPU
     meeting: float = 0.0  # seconds until ranks are connected; at least `timeout`
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "meeting", max(self.meeting, self.timeout))
 
     @property
     def world_size(self) -> int:
@@ -239,7 +234,7 @@ def plan_trial(
         min_busbw=settings.min_busbw,
         same_files=settings.same_files,
         most_sharing=most_sharing,
-        meeting=meeting,
+        meeting=max(meeting, settings.timeout),
     )
 
 
@@ -381,7 +376,7 @@ def plan_subset(
         port=port,
         steps=tuple(steps),
         timeout=timeout,
-        meeting=min(plan.meeting, max(timeout, SUBSET_MEETING)),
+        meeting=max(timeout, min(plan.meeting, SUBSET_MEETING)),
     )
 
 

@@ -28,6 +28,8 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from clusterprep.jobs.verify.fault_location import LocatedFault, locate_faults
 from clusterprep.jobs.verify.probes import (
     CLEAR,
@@ -43,7 +45,6 @@ from clusterprep.jobs.verify.probes import (
     without,
 )
 from clusterprep.model.pair_schedule import ALL_PAIRS
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 PARTS = 12  # groups of the first screening, whatever the number of nodes
 FEWEST_PARTS = 4  # fewer groups would be as small as pairs
@@ -57,8 +58,7 @@ OFTEN = 2  # times more that all pairs of a few nodes are measured for it
 Suspects = tuple[tuple[str, ...], list[str]]  # suspects, and nodes that are known to be good
 
 
-@dataclass(frozen=True)
-class Screening:
+class Screening(Struct, frozen=True):
     """What was found, and what it took.
 
     Pairs with a bad node are not judged, and not counted as exercised.

@@ -10,6 +10,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 
+from msgspec import Struct
+
 from clusterprep.errors import LinkLost
 from clusterprep.facts import user_of_job
 from clusterprep.facts.shared import SHARED, SharedFolder
@@ -19,7 +21,6 @@ from clusterprep.model.nodeset import fold
 from clusterprep.model.units import format_duration
 from clusterprep.remedies import Remedy, sentence, shell_line
 from clusterprep.remote.untrusted import require_number, shortened
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
 
 SECONDS = 10.0  # in which a mark has to be seen; NFS and parallel file systems show it at once
@@ -27,8 +28,7 @@ WRITE_LIMIT = 8.0  # the agent gives its child five
 SEEN = f"read within {SECONDS:g} s"
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """One mark: the folder, who writes it, and who has to see it."""
 
     path: str
@@ -36,8 +36,7 @@ class Mark:
     readers: tuple[Node, ...]
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What came of a mark.
 
     `refused` says why it could not be written; `by` has by node the seconds until it was read, or

@@ -16,10 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.jobs.verify.pace import MILESTONES
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model.colocation import neighbours
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 SYN_SENT, SYN_RECV = 2, 3  # include/net/tcp_states.h
 MOST = 8  # sockets that are quoted for one fault
@@ -31,8 +32,7 @@ Row = tuple[int | None, int, str, int, str, int, int]
 _TYPES: tuple[Any, ...] = (int | None, int, str, int, str, int, int)
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """One connection of a rank on `source` that gets nothing back from `target`."""
 
     source: str
@@ -45,8 +45,7 @@ class Edge:
         return frozenset((self.source, self.target))
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """A node, or the two ends of a link, that loses packets, and the sockets that show it."""
 
     nodes: tuple[str, ...]

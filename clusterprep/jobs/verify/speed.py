@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from clusterprep.jobs.verify.hardware_model import VALID_FROM, Expected
 from clusterprep.jobs.verify.peers import scores, slower
@@ -25,7 +26,6 @@ from clusterprep.model import CollectiveResult, Finding, Severity, Verdict
 from clusterprep.model.nodeset import fold
 from clusterprep.model.units import format_size
 from clusterprep.remedies import NO_REMEDY, sentence, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 NAME = "nccl.busbw_multi"
 # Shares of what is normal: an error under the first, a warning under the second.
@@ -43,16 +43,14 @@ YARDSTICK = shell_line(
 REMEDY = sentence("compare links, clocks and the interfaces that NCCL chose (NCCL_DEBUG=INFO)")
 
 
-@dataclass(frozen=True)
-class Baseline:
+class Baseline(Struct, frozen=True):
     """The speed of a run that a user recorded as normal, in GB/s, and the name of that run."""
 
     gbs: float
     run: str
 
 
-@dataclass(frozen=True)
-class Yardsticks:
+class Yardsticks(Struct, frozen=True):
     """What a speed can be compared with: declared, expected and earlier GB/s; bytes/s per node."""
 
     declared: float | None = None
@@ -68,8 +66,7 @@ class Yardsticks:
     records: bool = False  # this run becomes the baseline
 
 
-@dataclass(frozen=True)
-class Normal:
+class Normal(Struct, frozen=True):
     """What is normal by a yardstick, in GB/s, and below which shares a run is grave or slow."""
 
     gbs: float

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.history.applied import AppliedEnvironments
 from clusterprep.model import CollectiveResult, Finding, Fleet, VerifyResult
 from clusterprep.model.nodeset import fold
 from clusterprep.model.units import format_size
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from clusterprep.jobs.verify.blame import Judged
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from clusterprep.jobs.verify.speed import Yardsticks
 
 
-@dataclass(frozen=True)
-class SpeedRecords:
+class SpeedRecords(Struct, frozen=True):
     """The speed of one trial among those of earlier runs.
 
     With `baseline` the user wants this run to be what is normal from now on.

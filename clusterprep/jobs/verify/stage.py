@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.history.applied import AppliedEnvironments
 from clusterprep.jobs.verify.group_verdicts import culprit_nodes
@@ -15,7 +17,6 @@ from clusterprep.model import Absent, Culprit, Finding, Fleet, Node, Verdict, Ve
 from clusterprep.nccl.environment import Environment
 from clusterprep.nccl.interfaces import choose
 from clusterprep.remote.transports.link import SILENCE_LIMIT
-from clusterprep.runtime.lazy_dataclass import dataclass
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import NO_IPV6, needs_ipv6
 
@@ -29,8 +30,7 @@ NODE_CONFIDENCE = 0.99
 LINK_CONFIDENCE = 0.9  # which of the two ends drops the packets is not known
 
 
-@dataclass(frozen=True)
-class TrialOptions:
+class TrialOptions(Struct, frozen=True):
     """The options of `verify` that change the trial."""
 
     incident_sizes: bool = False  # also the sizes of jobs that are known to have hung

@@ -22,7 +22,9 @@ A stage is never better than the finding about it: a slow cluster does not pass 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.consistency import NAME as CONSISTENCY
 from clusterprep.jobs.verify.consistency import PARTS
@@ -40,7 +42,6 @@ from clusterprep.jobs.verify.tally import (
 )
 from clusterprep.jobs.verify.timeline import Event, Timeline
 from clusterprep.model import Finding, NodeSnapshot, Stage, Verdict
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Checks whose findings judge more of a stage than its course does: the stage is never better than
 # them.
@@ -51,8 +52,7 @@ Ranks = Mapping[int, Event]
 NumberedStep = tuple[int, ScheduledTest]  # with its place in the plan
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """Some collectives of the plan, by their number."""
 
     name: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from clusterprep.jobs.verify.schedule import PlannedRank, TrialPlan
 
@@ -16,8 +17,7 @@ OBSERVED = ("state", "working", "nccl", "exit", "holds")
 EventsByKey = dict[str, list["Event"]]
 
 
-@dataclass(frozen=True, slots=True)  # a large trial has millions
-class Event:
+class Event(Struct, frozen=True):  # a large trial has millions
     """One thing that happened.
 
     Of a rank (`rank` set): spawned, started, no_torch, imported, no_cuda, ready, store, joined,
@@ -78,8 +78,7 @@ class SharedEvents:
             return data
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Struct, frozen=True, dict=True):
     """A whole trial: its plan and its events, earliest first."""
 
     plan: TrialPlan

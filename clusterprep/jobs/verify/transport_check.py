@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.evidence import last_words, quote
 from clusterprep.jobs.verify.nccl_log import (
@@ -20,7 +22,6 @@ from clusterprep.model import Finding
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.interfaces import VARIABLE, list_admits
 from clusterprep.nccl.lint.values import nccl_integer
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 NAME = "nccl.transport"
 HCA = "NCCL_IB_HCA"
@@ -30,8 +31,7 @@ REMEDY = PAGES[NAME].remedy
 Wirings = Mapping[int, Wiring]  # by rank
 
 
-@dataclass(frozen=True)
-class Flaw:
+class Flaw(Struct, frozen=True):
     """What is not as written on one rank; equal flaws of several nodes are one finding."""
 
     cause: str  # follows the ranks and nodes in the message

@@ -5,8 +5,9 @@ The same trial without a setting comes first: a fault that has gone by itself is
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from clusterprep.model import Fleet, VerifyResult
 from clusterprep.nccl.interfaces import common_networks

@@ -7,13 +7,14 @@ can be.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.schedule import PlannedRank, TrialPlan
 from clusterprep.model import CollectiveResult, VerifyResult, Workaround
 from clusterprep.model.nodeset import fold
 from clusterprep.model.units import format_size
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # What keeps NCCL off a path that may be broken: peer access, RDMA, shared memory, NVLink SHARP,
 # trees.
@@ -29,8 +30,7 @@ INTERFACES = {"nccl": "NCCL_SOCKET_IFNAME", "gloo": "GLOO_SOCKET_IFNAME"}
 FASTER = 2.0
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One variable and its value on every node, as interfaces may have other names there."""
 
     variable: str
@@ -54,8 +54,7 @@ class Setting:
 Settings = tuple[Setting, ...]
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """One more trial, with these settings over the environment; none is the same trial again."""
 
     settings: Settings

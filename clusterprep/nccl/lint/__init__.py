@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from msgspec import Struct
+
 from clusterprep.model import Severity
 from clusterprep.remedies import NO_REMEDY, Remedy, sentence
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 DIALECTS = ("nccl.conf", "shell", "env-file", "environment", "unit")
 Scope = Literal["file", "branch", "command"]
 
 
-@dataclass(frozen=True)
-class LintEntry:
+class LintEntry(Struct, frozen=True):
     """One setting as its writer meant it.
 
     `known` is false if a shell computes the value at run time. `lost` marks a setting that no
@@ -36,8 +36,7 @@ class LintEntry:
     scope: Scope = "file"
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(Struct, frozen=True):
     """A file: its dialect, its lines without their ends, and the settings in them."""
 
     dialect: str
@@ -63,8 +62,7 @@ class Text:
         return held
 
 
-@dataclass(frozen=True)
-class Versions:
+class Versions(Struct, frozen=True):
     """The versions of what will read the settings, as numbers; None: not known."""
 
     nccl: tuple[int, ...] | None = None
@@ -74,8 +72,7 @@ class Versions:
 DROP = sentence("drop the line")
 
 
-@dataclass(frozen=True)
-class Remark:
+class Remark(Struct, frozen=True):
     """One rule that one line breaks."""
 
     check: str

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from clusterprep.nccl.lint import Remark, Text, Versions
 from clusterprep.nccl.variables.variables import registry
 from clusterprep.remedies import NO_REMEDY, Remedy, sentence, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 LONGEST = 1023  # bytes of a name or a value; more are cut off
 LONGEST_LINE = 4095  # bytes
@@ -25,8 +26,7 @@ _LIKE_A_SETTING = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class ConfSetting:
+class ConfSetting(Struct, frozen=True):
     """A line as its writer meant it, and its flaws."""
 
     name: str

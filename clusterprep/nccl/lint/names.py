@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.model import Severity
 from clusterprep.model.versions import leading_numbers
 from clusterprep.nccl.lint import DROP, LintEntry, Remark, Text, Versions
 from clusterprep.nccl.variables.variables import registry
 from clusterprep.remedies import Remedy, sentence, shell_line
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # The NCCL of torch 2.0, the oldest that is still in use: what was removed by then is gone.
 OLDEST = (2, 14)
@@ -171,8 +172,7 @@ def _label(entry: LintEntry) -> Remark:
     )
 
 
-@dataclass(frozen=True)
-class _Reader:
+class _Reader(Struct, frozen=True):
     """The program that reads a variable, and its version; None: not known."""
 
     owner: str

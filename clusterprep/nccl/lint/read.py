@@ -5,7 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from clusterprep.nccl.lint import LintEntry, Text
 from clusterprep.nccl.lint.conf import COMMENT, DOLLAR, is_quoted, parse_setting

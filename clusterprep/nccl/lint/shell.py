@@ -6,10 +6,11 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.nccl.lint import LintEntry, Scope
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -33,8 +34,7 @@ _OPERATORS = set("();<>|&")
 _BEFORE_COMMENT = {"", " ", "\t", ";", "&", "|", "(", ")"}
 
 
-@dataclass(frozen=True)
-class _Command:
+class _Command(Struct, frozen=True):
     """One simple command.
 
     `sure` is false in a branch, a loop, a function, or behind && and ||.
@@ -45,8 +45,7 @@ class _Command:
     sure: bool
 
 
-@dataclass(frozen=True)
-class _Assignment:
+class _Assignment(Struct, frozen=True):
     """What a command sets. `bare` means that the shell keeps it for itself unless exported."""
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from clusterprep.runtime.lazy_dataclass import dataclass
+from msgspec import Struct
 
 # strtoll with base 0 (NCCL, src/misc/param.cc): white space, a sign, then hexadecimal, octal or
 # decimal; what follows is ignored. A zero before an x that no hexadecimal digit follows is the
@@ -21,8 +21,7 @@ _AT_MOST = re.compile(r"(?:^|[ ,])<= ?(\d+)$")
 _CHOICE = re.compile(r"(?:^|, | or )(-?\d+)(?= |,|$)")
 
 
-@dataclass(frozen=True)
-class Number:
+class Number(Struct, frozen=True):
     """What a reader makes of a text: the number, the text behind it, and if there was any digit."""
 
     value: int
@@ -83,8 +82,7 @@ def torch_integer(text: str) -> Number | None:
     return Number(value, text[match.end() :], digits=True)
 
 
-@dataclass(frozen=True)
-class Range:
+class Range(Struct, frozen=True):
     """Numbers that make sense: between two ends (None: open), or one of those named."""
 
     low: int | None = None

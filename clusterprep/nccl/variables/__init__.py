@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import Struct
+
 from clusterprep.model import Absent, Fleet
 from clusterprep.nccl.interfaces import Choice
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # The value of a variable on one node, or None if it could not be derived, and the reason.
 ValueAndReason = tuple[str | None, str]
 
 
-@dataclass(frozen=True)
-class Derived:
+class Derived(Struct, frozen=True):
     """The value of a variable on some nodes, and why.
 
     A value of None means that it could not be derived; `why` then says the reason.
@@ -29,8 +29,7 @@ class Derived:
     why: str
 
 
-@dataclass(frozen=True)
-class Basis:
+class Basis(Struct, frozen=True):
     """What derivation uses: the fleet and the chosen interfaces."""
 
     fleet: Fleet

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import Struct
+
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.nccl.rails import TrainingSet, is_rdma_switched_off, training_sets
 from clusterprep.nccl.variables import Basis, Derived, ValueAndReason, grouped, not_known
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Link layers that NCCL's own transport takes (src/transport/net_ib/init.cc).
 LAYERS = ("InfiniBand", "Ethernet")
 
 
-@dataclass(frozen=True)
-class Ports:
+class Ports(Struct, frozen=True):
     """What a node has for NCCL_IB_HCA, and why.
 
     `foreign` means RDMA that a plug-in drives and NCCL itself cannot, such as EFA.

@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
+from msgspec import Struct
 from paramiko import Message, PKey, SSHException
 from paramiko.pkey import UnknownKeyType
 
 from clusterprep.remote.transports.host_patterns import matches_exactly
 from clusterprep.remote.transports.known_hosts import fingerprint
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 _HOST = 2  # SSH2_CERT_TYPE_HOST
 # Number of fields of a public key of each type.
@@ -26,8 +26,7 @@ _KEY_FIELDS = {
 }
 
 
-@dataclass(frozen=True)
-class HostCertificate:
+class HostCertificate(Struct, frozen=True):
     """The fields of a certificate. None can be trusted before `objection` has returned None."""
 
     kind: int

@@ -18,14 +18,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
+from msgspec import Struct
+
 from clusterprep.remote.transports.host_patterns import is_plain, matches
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 Marker = Literal["", "@revoked", "@cert-authority"]
 
 
-@dataclass(frozen=True)
-class KnownKey:
+class KnownKey(Struct, frozen=True):
     """One line of a known_hosts file, without its names."""
 
     marker: Marker

@@ -8,11 +8,12 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from clusterprep.errors import Unreached
 from clusterprep.model.nodeset import expand, fold
 from clusterprep.remedies import sentence, shell_line
 from clusterprep.remote.transports.slurm_nodes import SlurmNode, parse_nodes
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 SLURMD_PORT = 6818  # Slurm's default, where it does not say
 LONGEST = 100_000  # characters of node names; more do not fit into an argument
@@ -31,8 +32,7 @@ _OWN_JOB = (
 )
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(Struct, frozen=True):
     """The job that this command runs in."""
 
     number: str

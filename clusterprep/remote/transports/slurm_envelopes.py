@@ -11,7 +11,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from clusterprep.runtime.lazy_dataclass import dataclass
+from msgspec import Struct
 
 ROOM = 8 << 20  # bytes that may wait
 LARGE = 4096  # bytes from which on it pays to wait for other messages with the same content
@@ -21,8 +21,7 @@ FASTEST = 1  # level of zlib
 PULSE = b"* 0 pulse 0\n"
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(Struct, frozen=True):
     """Bytes for one task's command."""
 
     channel: int  # number of the command among those of its task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from clusterprep.runtime.lazy_dataclass import dataclass
+from msgspec import Struct
 
 # Free text (Reason, Comment, OS) may look like a field. Slurm prints these fields before such text,
 # so the first of each name counts.
@@ -18,8 +18,7 @@ _AWAY = frozenset(
 _CLOSED = frozenset({"DRAIN", "DRAINED", "DRAINING", "RESERVED", "MAINT", "MAINTENANCE", "REBOOT"})
 
 
-@dataclass(frozen=True)
-class SlurmNode:
+class SlurmNode(Struct, frozen=True):
     name: str
     address: str
     partitions: tuple[str, ...]

@@ -10,15 +10,15 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 MAX_PIECE = 1 << 16  # bytes that one record holds, as a task reads no more at once
 MAX_LINE = 4096  # bytes of pieces that are no line yet
 MAX_TEXT = 2 * MAX_PIECE  # characters of a record
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(Struct, frozen=True):
     """One message of a task.
 
     Kinds: "o" output, "e" stderr, "f" end of output, "x" exit, "h" name of the host, "at" name of
@@ -30,8 +30,7 @@ class Record:
     data: bytes = b""
 
 
-@dataclass
-class _TaskOutput:
+class _TaskOutput(Struct):
     """What one task has sent so far and what is not a record yet."""
 
     piece: bytes = b""

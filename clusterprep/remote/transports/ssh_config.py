@@ -19,8 +19,9 @@ import shlex
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+from msgspec import Struct, field
 
 from clusterprep.remote.transports.host_patterns import is_plain, matches
 from clusterprep.remote.transports.local_addresses import is_on_network
@@ -48,8 +49,7 @@ _WITH_EQUALS = re.compile(
 _LINE = re.compile(r"(\w+)\s*[=\s]\s*(.*)")
 
 
-@dataclass(frozen=True)
-class HostBlock:
+class HostBlock(Struct, frozen=True):
     """The condition of a `Host` line."""
 
     patterns: tuple[str, ...]
@@ -69,8 +69,7 @@ class HostBlock:
         return matches(lookup.name, self.patterns)
 
 
-@dataclass(frozen=True)
-class MatchBlock:
+class MatchBlock(Struct, frozen=True):
     """The condition of a `Match` line: (criterion, argument) in order, `!` still in front."""
 
     criteria: tuple[tuple[str, str], ...]
@@ -88,16 +87,14 @@ class MatchBlock:
 Condition = HostBlock | MatchBlock
 
 
-@dataclass
-class Section:
+class Section(Struct):
     """Options that count where every condition around them holds."""
 
     conditions: tuple[Condition, ...]
     options: list[tuple[str, str]] = field(default_factory=list)
 
 
-@dataclass
-class Lookup:
+class Lookup(Struct):
     """The options of one host, as far as the files were read."""
 
     name: str

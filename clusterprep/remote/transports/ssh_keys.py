@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from msgspec import Struct
 from paramiko import ECDSAKey, Ed25519Key, Message, PKey, RSAKey
 
 from clusterprep.remote.transports.known_hosts import fingerprint
 from clusterprep.remote.transports.ssh_agent import SshAgent
 from clusterprep.remote.transports.ssh_route import Route
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 Ask = Callable[[str], str]
 TRIES = 3  # passphrases for one key, as OpenSSH's NumberOfPasswordPrompts
@@ -29,8 +29,7 @@ class UnusableKeyError(Exception):
     """Why a key file cannot be used. It becomes a note in a message and never ends a run."""
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """A key that can sign, and its name in messages."""
 
     label: str

@@ -9,8 +9,10 @@ import os
 import shlex
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.errors import Unreached
 from clusterprep.model import Node, SshSettings
@@ -18,15 +20,13 @@ from clusterprep.remedies import sentence
 from clusterprep.remote.transports.known_hosts import name_for
 from clusterprep.remote.transports.ssh_config import SshConfig, hostname, tokens
 from clusterprep.remote.transports.ssh_tokens import expand, expand_for_shell, refuse_invalid
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 KNOWN_HOSTS = "~/.ssh/known_hosts"
 DEFAULT_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
 MOST_HOPS = 8
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(Struct, frozen=True):
     """All that is needed to open a connection. Equal routes may share a jump host."""
 
     name: str  # as in the inventory or in ProxyJump; for messages

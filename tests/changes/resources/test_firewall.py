@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from clusterprep.changes.resources import NoPlan, PlanContext
@@ -240,7 +240,7 @@ def test_an_undo_takes_a_new_table_away_and_loads_a_former_one_from_its_file() -
 
 def test_every_address_of_every_node_may_connect_and_containers_may_not() -> None:
     rail = interface("10.9.0.7/16", ipv6=("fd00::7",), name="eth1")
-    bridge = dataclasses.replace(interface("172.17.0.1/16", name="docker0"), bridge=True)
+    bridge = msgspec.structs.replace(interface("172.17.0.1/16", name="docker0"), bridge=True)
     over = fleet(rail, bridge)
     assert addresses_of(over) == {"10.0.0.1", "10.0.0.2", "10.9.0.7", "fd00::7"}
     assert "ip6 saddr { fd00::7 } tcp dport" in table_text(wanted_rules({}, context_of(over)))
@@ -256,8 +256,8 @@ def test_a_node_that_was_left_out_is_not_shut_out() -> None:
 def test_ports_are_those_that_the_playbook_leaves_and_ssh_is_where_sshd_listens() -> None:
     file = FileState(RANGE, b"20000 29600\n")
     against = context_of(fleet(port=29500), written={RANGE: file}, facts={SSHD.name: (22, 20022)})
-    node = dataclasses.replace(against.node, ssh=SshSettings(port=2200))
-    want = wanted_rules({}, dataclasses.replace(against, node=node))
+    node = msgspec.structs.replace(against.node, ssh=SshSettings(port=2200))
+    want = wanted_rules({}, msgspec.structs.replace(against, node=node))
     assert want.ports == ((20000, 29600),)
     assert want.ssh == ((22, 22), (2200, 2200), (20022, 20022))
 
@@ -269,8 +269,10 @@ def test_what_another_table_drops_is_no_plan_unless_a_step_before_may_open_it() 
     ):
         planned(against)
     opens = StepAction("n1", "command", "open", "run", (RunCommand(("true",)),))
-    assert planned(dataclasses.replace(against, earlier=(opens,))).operations
-    some = dataclasses.replace(WALL, policy="accept", rules=(Rule((RuleMatch("other"),), "drop"),))
+    assert planned(msgspec.structs.replace(against, earlier=(opens,))).operations
+    some = msgspec.structs.replace(
+        WALL, policy="accept", rules=(Rule((RuleMatch("other"),), "drop"),)
+    )
     step_action = planned(context_of(facts={RULES.name: PacketFilters((some,), True)}))
     assert "may be dropped all the same by inet filter input, rule 1" in step_action.diff
 
@@ -288,7 +290,7 @@ def test_nft_that_is_not_there_is_said() -> None:
     brings = StepAction("n1", "package", "nftables", "create", (RunCommand(("true",)),))
     assert any(
         isinstance(each, Write)
-        for each in planned(dataclasses.replace(against, earlier=(brings,))).operations
+        for each in planned(msgspec.structs.replace(against, earlier=(brings,))).operations
     )
     assert parse_filters(Absent("denied"), {"code": 0}) == Absent("denied")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.changes.file_plan import diff_text
 from clusterprep.changes.key_pair import KeyPair, key_pair

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from clusterprep.changes.playbook.steps import Step
@@ -250,7 +250,7 @@ def test_a_failed_verify_takes_back_its_batch(command: Make) -> None:
     def trial(*values: Any) -> Trial:
         fleet = values[2]
         verdict = "fail" if fleet.reached[0].name == "n3" else "pass"
-        return Trial(dataclasses.replace(result(verdict), message="ranks 0 to 5 hang"))
+        return Trial(msgspec.structs.replace(result(verdict), message="ranks 0 to 5 hang"))
 
     done = command(gate="verify")
     report = done.apply(trial)

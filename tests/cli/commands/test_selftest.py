@@ -6,10 +6,10 @@ import gzip
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.checks import Check, Outcome, Proof, each
 from clusterprep.cli.commands.selftest import VICTIM, packed, prove, selftest, unpacked

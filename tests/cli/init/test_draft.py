@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.cli.init.draft import FACTS, draft
 from clusterprep.cli.init.sources import LoginOptions, Source, from_hosts, slurm_source

@@ -13,12 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.errors import InputError
 from clusterprep.jobs.diagnose.command import diagnose

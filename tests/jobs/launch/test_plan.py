@@ -7,6 +7,7 @@ import subprocess
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.errors import InputError
 from clusterprep.jobs.launch.command import program_of
@@ -27,7 +28,7 @@ def planned(
     nodes = [
         Node(f"n{at}", f"10.0.0.{at}", at - 1, nproc_per_node=n) for at, n in enumerate(counts, 1)
     ]
-    declared = [Node(**{**vars(node), "gpus": Gpus(gpus)}) for node in nodes] if gpus else nodes
+    declared = [replace(node, gpus=Gpus(gpus)) for node in nodes] if gpus else nodes
     program = program_of(shlex.split(words.replace("'", "\\'")))
     seen = {node.name: gpus for node in nodes}
     return plan_launch(declared, WRITTEN, seen, MEET, LaunchRequest(program, **wanted))

@@ -6,10 +6,10 @@ Whose data are wrong, how long the start took, who is slow, who differs.
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.blame import findings, judge
 from clusterprep.jobs.verify.schedule import ScheduledTest, TrialPlan, other_steps, plan_trial

@@ -6,9 +6,9 @@ And what the report says of them.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.blame import judge
 from clusterprep.jobs.verify.collect import StandingRanks, run_verify, stop_standing_ranks

@@ -6,11 +6,11 @@ Tables, and properties over fleets of any size.
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.link_verdicts import (
     MeasuredLinks,

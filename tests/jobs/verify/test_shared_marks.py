@@ -7,10 +7,10 @@ import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.facts.shared import SharedFolder
 from clusterprep.jobs.verify.shared_marks import Mark, Seen, judge, planned_marks, try_mark

@@ -5,9 +5,8 @@ Which yardstick is used, what it says, and what is told where there is none.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.blame import findings, judge, with_speed
 from clusterprep.jobs.verify.group_verdicts import is_worthwhile

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.blame import judge
 from clusterprep.jobs.verify.link_measurement import LOOKS, measure_first, measure_links

@@ -5,9 +5,8 @@ Each with its time, its limit, its verdict and who had arrived.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.schedule import ScheduledTest
 from clusterprep.jobs.verify.stage_verdicts import (

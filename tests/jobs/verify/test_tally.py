@@ -5,10 +5,10 @@ How far each rank came in words, and what was made smaller than planned.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.evidence import end_words
 from clusterprep.jobs.verify.schedule import ScheduledTest, with_link_speed

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.jobs.verify.blame import findings, judge
 from clusterprep.jobs.verify.evidence import last_words

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.cli.commands.explain import target_text
 from clusterprep.cli.commands.lint import LARGEST, lint

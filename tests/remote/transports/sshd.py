@@ -7,10 +7,11 @@ import shutil
 import signal
 import socket
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.model import Node, SshSettings
 from tests.support.patience import LONG, eventually

@@ -6,10 +6,10 @@ import base64
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.errors import Unreached
 from clusterprep.model import Node

@@ -7,10 +7,10 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Inventory, Node, SshSettings

@@ -7,12 +7,12 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import paramiko
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.errors import Unreached
 from clusterprep.model import Node, SshSettings

@@ -6,9 +6,9 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node, SshSettings

@@ -9,11 +9,11 @@ import resource
 import socket
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import paramiko
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.model import Fleet, Inventory, Node
 from clusterprep.remote.transports.ssh import SshTransport

@@ -7,9 +7,9 @@ in their order, as `ordered.txt`: compilers put the texts of one source file sid
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from tests.support.messages.c_source import GAP, tidied, without_formats
@@ -35,7 +35,7 @@ def widened(rows: Sequence[Row], source: Path) -> list[Row]:
         labels = {row.first, row.last}
         labels.update(label for label, text in libraries.items() if _has(text, row.text))
         ordered = sorted(labels, key=_numbers)
-        found.append(replace(row, first=ordered[0], last=ordered[-1]))
+        found.append(dataclasses.replace(row, first=ordered[0], last=ordered[-1]))
     return found
 
 

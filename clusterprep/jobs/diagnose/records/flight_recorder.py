@@ -12,12 +12,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.jobs.diagnose.model import LogLine
 from clusterprep.jobs.launch.stacks import Frame
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 MOST_ENTRIES = 100_000  # torch keeps 2,000 by default
 _MOST_FRAMES = 200
@@ -37,8 +38,7 @@ _LIBRARY = re.compile(
 Group = str  # the name that torch gave the process group: "0" is the default one
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One collective, or one send or receive, that a rank enqueued."""
 
     group: Group
@@ -80,8 +80,7 @@ class Entry:
         return f"{op} #{self.seq}"
 
 
-@dataclass(frozen=True)
-class Dump:
+class Dump(Struct, frozen=True):
     """What the flight recorder of one rank wrote. `rank` is made up if the file does not tell."""
 
     file: str

@@ -12,9 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from clusterprep.jobs.diagnose.model import Culprit, Culprits, Evidence, LogFile, LogLine, Weight
 from clusterprep.jobs.diagnose.stuck import stuck
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 _HEADS = ("#0-0 (", "#0-00 (", "#0-000 (", "#00-0 (", "#00-00 (")  # of communicators
 _GONE = ("missing communicator data", "considered dead (")
@@ -73,8 +74,7 @@ _MOST_BLAMED = 8
 _MOST_RANKS = 1_000_000
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(Struct, frozen=True):
     """A rank of a communicator. `rank` counts within it; `process` is known in most outputs."""
 
     rank: int | None
@@ -82,8 +82,7 @@ class Member:
     line: LogLine | None = None
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(Struct, frozen=True):
     """What some ranks of a communicator have in common. Not all of them are named."""
 
     text: str  # a count, a status or an error
@@ -91,8 +90,7 @@ class Value:
     named: tuple[Member, ...]
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """Ranks of one communicator differ in `what`: status, error, or the name of a collective."""
 
     communicator: str
@@ -102,8 +100,7 @@ class Difference:
     line: LogLine
 
 
-@dataclass(frozen=True)
-class Gone:
+class Gone(Struct, frozen=True):
     """A rank or a process that does not answer."""
 
     member: Member
@@ -111,8 +108,7 @@ class Gone:
     line: LogLine
 
 
-@dataclass(frozen=True)
-class RasReport:
+class RasReport(Struct, frozen=True):
     """One look at a job. `lines` stand for it if it is no part of a log."""
 
     differences: tuple[Difference, ...] = ()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import re
 import sys
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from clusterprep.errors import InputError, Problem
 from clusterprep.jobs.diagnose.model import LogLine
@@ -36,8 +37,7 @@ _FIRST_ORDER = 1 << 40  # lines of records come after all lines of logs
 _FIRST_UNKNOWN = 1 << 20  # made-up ranks of dumps whose file does not tell one
 
 
-@dataclasses.dataclass
-class _Found:
+class _Found(Struct):
     """What was found so far."""
 
     logs: list[str] = field(default_factory=list)

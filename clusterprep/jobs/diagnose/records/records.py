@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from typing import BinaryIO
+
+from msgspec import Struct, field
 
 from clusterprep.jobs.diagnose.model import Evidence, LogFile, LogLine
 from clusterprep.jobs.diagnose.records import ras, stacks, waiting
 from clusterprep.jobs.diagnose.records.flight_recorder import Dump
 from clusterprep.jobs.diagnose.records.ras import RasReport
 from clusterprep.jobs.diagnose.records.stacks import ProcessStack
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 NEEDLES = (*ras.NEEDLES, *stacks.NEEDLES)  # of records that stand in logs
 
 
-@dataclass(frozen=True)
-class Records:
+class Records(Struct, frozen=True):
     """What was read of files that are no logs, and the files that are."""
 
     logs: tuple[str, ...] = ()

@@ -10,13 +10,14 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.jobs.diagnose.model import Culprits, Evidence, LogFile, LogLine, Weight
 from clusterprep.jobs.diagnose.records.file_names import ranks_of
 from clusterprep.jobs.launch.stacks import Frame
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Frames of the fault handler end «line 88 in train»; those of a traceback have a comma before «in».
 NEEDLES = (
@@ -87,8 +88,7 @@ _ENDS = re.compile(r"(?:^|\.)(?:_exit_function|destroy_process_group|_run_exitfu
 _DEBUGS = re.compile(r"(?:^|/)(?:pdb|bdb|ipdb/\w+|IPython/.*|debugpy/.*)\.py$")
 
 
-@dataclass(frozen=True)
-class ProcessStack:
+class ProcessStack(Struct, frozen=True):
     """Where one process stands: the frames of its main thread, innermost first."""
 
     file: str
@@ -102,8 +102,7 @@ class ProcessStack:
         return self.threads[0] if self.threads else ()
 
 
-@dataclass(frozen=True)
-class Whereabouts:
+class Whereabouts(Struct, frozen=True):
     """What a process is doing. `kind` is collective, gpu, data, save, end, debugger or other."""
 
     kind: str
@@ -148,8 +147,7 @@ def _is_trace(row: object) -> bool:
     return isinstance(row, dict) and "frames" in row and "thread_id" in row
 
 
-@dataclass(frozen=True)
-class _Thread:
+class _Thread(Struct, frozen=True):
     name: str
     frames: tuple[Frame, ...]
 

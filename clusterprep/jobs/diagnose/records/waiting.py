@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from msgspec import Struct
+
 from clusterprep.jobs.diagnose.model import Culprits, Evidence, Weight
 from clusterprep.jobs.diagnose.records.flight_recorder import NO_SEQ, Dump, Entry, Group
-from clusterprep.runtime.lazy_dataclass import dataclass
 
 # Seconds that a call must be pending when the dump is written. Less is a call that is under way: a
 # healthy job has some at any time. Half the limit of the group, if that is shorter.
@@ -47,8 +48,7 @@ _WAITS_FOR_WORK = ("main_process_first", "rank_zero_first", "local_main_process_
 _GroupKey = tuple[Group, tuple[int, ...]]
 
 
-@dataclass(frozen=True)
-class _Calls:
+class _Calls(Struct, frozen=True):
     """The calls of one process group: by rank, and by sequence number."""
 
     name: str
@@ -270,8 +270,7 @@ def _with_size(entry: Entry) -> str:
 # ---------------------------------------------------------------- which ranks wait for which
 
 
-@dataclass(frozen=True)
-class _Wait:
+class _Wait(Struct, frozen=True):
     """A rank waits in a call for others."""
 
     rank: int
