@@ -96,7 +96,12 @@ def _health(names):
     return None, {}
 
 
+def _has_no_disk():
+    """Return whether there is no NVMe disk, so that no tool is asked."""
+    return not names_in(NVME)
+
+
 def install(agent):
     """Register the readers of this part; disks have a child of their own, as they may be slow."""
     offer({"driver_libraries": read_driver_libraries}, "files")
-    offer({"nvme": read_nvme})
+    offer({"nvme": read_nvme}, instant=_has_no_disk)

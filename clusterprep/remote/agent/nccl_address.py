@@ -21,7 +21,7 @@ from clusterprep.remote.agent.launched import (
 )
 from clusterprep.remote.agent.light import loads, signal
 from clusterprep.remote.agent.pam import of_sshd
-from clusterprep.remote.agent.readers import MAX_TEXT, NoAnswer, offer
+from clusterprep.remote.agent.readers import MAX_TEXT, NoAnswer, offer, read_job_python
 from clusterprep.remote.agent.shells import (
     LANE,
     account,
@@ -39,6 +39,29 @@ MOST_UNITS = 8  # systemd units that are asked for
 MOST_LOG = 65536  # characters of what NCCL printed that are returned
 MOST_OUTPUT = 4 * MAX_TEXT  # bytes of output that are read
 NOT_STARTED = 126  # exit code of a child that could not run the interpreter
+_without_nccl = {}  # type: ignore[var-annotated]  # (python, user) -> where no NCCL was found
+
+
+def read_interpreter(python, user, script):
+    """Return what `read_job_python` does, and keep for the next read that it found no NCCL.
+
+    That spares a node without NCCL a second start of the interpreter.
+    """
+    found = read_job_python(python, user, script)
+    if isinstance(found, dict):
+        is_without = all(found.get(key, "") is None for key in ("nccl_path", "system_path"))
+        if is_without:
+            _without_nccl[python, user] = what_finds(os.environ)
+    return found
+
+
+def what_finds(environment):
+    """Return the variables that decide which NCCL an interpreter finds, as sorted pairs."""
+    rows = []
+    for row in sorted(environment.items()):
+        if row[0].startswith(FINDING):
+            rows.append(row)
+    return tuple(rows)
 
 
 def read_nccl_address(python, user, session, script, runtime=None):
@@ -57,6 +80,11 @@ def read_nccl_address(python, user, session, script, runtime=None):
         return as_user(entry, lambda: {"container": ask({})})
     outside = Outside()
     known_sessions = take_sessions(user, session)
+    without_nccl = _without_nccl.pop((python, user), None)
+    # A user's own packages are found by HOME, which is that of the account in what follows.
+    is_own = entry.pw_uid == os.geteuid()
+    if inside is not None or (is_own and os.environ.get("HOME") != entry.pw_dir):
+        without_nccl = None
     return as_user(
         entry,
         lambda: answers(
@@ -67,6 +95,7 @@ def read_nccl_address(python, user, session, script, runtime=None):
             script,
             known_sessions,
             inside,
+            without_nccl,
         ),
     )
 
@@ -85,13 +114,29 @@ class Outside(object):
         self.prolog = task_prolog()
 
 
-def answers(entry, given, outside, python, script, known_sessions=None, runtime=None):
+def answers(
+    entry,
+    given,
+    outside,
+    python,
+    script,
+    known_sessions=None,
+    runtime=None,
+    without_nccl=None,
+):
     """Return the answer of each launch path.
 
     `given` is the environment of this process if it is an ssh session of the user;
-    `known_sessions` are the user's sessions if an earlier read found them.
+    `known_sessions` are the user's sessions if an earlier read found them. `without_nccl` are the
+    variables, as of `what_finds`, with which an earlier read found no NCCL.
     """
-    ask = Asker(entry, python, script, runtime)
+    ask = Asker(
+        entry,
+        python,
+        script,
+        runtime,
+        without_nccl,
+    )
     if given is not None:
         by_path = {"ssh command": ask(kept(given))}
     else:
@@ -148,25 +193,24 @@ def values(files):
 class Asker(object):
     """Asks NCCL for its address in an environment, once for all that are the same to NCCL."""
 
-    def __init__(self, entry, python, script, runtime=None):
+    def __init__(self, entry, python, script, runtime=None, without_nccl=None):
         self.base = identity(entry)
         self.runtime = runtime
         self.python = python
         self.script = script
         self.known = {}  # relevant variables -> answer
+        if without_nccl is not None:
+            self.known["none", without_nccl] = {"library": "", "end": "", "log": ""}
         self.slow = None  # the answer of an environment in which NCCL took too long
 
     def __call__(self, variables):
         """Return an answer, or a reason: a failure spoils one launch path only."""
         relevant = []
-        finding = []
         for row in sorted(variables.items()):
             if row[0].startswith(MATTER):
                 relevant.append(row)
-            if row[0].startswith(FINDING):
-                finding.append(row)
         key = tuple(relevant)
-        key_without_library = ("none", tuple(finding))
+        key_without_library = ("none", what_finds(variables))
         for known in (key, key_without_library):
             if known in self.known:
                 return self.known[known]
@@ -270,5 +314,8 @@ def _read_until(source, end):
 
 
 def install(agent):
-    """Register the reader of this part, in the child of those that run code of others."""
-    offer({"nccl_address": read_nccl_address}, lane=LANE)
+    """Register the reader of this part, in the child of those that run code of others.
+
+    The interpreter is read there too, so that what it found is known to the reader of this part.
+    """
+    offer({"job_python": read_interpreter, "nccl_address": read_nccl_address}, lane=LANE)

@@ -433,9 +433,13 @@ INSTANT = {"limits": is_own}
 
 
 def offer(readers, lane=None, instant=None):
-    """Add the readers of another module, in one shared lane or each in a child of its own."""
+    """Add the readers of another module, in one shared lane or each in a child of its own.
+
+    They replace those that another module has for the same kinds.
+    """
     READERS.update(readers)
     for kind in readers:
+        LANES.pop(kind, None)
         if lane:
             LANES[kind] = lane
         if instant:
