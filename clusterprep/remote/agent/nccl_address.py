@@ -78,13 +78,14 @@ def read_nccl_address(python, user, session, script, runtime=None):
         # What shells and services of the host have is not handed on.
         ask = Asker(entry, python, script, inside)
         return as_user(entry, lambda: {"container": ask({})})
+    without_nccl = _without_nccl.pop((python, user), None)
+    path, first = first_environment(given)
+    # A user's own packages are found by HOME, which is that of the account in what follows.
+    has_other_home = entry.pw_uid == os.geteuid() and os.environ.get("HOME") != entry.pw_dir
+    if inside is None and not has_other_home and what_finds(first) == without_nccl:
+        return {path: {"library": "", "end": "", "log": ""}}
     outside = Outside()
     known_sessions = take_sessions(user, session)
-    without_nccl = _without_nccl.pop((python, user), None)
-    # A user's own packages are found by HOME, which is that of the account in what follows.
-    is_own = entry.pw_uid == os.geteuid()
-    if inside is not None or (is_own and os.environ.get("HOME") != entry.pw_dir):
-        without_nccl = None
     return as_user(
         entry,
         lambda: answers(
@@ -95,7 +96,6 @@ def read_nccl_address(python, user, session, script, runtime=None):
             script,
             known_sessions,
             inside,
-            without_nccl,
         ),
     )
 
@@ -114,33 +114,15 @@ class Outside(object):
         self.prolog = task_prolog()
 
 
-def answers(
-    entry,
-    given,
-    outside,
-    python,
-    script,
-    known_sessions=None,
-    runtime=None,
-    without_nccl=None,
-):
+def answers(entry, given, outside, python, script, known_sessions=None, runtime=None):
     """Return the answer of each launch path.
 
     `given` is the environment of this process if it is an ssh session of the user;
-    `known_sessions` are the user's sessions if an earlier read found them. `without_nccl` are the
-    variables, as of `what_finds`, with which an earlier read found no NCCL.
+    `known_sessions` are the user's sessions if an earlier read found them.
     """
-    ask = Asker(
-        entry,
-        python,
-        script,
-        runtime,
-        without_nccl,
-    )
-    if given is not None:
-        by_path = {"ssh command": ask(kept(given))}
-    else:
-        by_path = {"a bare process": ask({})}
+    ask = Asker(entry, python, script, runtime)
+    path, first = first_environment(given)
+    by_path = {path: ask(first)}
     if all(answer.get("library") == "" for answer in by_path.values()):
         return by_path
     if known_sessions is None:
@@ -169,6 +151,13 @@ def answers(
     return by_path
 
 
+def first_environment(given):
+    """Return name and variables of the launch path that is asked first, and alone without NCCL."""
+    if given is None:
+        return "a bare process", {}
+    return "ssh command", kept(given)
+
+
 def ask_units(ask, units, by_path):
     """Add the answers of systemd units to those of the other launch paths."""
     names = sorted(units)
@@ -193,14 +182,12 @@ def values(files):
 class Asker(object):
     """Asks NCCL for its address in an environment, once for all that are the same to NCCL."""
 
-    def __init__(self, entry, python, script, runtime=None, without_nccl=None):
+    def __init__(self, entry, python, script, runtime=None):
         self.base = identity(entry)
         self.runtime = runtime
         self.python = python
         self.script = script
         self.known = {}  # relevant variables -> answer
-        if without_nccl is not None:
-            self.known["none", without_nccl] = {"library": "", "end": "", "log": ""}
         self.slow = None  # the answer of an environment in which NCCL took too long
 
     def __call__(self, variables):
