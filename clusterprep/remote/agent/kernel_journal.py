@@ -75,7 +75,7 @@ def _first_entry():
     Raise NoAnswer if there is no journal, or if this user may not read it.
     """
     if _has_no_journal():  # what journalctl would say, which costs 7 ms to start
-        raise NoAnswer("missing_tool", "No journal files were found.")
+        raise NoAnswer("missing_tool", "the journal is empty")
     lines = Lines(_command())
     try:
         for piece in lines.pieces():
