@@ -34,6 +34,8 @@ def read_driver_libraries():
             cache = source.read(CACHE_BYTES)
     except OSError:
         return []
+    if not any(name.encode("ascii") in cache for name in DRIVER_LIBRARIES):
+        return []  # no driver: a cache has a thousand entries
     paths = set()
     for entry in cache.split(b"\0"):
         if entry.startswith(b"/"):
