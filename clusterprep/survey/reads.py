@@ -13,7 +13,10 @@ from clusterprep.runtime.budget import Budget
 
 MARGIN = 5.0  # seconds beyond the sum of its limits that an answer may take
 # Kinds of reads that an agent runs one after the other. All others run side by side.
-SERIAL_KINDS = (("file", "files", "target"), ("environment", "nccl_address", "readable"))
+SERIAL_KINDS = (
+    ("file", "files", "target"),
+    ("job_python", "environment", "nccl_address", "readable"),
+)
 
 
 def look_request(asked: Sequence[Read], budget: Budget | None = None) -> tuple[str, dict[str, Any]]:

@@ -736,6 +736,11 @@ def _setting_of(conf, name):
     return None
 
 
+def _has_no_rdma():
+    """Return whether there is no RDMA device, so that no switch is asked."""
+    return not names_in(RDMA)
+
+
 def install(agent):
     """Register the readers of this part."""
     readers = {
@@ -747,5 +752,6 @@ def install(agent):
     readers["nccl_topology"] = read_nccl_topology
     readers["roce_qos"] = read_roce_qos
     offer(readers, lane="devices")
-    offer({"rail_neighbours": read_rail_neighbours})  # it waits for tools and switches
+    # It waits for tools and switches.
+    offer({"rail_neighbours": read_rail_neighbours}, instant=_has_no_rdma)
     offer({"verbs": read_verbs}, lane="names")  # it looks the user up

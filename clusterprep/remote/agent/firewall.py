@@ -91,5 +91,5 @@ def listed(argv):
 
 
 def install(agent):
-    """Register the reader in a child process of its own: it runs tools that wait for a lock."""
-    offer({"firewall": read_firewall})
+    """Register the reader beside the other tools; a tool that waits for a lock is given up."""
+    offer({"firewall": read_firewall}, lane="tools")

@@ -34,6 +34,8 @@ def read_driver_libraries():
             cache = source.read(CACHE_BYTES)
     except OSError:
         return []
+    if not any(name.encode("ascii") in cache for name in DRIVER_LIBRARIES):
+        return []  # no driver: a cache has a thousand entries
     paths = set()
     for entry in cache.split(b"\0"):
         if entry.startswith(b"/"):
@@ -96,7 +98,12 @@ def _health(names):
     return None, {}
 
 
+def _has_no_disk():
+    """Return whether there is no NVMe disk, so that no tool is asked."""
+    return not names_in(NVME)
+
+
 def install(agent):
     """Register the readers of this part; disks have a child of their own, as they may be slow."""
     offer({"driver_libraries": read_driver_libraries}, "files")
-    offer({"nvme": read_nvme})
+    offer({"nvme": read_nvme}, instant=_has_no_disk)

@@ -21,7 +21,7 @@ from clusterprep.remote.agent.launched import (
 )
 from clusterprep.remote.agent.light import loads, signal
 from clusterprep.remote.agent.pam import of_sshd
-from clusterprep.remote.agent.readers import MAX_TEXT, NoAnswer, offer
+from clusterprep.remote.agent.readers import MAX_TEXT, NoAnswer, offer, read_job_python
 from clusterprep.remote.agent.shells import (
     LANE,
     account,
@@ -39,6 +39,29 @@ MOST_UNITS = 8  # systemd units that are asked for
 MOST_LOG = 65536  # characters of what NCCL printed that are returned
 MOST_OUTPUT = 4 * MAX_TEXT  # bytes of output that are read
 NOT_STARTED = 126  # exit code of a child that could not run the interpreter
+_without_nccl = {}  # type: ignore[var-annotated]  # (python, user) -> where no NCCL was found
+
+
+def read_interpreter(python, user, script):
+    """Return what `read_job_python` does, and keep for the next read that it found no NCCL.
+
+    That spares a node without NCCL a second start of the interpreter.
+    """
+    found = read_job_python(python, user, script)
+    if isinstance(found, dict):
+        is_without = all(found.get(key, "") is None for key in ("nccl_path", "system_path"))
+        if is_without:
+            _without_nccl[python, user] = what_finds(os.environ)
+    return found
+
+
+def what_finds(environment):
+    """Return the variables that decide which NCCL an interpreter finds, as sorted pairs."""
+    rows = []
+    for row in sorted(environment.items()):
+        if row[0].startswith(FINDING):
+            rows.append(row)
+    return tuple(rows)
 
 
 def read_nccl_address(python, user, session, script, runtime=None):
@@ -55,6 +78,12 @@ def read_nccl_address(python, user, session, script, runtime=None):
         # What shells and services of the host have is not handed on.
         ask = Asker(entry, python, script, inside)
         return as_user(entry, lambda: {"container": ask({})})
+    without_nccl = _without_nccl.pop((python, user), None)
+    path, first = first_environment(given)
+    # A user's own packages are found by HOME, which is that of the account in what follows.
+    has_other_home = entry.pw_uid == os.geteuid() and os.environ.get("HOME") != entry.pw_dir
+    if inside is None and not has_other_home and what_finds(first) == without_nccl:
+        return {path: {"library": "", "end": "", "log": ""}}
     outside = Outside()
     known_sessions = take_sessions(user, session)
     return as_user(
@@ -92,10 +121,8 @@ def answers(entry, given, outside, python, script, known_sessions=None, runtime=
     `known_sessions` are the user's sessions if an earlier read found them.
     """
     ask = Asker(entry, python, script, runtime)
-    if given is not None:
-        by_path = {"ssh command": ask(kept(given))}
-    else:
-        by_path = {"a bare process": ask({})}
+    path, first = first_environment(given)
+    by_path = {path: ask(first)}
     if all(answer.get("library") == "" for answer in by_path.values()):
         return by_path
     if known_sessions is None:
@@ -122,6 +149,13 @@ def answers(entry, given, outside, python, script, known_sessions=None, runtime=
         units[name] = before + own + after
     ask_units(ask, units, by_path)
     return by_path
+
+
+def first_environment(given):
+    """Return name and variables of the launch path that is asked first, and alone without NCCL."""
+    if given is None:
+        return "a bare process", {}
+    return "ssh command", kept(given)
 
 
 def ask_units(ask, units, by_path):
@@ -159,14 +193,11 @@ class Asker(object):
     def __call__(self, variables):
         """Return an answer, or a reason: a failure spoils one launch path only."""
         relevant = []
-        finding = []
         for row in sorted(variables.items()):
             if row[0].startswith(MATTER):
                 relevant.append(row)
-            if row[0].startswith(FINDING):
-                finding.append(row)
         key = tuple(relevant)
-        key_without_library = ("none", tuple(finding))
+        key_without_library = ("none", what_finds(variables))
         for known in (key, key_without_library):
             if known in self.known:
                 return self.known[known]
@@ -270,5 +301,8 @@ def _read_until(source, end):
 
 
 def install(agent):
-    """Register the reader of this part, in the child of those that run code of others."""
-    offer({"nccl_address": read_nccl_address}, lane=LANE)
+    """Register the reader of this part, in the child of those that run code of others.
+
+    The interpreter is read there too, so that what it found is known to the reader of this part.
+    """
+    offer({"job_python": read_interpreter, "nccl_address": read_nccl_address}, lane=LANE)

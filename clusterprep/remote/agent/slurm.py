@@ -178,13 +178,18 @@ def _adopts(root):
 
 def read_slurm_state():
     """Return how scontrol answers for this node, as a command does; None without slurm.conf."""
-    if not any(os.path.exists(folder + "/slurm.conf") for folder in FOLDERS):
+    if _has_no_conf():
         return None
     name = read_file(HOST_NAME).strip().split(".")[0]
     return run(SCONTROL + [name])
 
 
+def _has_no_conf():
+    """Return whether there is no slurm.conf, so that scontrol is not asked."""
+    return not any(os.path.exists(folder + "/slurm.conf") for folder in FOLDERS)
+
+
 def install(agent):
     """Register the readers of this part; scontrol has a child of its own, as it may wait."""
     offer({"slurm_files": read_slurm_files}, "files")
-    offer({"slurm_state": read_slurm_state})
+    offer({"slurm_state": read_slurm_state}, instant=_has_no_conf)

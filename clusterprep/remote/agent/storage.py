@@ -13,6 +13,8 @@ FILES = 4096  # segments that are looked at
 LONGEST_PATH = 500  # characters: a line fits into PIPE_BUF even if every character is escaped
 SHM = "/dev/shm"  # noqa: S108 - only looked at
 PREFIX = "nccl-"
+QUICK = 0.2  # seconds in which one child answers for all file systems, if none of them is slow
+QUICK_BUSY = 0.5  # further seconds for that child, as of BUSY
 BUSY = 3.0  # further seconds for a child that waits for a processor and not for a file system
 BUSY_STEP = 0.1  # seconds of them that are waited at a time
 # The pid namespace that has every process: PROC_PID_INIT_INO of include/linux/proc_ns.h.
@@ -25,10 +27,11 @@ MOUNTINFO_ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134",
 
 
 def read_probe(seconds, *targets, busy=BUSY):
-    """Return statvfs of each path, asked in a child of its own.
+    """Return statvfs of each path, asked in a child.
 
-    All are asked at once, so that dead mounts cost `seconds` together. On a busy machine those that
-    wait for a processor get `busy` seconds more.
+    One child asks for all, which costs least. What it has no answer to after a moment is asked at
+    once, each path in a child of its own, so that dead mounts cost `seconds` together. On a busy
+    machine children that wait for a processor get `busy` seconds more.
 
     A target is a path, «~alice» for a user's home («~» for this user's), or a type of file system,
     of which all mounts are tried; «fuse.» stands for every type that begins so. The answer is
@@ -43,38 +46,48 @@ def read_probe(seconds, *targets, busy=BUSY):
             types.append(target)
     mounts = [path for path in _mounts(types) if path not in paths]
     paths += mounts[:MOUNTS]
+    known = {}
+    together = [paths] if paths else []
+    for path, answer in _ask_children(together, min(QUICK, seconds), min(QUICK_BUSY, busy)):
+        known[path] = answer
+    apart = [[path] for path in paths if path not in known]
+    for path, answer in _ask_children(apart, seconds, busy):
+        known[path] = answer
+    hung = ["no", "hung", "no answer within %g s" % seconds]
     answers = {}
     for path in paths:
-        answers[path] = ["no", "hung", "no answer within %g s" % seconds]
-    for index, answer in _ask_children(paths, seconds, busy):
-        answers[paths[index]] = answer
+        answers[path] = known.get(path, hung)
     return {
         "answers": answers,
         "left": len(mounts[MOUNTS:]),
     }
 
 
-def _ask_children(paths, seconds, busy):
-    """Return [index of the path, answer] of those that answer in time."""
+def _ask_children(groups, seconds, busy):
+    """Return [path, answer] of those that answer in time; each group of paths has a child."""
     end = time.monotonic() + seconds
     source, sink = os.pipe()
     children = []
-    for index, path in enumerate(paths):
+    for number, paths in enumerate(groups):
         pid = os.fork()
         if pid == 0:
             try:
-                line = dumps([index, _state(path)])
-                os.write(sink, line.encode("ascii") + b"\n")
+                for index, path in enumerate(paths):
+                    line = dumps([number, index, _state(path)])
+                    os.write(sink, line.encode("ascii") + b"\n")
             finally:
                 os._exit(0)
         children.append(pid)
     os.close(sink)
     lines = _lines(source, end, end + busy, children)
-    answers = [loads(line.decode("ascii")) for line in lines]
     os.close(source)
-    for index, _ in answers:
-        os.waitpid(children[index], 0)
-        children[index] = None
+    answers = []
+    for line in lines:
+        number, index, answer = loads(line.decode("ascii"))
+        answers.append((groups[number][index], answer))
+        if index + 1 == len(groups[number]):  # the child has no more to do
+            os.waitpid(children[number], 0)
+            children[number] = None
     for pid in children:
         if pid is not None:
             _kill(pid)

@@ -299,7 +299,7 @@ def _increase(old, new, cpus):
 
 
 def install(agent):
-    """Register the readers of this part; interrupts have a child of their own, as they wait."""
+    """Register the readers of this part; interrupts have a lane of their own, as they wait."""
     offer({"rights": read_rights}, "tools", is_root)
     offer({"account": read_account}, "account", is_local)
     offer(
@@ -310,4 +310,4 @@ def install(agent):
         },
         "files",
     )
-    offer({"interrupts": read_interrupts})
+    offer({"interrupts": read_interrupts}, "waits")

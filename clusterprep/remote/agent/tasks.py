@@ -222,4 +222,4 @@ def install(agent):
     """Register the readers of this part."""
     global _agent
     _agent = os.getpid()
-    offer({"tasks": read_tasks})
+    offer({"tasks": read_tasks}, lane="devices")

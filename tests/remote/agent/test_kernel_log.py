@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from clusterprep.model import Inventory, Node, Read
-from clusterprep.remote.agent.kernel_log import KEPT, LINE, read_kernel_log
+from clusterprep.remote.agent.kernel_log import (
+    KEPT,
+    LINE,
+    PIECE,
+    lines_with,
+    read_kernel_log,
+)
 from tests.machines import Machine
 from tests.machines.play import answers
 
@@ -117,6 +123,31 @@ def test_a_line_is_cut_and_pieces_of_a_file_are_put_together() -> None:
         "6,0,0,-;x\n" + "6,1,0,-;filler " + "a" * 40000 + f"\n3,2,1000000,-;{long}\n", "Oops"
     )
     assert value["records"] == [[2, 1.0, 3, 1, 1.0, long[:LINE]]]
+
+
+@needs_root
+def test_a_long_log_is_searched_in_pieces_of_whole_lines() -> None:
+    filler = "".join(f"6,{n},{n},-;{'a' * 180}\n" for n in range(2, 12000))
+    text = "6,0,0,-;x\n3,1,1000000,-;Oops first\n" + filler + "3,12000,2000000,-;Oops last\n"
+    assert len(text) > 2 * PIECE
+    # A line without its end is not whole, and is left.
+    records = told(text + "3,12001,3000000,-;Oops never", "Oops")["records"]
+    assert [row[0] for row in records] == [1, 12000]
+
+
+@pytest.mark.parametrize(
+    ("piece", "lines"),
+    [
+        (b"", []),
+        (b"one\ntwo\nthree one", [b"one", b"two", b"three one"]),
+        (b"two one\none one two", [b"two one", b"one one two"]),
+        (b"three\n\nfour", []),
+    ],
+)
+def test_each_line_with_a_word_comes_once_and_in_its_order(
+    piece: bytes, lines: list[bytes]
+) -> None:
+    assert lines_with(piece, [b"two", b"one"]) == lines
 
 
 @needs_root

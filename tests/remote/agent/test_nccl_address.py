@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.nccl_address import FINDER, PROBE
+from clusterprep.facts.nccl_address import FINDER, PROBE, BoundAddress, parse_answers
+from clusterprep.facts.torch import SCRIPT
 from clusterprep.remote.agent import environment, launched, nccl_address, readers, shells
 from clusterprep.remote.agent.readers import NoAnswer
 from tests.support.lab.faults.software import nccl_source
@@ -315,6 +316,56 @@ def test_shells_that_an_earlier_read_has_asked_are_not_asked_again(
     }
 
 
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Count the starts of an interpreter, which is `tmp_path / "python"`."""
+    monkeypatch.setenv("HOME", pwd.getpwuid(os.geteuid()).pw_dir)
+    starts = tmp_path / "starts"
+    starts.touch()
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho one >> {starts}\nexec {BARE} "$@"\n')
+    python.chmod(0o755)
+    return lambda: len(starts.read_text().split())
+
+
+def address_after(python: Path, change: Callable[[], object] = lambda: None) -> Any:
+    """Return what NCCL answers by launch path, asked after the interpreter and then a change."""
+    found = nccl_address.read_interpreter(str(python), None, SCRIPT)
+    if found["nccl_path"] or found["system_path"]:
+        pytest.skip("this machine has an NCCL of its own")
+    change()
+    return nccl_address.read_nccl_address(str(python), None, True, FINDER + PROBE)
+
+
+def test_an_interpreter_that_has_found_no_nccl_is_not_started_again(
+    counted: Callable[[], int], tmp_path: Path
+) -> None:
+    found = address_after(tmp_path / "python")
+    assert counted() == 1
+    alone = nccl_address.read_nccl_address(str(tmp_path / "python"), None, True, FINDER + PROBE)
+    assert counted() == 2
+    assert parse_answers(found) == parse_answers(alone) == {SSH: BoundAddress(None)}
+
+
+@pytest.mark.parametrize("name", ["LD_LIBRARY_PATH", "PYTHONUSERBASE", "HOME"])
+def test_where_another_nccl_may_be_found_the_interpreter_is_started(
+    counted: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = library(tmp_path)
+    found = address_after(tmp_path / "python", lambda: monkeypatch.setenv(name, folder))
+    assert counted() > 1
+    if name == "LD_LIBRARY_PATH":
+        assert found[SSH]["version"] == "22105"
+
+
+def test_what_an_interpreter_has_found_is_for_the_next_read_alone(
+    counted: Callable[[], int], tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    address_after(python)
+    assert not nccl_address._without_nccl
+
+
 def test_what_a_read_leaves_is_for_the_next_one_of_the_same_user_alone() -> None:
     shells.keep_sessions("alice", True, {"login shell": ["ok", {}]})
     assert shells.take_sessions("bob", True) is None
@@ -323,7 +374,8 @@ def test_what_a_read_leaves_is_for_the_next_one_of_the_same_user_alone() -> None
     assert shells.take_sessions("alice", True) is None
 
 
-def test_both_reads_are_asked_in_one_child() -> None:
+def test_reads_that_hand_on_what_they_found_are_asked_in_one_child() -> None:
     for part in (environment, nccl_address):
         part.install(None)
-    assert readers.LANES["environment"] == readers.LANES["nccl_address"] == shells.LANE
+    asked = ("environment", "job_python", "nccl_address")
+    assert {readers.LANES[kind] for kind in asked} == {shells.LANE}

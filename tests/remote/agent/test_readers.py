@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterprep.remote.agent import readers
 from clusterprep.remote.agent.look import answer
 from clusterprep.remote.agent.readers import FOLDERS, MAX_FILES, NoAnswer, run, search_path
 
@@ -76,6 +77,55 @@ def test_a_tool_finds_the_tools_that_it_needs(
     script.chmod(0o755)
     monkeypatch.setenv("PATH", "/nowhere")
     assert run([str(script)])["out"] == "/dev/null\n"
+
+
+@pytest.fixture(params=["spawned", "forked"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to start a tool; before Python 3.8 there is one."""
+    if request.param == "forked":
+        monkeypatch.setattr(readers, "SPAWN", None)
+    elif readers.SPAWN is None:
+        pytest.skip("this Python cannot spawn")
+
+
+@pytest.mark.usefixtures("way")
+def test_a_tool_has_its_streams_its_code_and_the_c_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    result = run(["sh", "-c", "cat; echo $LC_ALL $MORE; echo wrong >&2; exit 7"])
+    assert result == {"code": 7, "out": "C\n", "err": "wrong\n"}
+    assert run(["sh", "-c", "kill -9 $$"])["code"] == -9
+    source, sink = os.pipe()
+    os.write(sink, b"given ")
+    os.close(sink)
+    env = {"MORE": "more", "PATH": "/usr/bin:/bin"}
+    assert run(["sh", "-c", "cat; echo $MORE"], env=env, stdin=source)["out"] == "given more\n"
+    os.close(source)
+
+
+@pytest.mark.usefixtures("way")
+def test_a_tool_inherits_no_files(tmp_path: Path) -> None:
+    path = tmp_path / "open"
+    with path.open("w"):
+        links = run(["sh", "-c", "ls -l /proc/$$/fd"])["out"]
+    assert "/dev/null" in links
+    assert str(path) not in links
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param("#!/no/such/interpreter\n", "missing_tool", id="without-its-interpreter"),
+        pytest.param("no program\n", "denied", id="of-no-format"),
+    ],
+)
+def test_a_tool_that_cannot_be_started_says_why(tmp_path: Path, text: str, reason: str) -> None:
+    tool = tmp_path / "tool"
+    tool.write_text(text)
+    tool.chmod(0o755)
+    with pytest.raises(NoAnswer) as raised:
+        run([str(tool)])
+    assert raised.value.reason == reason
 
 
 def test_more_files_than_a_pattern_may_match_are_no_answer(tmp_path: Path) -> None:
