@@ -530,7 +530,7 @@ def _invocation(
         ),
         inventory=limited,
         steps=steps,
-        transports=transports_for(limited, passphrases()),
+        transports=transports_for(limited, passphrases(), spread=True),
         password=password(params, limited.nodes),
         watch=progress(params),
         deadline=deadline,

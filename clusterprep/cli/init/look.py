@@ -57,7 +57,7 @@ class Looker:
 
     def _survey(self, nodes: tuple[Node, ...]) -> Fleet:
         inventory = Inventory(cluster="", nodes=nodes, path="init")
-        transports = transports_for(inventory, self.passphrase)
+        transports = transports_for(inventory, self.passphrase, spread=True)
         facts = registry.facts()
         extra = [facts[name] for name in FACTS]
         plan = plan_queries((), facts, extra)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,20 +10,27 @@ from clusterprep.errors import InputError
 from clusterprep.model import Inventory, SshSettings
 from clusterprep.remote.transports.protocol import Transport
 
+LEAST_NODES = 129  # with fewer the start of worker processes takes longer than they save
+LEAST_CORES = 4  # with fewer the workers and the controller itself would share cores
+MOST_WORKERS = 4  # with more the controller's own part takes longer than that of a worker
 
-def transports_for(inventory: Inventory, ask: Callable[[str], str]) -> dict[str, Transport]:
+
+def transports_for(
+    inventory: Inventory, ask: Callable[[str], str], spread: bool = False
+) -> dict[str, Transport]:
     """Return the transports of an inventory's nodes by name: "ssh", "local" or "slurm".
 
-    `ask(prompt)` is called for the passphrases of keys. Raises InputError if an ssh_config file
-    that the inventory names does not exist.
+    `ask(prompt)` is called for the passphrases of keys. With `spread`, logins to many nodes are
+    spread over worker processes if that helps; without it "ssh" is an SshTransport. Raises
+    InputError if an ssh_config file that the inventory names does not exist.
     """
     _require_config_files(inventory)
     transports: dict[str, Transport] = {}
-    for name in {node.transport for node in inventory.nodes}:
+    names = [node.transport for node in inventory.nodes]
+    for name in set(names):
         if name == "ssh":
-            from clusterprep.remote.transports.ssh import SshTransport
-
-            transports[name] = SshTransport(ask)
+            workers = worker_count(names.count(name), _usable_cores()) if spread else 0
+            transports[name] = _ssh(ask, workers)
         elif name == "local":
             from clusterprep.remote.transports.local import LocalTransport
 
@@ -32,6 +40,29 @@ def transports_for(inventory: Inventory, ask: Callable[[str], str]) -> dict[str,
 
             transports[name] = SlurmTransport(inventory)
     return transports
+
+
+def worker_count(nodes: int, cores: int) -> int:
+    """Return how many worker processes help to log in to so many nodes, 0 for none."""
+    if nodes < LEAST_NODES or cores < LEAST_CORES:
+        return 0
+    return min(cores - 1, MOST_WORKERS)
+
+
+def _ssh(ask: Callable[[str], str], workers: int) -> Transport:
+    """Return the transport over SSH: in this process, or in so many worker processes."""
+    if workers:
+        from clusterprep.remote.transports.workers import WorkerTransport
+
+        return WorkerTransport(workers, ask)
+    from clusterprep.remote.transports.ssh import SshTransport
+
+    return SshTransport(ask)
+
+
+def _usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def _require_config_files(inventory: Inventory) -> None:
