@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from clusterprep.cli.init.draft import FACTS
 from clusterprep.model import Fleet, Inventory, Node, NodeSnapshot
-from clusterprep.remote.transports import transports_for
+from clusterprep.remote.transports import transports_for, usable_cores
 from clusterprep.remote.transports.link import Password
 from clusterprep.runtime.deadline import Deadline
 from clusterprep.runtime.lazy_dataclass import dataclass
@@ -57,7 +57,7 @@ class Looker:
 
     def _survey(self, nodes: tuple[Node, ...]) -> Fleet:
         inventory = Inventory(cluster="", nodes=nodes, path="init")
-        transports = transports_for(inventory, self.passphrase, spread=True)
+        transports = transports_for(inventory, self.passphrase, usable_cores())
         facts = registry.facts()
         extra = [facts[name] for name in FACTS]
         plan = plan_queries((), facts, extra)

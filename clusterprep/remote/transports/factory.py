@@ -16,12 +16,12 @@ MOST_WORKERS = 4  # with more the controller's own part takes longer than that o
 
 
 def transports_for(
-    inventory: Inventory, ask: Callable[[str], str], spread: bool = False
+    inventory: Inventory, ask: Callable[[str], str], cores: int = 1
 ) -> dict[str, Transport]:
     """Return the transports of an inventory's nodes by name: "ssh", "local" or "slurm".
 
-    `ask(prompt)` is called for the passphrases of keys. With `spread`, logins to many nodes are
-    spread over worker processes if that helps; without it "ssh" is an SshTransport. Raises
+    `ask(prompt)` is called for the passphrases of keys. Logins to many nodes are spread over
+    worker processes if so many `cores` may be used; with one, "ssh" is an SshTransport. Raises
     InputError if an ssh_config file that the inventory names does not exist.
     """
     _require_config_files(inventory)
@@ -29,8 +29,7 @@ def transports_for(
     names = [node.transport for node in inventory.nodes]
     for name in set(names):
         if name == "ssh":
-            workers = worker_count(names.count(name), _usable_cores()) if spread else 0
-            transports[name] = _ssh(ask, workers)
+            transports[name] = _ssh(ask, worker_count(names.count(name), cores))
         elif name == "local":
             from clusterprep.remote.transports.local import LocalTransport
 
@@ -40,6 +39,11 @@ def transports_for(
 
             transports[name] = SlurmTransport(inventory)
     return transports
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def worker_count(nodes: int, cores: int) -> int:
@@ -58,11 +62,6 @@ def _ssh(ask: Callable[[str], str], workers: int) -> Transport:
     from clusterprep.remote.transports.ssh import SshTransport
 
     return SshTransport(ask)
-
-
-def _usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _require_config_files(inventory: Inventory) -> None:

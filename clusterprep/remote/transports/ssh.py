@@ -87,7 +87,7 @@ class SshTransport:
             route = self._routes.to(node)
             yield self._connect(route, deadline, node.name)
         finally:
-            del self._opening[node.name]
+            self._opening.pop(node.name, None)
 
     def unheard(self) -> list[str]:
         """Return the names of the nodes that are being opened and have sent no byte yet."""

@@ -56,8 +56,7 @@ class Worker:
     def run(self) -> None:
         """Serve nodes until the controller wants no more."""
         while True:
-            seconds = TICK if self._opening else None
-            readable, _, _ = select.select([self._control], [], [], seconds)
+            readable, _, _ = select.select([self._control], [], [], TICK)
             if readable:
                 data, ends = _receive_end(self._control)
                 if not data:

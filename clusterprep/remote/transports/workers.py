@@ -36,8 +36,7 @@ from clusterprep.remote.transports.worker_messages import (
 from clusterprep.runtime.clock import running_seconds
 
 LOOK = 1.0  # seconds between two looks at whether a worker has had its time
-# Seconds beyond a node's connect_timeout after which a worker that says nothing counts as stuck.
-GRACE = 10.0
+GRACE = 10.0  # seconds; a worker on a machine that is short of processors may be late
 END_LIMIT = 1.0  # seconds for all workers to end by themselves
 END_REMEDY = shell_line("dmesg -T | tail   # here: was a process killed for want of memory?")
 # The folders of the controller's own modules come as an argument: -I takes no others.
@@ -51,15 +50,24 @@ class WorkerTransport:
     """Starts commands over SSH in worker processes. See Transport in transports.protocol.
 
     The processes are started by the first nodes, and again after `close` if nodes are opened then.
-    `ask` is called with a prompt when a key needs its passphrase.
+    `ask` is called with a prompt when a key needs its passphrase. A worker that says nothing has
+    `grace` seconds beyond a node's connect_timeout.
     """
 
-    def __init__(self, count: int, ask: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self, count: int, ask: Callable[[str], str] | None = None, grace: float = GRACE
+    ) -> None:
         self._count = count
+        self._grace = grace
         self._passphrases = Passphrases(ask or _no_passphrase)
         self._lock = threading.Lock()
         self._workers: list[WorkerProcess] = []
         self._unheard: set[str] = set()
+
+    @property
+    def pids(self) -> list[int]:
+        """The process numbers of the workers, for measurements and tests."""
+        return [worker.pid for worker in self._workers]
 
     def open(self, node: Node, command: str) -> Channel:
         """Start `command` on the node within node.ssh.connect_timeout. Raises Unreached."""
@@ -130,7 +138,7 @@ class WorkerTransport:
     def _refuse_stuck(self, node: Node, began: float) -> None:
         """Raise Unreached if the worker has had its time since `began` and says nothing."""
         since = max(began, self._passphrases.last_answer())
-        if running_seconds() - since > node.ssh.connect_timeout + GRACE:
+        if running_seconds() - since > node.ssh.connect_timeout + self._grace:
             message = "the process on this machine that logs in gives no answer"
             raise Unreached("hung", message, END_REMEDY)
 

@@ -85,9 +85,7 @@ def test_much_stderr_does_not_stop_the_command(
 
 
 @pytest.mark.machine
-def test_recv_waits_no_longer_than_told(
-    sshd: Sshd, transport: Transport, tmp_path: Path
-) -> None:
+def test_recv_waits_no_longer_than_told(sshd: Sshd, transport: Transport, tmp_path: Path) -> None:
     channel = transport.open(sshd.node(tmp_path), "cat")
     began = time.monotonic()
     with pytest.raises(TimeoutError):
@@ -111,9 +109,7 @@ def test_send_while_another_thread_receives(
 
 
 @pytest.mark.machine
-def test_close_ends_the_command_s_input(
-    sshd: Sshd, transport: Transport, tmp_path: Path
-) -> None:
+def test_close_ends_the_command_s_input(sshd: Sshd, transport: Transport, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     channel = transport.open(sshd.node(tmp_path), f"echo ready; cat > /dev/null; touch {mark}")
     assert channel.recv(10) == b"ready\n"
@@ -176,6 +172,7 @@ def test_an_sshd_that_dies_is_noticed(sshd: Sshd, transport: Transport, tmp_path
     assert channel.recv(LONG) == b""
     with pytest.raises(LinkLost):
         channel.send(b"x" * 100)
+    channel.close()
 
 
 # ---------------------------------------------------------------- what does not start
