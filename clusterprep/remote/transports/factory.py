@@ -43,7 +43,10 @@ def transports_for(
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # another kernel
+        return os.cpu_count() or 1
 
 
 def worker_count(nodes: int, cores: int) -> int:
