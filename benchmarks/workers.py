@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve()
@@ -83,6 +83,8 @@ def plan_of(only: tuple[str, ...]) -> QueryPlan:
 
 def looked(inventory: Inventory, plan: QueryPlan, workers: int) -> Cost:
     """Return what a look at all nodes costs. Raises SystemExit if a node is not reached."""
+    with _fanout(inventory, SshTransport()) as fanout:  # what is loaded at the first use
+        fanout.survey(plan, last=True, inventory=replace(inventory, nodes=inventory.nodes[:1]))
     transport = WorkerTransport(workers) if workers else SshTransport()
     began, used = time.monotonic(), time.process_time()
     with _fanout(inventory, transport) as fanout:

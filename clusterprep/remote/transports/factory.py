@@ -10,9 +10,11 @@ from clusterprep.errors import InputError
 from clusterprep.model import Inventory, SshSettings
 from clusterprep.remote.transports.protocol import Transport
 
-LEAST_NODES = 129  # with fewer the start of worker processes takes longer than they save
-LEAST_CORES = 4  # with fewer the workers and the controller itself would share cores
-MOST_WORKERS = 4  # with more the controller's own part takes longer than that of a worker
+# Worker processes, by the figures of benchmarks/workers.py (docs/performance.md).
+LEAST_NODES = 129  # with fewer the start of workers takes longer than they save
+NODES_EACH = 64  # a worker's start takes as much of a processor as so many logins
+LEAST_WORKERS = 2  # one is hardly faster than none
+MOST_WORKERS = 8  # with more the controller's own part takes longer than a worker's
 
 
 def transports_for(
@@ -50,10 +52,14 @@ def usable_cores() -> int:
 
 
 def worker_count(nodes: int, cores: int) -> int:
-    """Return how many worker processes help to log in to so many nodes, 0 for none."""
-    if nodes < LEAST_NODES or cores < LEAST_CORES:
+    """Return how many worker processes help to log in to so many nodes, 0 for none.
+
+    One core is left to the controller itself.
+    """
+    count = min(cores - 1, nodes // NODES_EACH, MOST_WORKERS)
+    if nodes < LEAST_NODES or count < LEAST_WORKERS:
         return 0
-    return min(cores - 1, MOST_WORKERS)
+    return count
 
 
 def _ssh(ask: Callable[[str], str], workers: int) -> Transport:

@@ -10,7 +10,6 @@ import contextlib
 import enum
 import json
 import os
-import pickle
 import select
 import socket
 import threading
@@ -157,15 +156,19 @@ class MessageStream:
 
 
 def pack_question(node: Node, command: str) -> bytes:
-    """Return what a worker has to know to start a command on a node: nothing but the login."""
-    return pickle.dumps((node.name, node.address, node.ssh, command))
+    """Return as JSON what a worker has to know to start a command on a node: its login alone."""
+    login = {name: getattr(node.ssh, name) for name in SshSettings.__annotations__}
+    question = {"name": node.name, "address": node.address, "login": login, "command": command}
+    return json.dumps(question).encode()
 
 
 def unpack_question(content: bytes) -> tuple[Node, str]:
     """Return the node, with its login alone, and the command."""
-    SshSettings()  # its class is complete from the first value on (runtime/lazy_dataclass)
-    name, address, settings, command = pickle.loads(content)  # noqa: S301 - from the controller
-    return Node(name, address, 0, settings), command
+    question = json.loads(content)
+    login = question["login"]
+    login["options"] = tuple(tuple(option) for option in login["options"])
+    node = Node(question["name"], question["address"], 0, SshSettings(**login))
+    return node, question["command"]
 
 
 def pack_error(error: Exception) -> bytes:

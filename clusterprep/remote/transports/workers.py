@@ -39,6 +39,7 @@ LOOK = 1.0  # seconds between two looks at whether a worker has had its time
 GRACE = 10.0  # seconds; a worker on a machine that is short of processors may be late
 END_LIMIT = 1.0  # seconds for all workers to end by themselves
 END_REMEDY = shell_line("dmesg -T | tail   # here: was a process killed for want of memory?")
+START_REMEDY = shell_line("ulimit -u; free -m   # here: how many processes, how much memory?")
 # The folders of the controller's own modules come as an argument: -I takes no others.
 _START = (
     "import json,sys;sys.path[:]=json.loads(sys.argv[1]);"
@@ -107,12 +108,25 @@ class WorkerTransport:
         Raises Unreached if no worker is left.
         """
         with self._lock:
-            if len(self._workers) < self._count:
-                self._workers.append(WorkerProcess())
+            self._start_another()
             for worker in sorted(self._workers, key=_nodes_of):
                 with contextlib.suppress(ConnectionError):
                     return worker, worker.stream()
         raise _ended_error()
+
+    def _start_another(self) -> None:
+        """Start a worker if there are too few. Raises Unreached if there is none and none starts.
+
+        One that has ended is not replaced: what ended it may end the next one too.
+        """
+        if len(self._workers) >= self._count:
+            return
+        try:
+            self._workers.append(WorkerProcess())
+        except OSError as error:
+            if not self._workers:
+                message = f"no process could be started on this machine to log in: {error}"
+                raise Unreached("hung", message, START_REMEDY) from error
 
     def _channel(self, node: Node, worker: WorkerProcess, stream: MessageStream) -> Channel:
         """Return the channel once the worker has opened it. Raises what it failed with."""

@@ -121,7 +121,17 @@ def test_two_senders_do_not_mix_their_messages(
 
 
 def test_a_node_travels_with_its_login_alone() -> None:
-    settings = SshSettings("me", 2222, config="/dev/null", options=(("ProxyJump", "bastion"),))
+    settings = SshSettings(
+        "me",
+        2222,
+        "~/.ssh/a key",
+        "/dev/null",
+        "known\udcff",
+        "accept-new",
+        3.5,
+        True,
+        (("ProxyJump", "bastion"), ("HashKnownHosts", "yes")),
+    )
     node = Node("n7", "10.0.0.7", 6, settings, env={}, python="/opt/python")
     content = pack_question(node, "true")
     assert unpack_question(content) == (Node("n7", "10.0.0.7", 0, settings), "true")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -78,7 +79,18 @@ def worker_of(remote: int, pids: Sequence[int]) -> int:
 
 @pytest.mark.parametrize(
     ("nodes", "cores", "count"),
-    [(128, 64, 0), (129, 1, 0), (129, 2, 0), (129, 3, 0), (129, 4, 3), (129, 64, 4), (9999, 8, 4)],
+    [
+        (128, 64, 0),
+        (129, 1, 0),
+        (129, 2, 0),
+        (129, 3, 2),
+        (129, 64, 2),
+        (256, 64, 4),
+        (10_000, 2, 0),
+        (10_000, 4, 3),
+        (10_000, 8, 7),
+        (10_000, 64, 8),
+    ],
 )
 def test_workers_are_used_where_they_help(nodes: int, cores: int, count: int) -> None:
     assert worker_count(nodes, cores) == count
@@ -367,6 +379,21 @@ def test_without_a_worker_a_node_is_unreached_and_says_why(
     assert "process on this machine" in str(error)
     assert error.remedy.is_command
     channel.close()
+
+
+def test_where_no_process_can_be_started_a_node_is_unreached(workers: Workers) -> None:
+    transport = workers(2)
+    lowest = os.dup(0)
+    os.close(lowest)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        error = _refused(transport, Node("n1", "127.0.0.1", 0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert error.reason == "hung"
+    assert "no process could be started on this machine to log in" in str(error)
+    assert error.remedy.is_command
 
 
 @pytest.mark.machine
