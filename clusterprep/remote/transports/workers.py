@@ -1,11 +1,10 @@
 """SSH over several worker processes, so that logging in takes more than one core of this machine.
 
-One process of Python uses one core: its threads share the interpreter's lock. Of what a node costs
-the controller, 2.2 ms are the key exchange and the login, which need nothing of other nodes. So a
+One process of Python uses one core: its threads share the interpreter's lock. Most of what a node
+costs the controller are the key exchange and the login, which need nothing of other nodes. So a
 worker process does them (`worker_process`), and holds the connection. What it passes on are the
-bytes of the conversation with the agent: who talks to an agent sees a `Channel` as with any other
-transport, and sudo's password, limits of time and of memory, and the meaning of answers stay in the
-controller.
+bytes of the conversation with the agent: a `Link` sees a `Channel` as of any other transport, and
+sudo's password, limits of time and of memory, and the meaning of answers stay in the controller.
 
 A worker ends with this process. If a worker ends before, its nodes are lost with a reason, and the
 other workers get what is still to be opened.
