@@ -509,7 +509,7 @@ def _invocation(
     from clusterprep.history.runs import Runs
     from clusterprep.inventory.demands import check_names
     from clusterprep.model.colocation import refuse_writing
-    from clusterprep.remote.transports import transports_for
+    from clusterprep.remote.transports import transports_for, usable_cores
 
     if command in ("apply", "plan", "rollback"):
         refuse_writing(inventory)
@@ -530,7 +530,7 @@ def _invocation(
         ),
         inventory=limited,
         steps=steps,
-        transports=transports_for(limited, passphrases()),
+        transports=transports_for(limited, passphrases(), usable_cores()),
         password=password(params, limited.nodes),
         watch=progress(params),
         deadline=deadline,

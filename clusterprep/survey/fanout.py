@@ -15,7 +15,8 @@ a dead node cannot keep the command from ending. A node that is only looked at i
 look, so threads and open files stay within `forks`. Pairs of nodes, writing and verify need all
 agents at once: then each node has a connection, an open file and paramiko's reading thread,
 together some 90 KB. One reading thread for all would be held up by the slowest node, because
-paramiko reads a packet in pieces from a stream that may block between any two of them.
+paramiko reads a packet in pieces from a stream that may block between any two of them. Of many
+nodes the connections are in worker processes (`transports.workers`), which is not seen here.
 """
 
 from __future__ import annotations

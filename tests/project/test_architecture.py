@@ -138,6 +138,7 @@ SPEAKERS = {
     "cli.exit": "says how a command ended",
     "__main__": "ends at a signal before signals are taken",
     "survey.parse_process": "is also the process that it starts, and answers on its stdout",
+    "remote.transports.worker_process": "is a process, and ends it",
     "remote.agent": "runs in processes of its own",
 }
 SPEECH = frozenset(

@@ -90,6 +90,10 @@ EXCUSED = {
     ): "a constant line; the path of the script is an argument",
     ("clusterprep/remote/bootstrap.py", "marshal"): "packs our own code, and unpacks nothing",
     (
+        "clusterprep/remote/transports/workers.py",
+        "sh -c",
+    ): "Python and not a shell: a constant line, and our module path as an argument",
+    (
         "clusterprep/survey/parse_process.py",
         "pickle",
     ): "the values of facts, from a process of ours; of the classes of our facts alone",

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from clusterprep.cli.init.draft import FACTS
 from clusterprep.model import Fleet, Inventory, Node, NodeSnapshot
-from clusterprep.remote.transports import transports_for
+from clusterprep.remote.transports import transports_for, usable_cores
 from clusterprep.remote.transports.link import Password
 from clusterprep.runtime.deadline import Deadline
 from clusterprep.survey import registry
@@ -57,7 +57,7 @@ class Looker(Struct, frozen=True):
 
     def _survey(self, nodes: tuple[Node, ...]) -> Fleet:
         inventory = Inventory(cluster="", nodes=nodes, path="init")
-        transports = transports_for(inventory, self.passphrase)
+        transports = transports_for(inventory, self.passphrase, usable_cores())
         facts = registry.facts()
         extra = [facts[name] for name in FACTS]
         plan = plan_queries((), facts, extra)

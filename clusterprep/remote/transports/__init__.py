@@ -4,7 +4,7 @@
 conversation with the agent that was started.
 """
 
-from clusterprep.remote.transports.factory import transports_for
+from clusterprep.remote.transports.factory import transports_for, usable_cores
 from clusterprep.remote.transports.protocol import Channel, Transport
 
-__all__ = ["Channel", "Transport", "transports_for"]
+__all__ = ["Channel", "Transport", "transports_for", "usable_cores"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,20 +10,28 @@ from clusterprep.errors import InputError
 from clusterprep.model import Inventory, SshSettings
 from clusterprep.remote.transports.protocol import Transport
 
+# Worker processes, by the figures of benchmarks/workers.py (docs/performance.md).
+LEAST_NODES = 129  # with fewer the start of workers takes longer than they save
+NODES_EACH = 64  # a worker's start takes as much of a processor as so many logins
+LEAST_WORKERS = 2  # one is hardly faster than none
+MOST_WORKERS = 8  # with more the controller's own part takes longer than a worker's
 
-def transports_for(inventory: Inventory, ask: Callable[[str], str]) -> dict[str, Transport]:
+
+def transports_for(
+    inventory: Inventory, ask: Callable[[str], str], cores: int = 1
+) -> dict[str, Transport]:
     """Return the transports of an inventory's nodes by name: "ssh", "local" or "slurm".
 
-    `ask(prompt)` is called for the passphrases of keys. Raises InputError if an ssh_config file
-    that the inventory names does not exist.
+    `ask(prompt)` is called for the passphrases of keys. Logins to many nodes are spread over
+    worker processes if so many `cores` may be used; with one, "ssh" is an SshTransport. Raises
+    InputError if an ssh_config file that the inventory names does not exist.
     """
     _require_config_files(inventory)
     transports: dict[str, Transport] = {}
-    for name in {node.transport for node in inventory.nodes}:
+    names = [node.transport for node in inventory.nodes]
+    for name in set(names):
         if name == "ssh":
-            from clusterprep.remote.transports.ssh import SshTransport
-
-            transports[name] = SshTransport(ask)
+            transports[name] = _ssh(ask, worker_count(names.count(name), cores))
         elif name == "local":
             from clusterprep.remote.transports.local import LocalTransport
 
@@ -32,6 +41,36 @@ def transports_for(inventory: Inventory, ask: Callable[[str], str]) -> dict[str,
 
             transports[name] = SlurmTransport(inventory)
     return transports
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # another kernel
+        return os.cpu_count() or 1
+
+
+def worker_count(nodes: int, cores: int) -> int:
+    """Return how many worker processes help to log in to so many nodes, 0 for none.
+
+    One core is left to the controller itself.
+    """
+    count = min(cores - 1, nodes // NODES_EACH, MOST_WORKERS)
+    if nodes < LEAST_NODES or count < LEAST_WORKERS:
+        return 0
+    return count
+
+
+def _ssh(ask: Callable[[str], str], workers: int) -> Transport:
+    """Return the transport over SSH: in this process, or in so many worker processes."""
+    if workers:
+        from clusterprep.remote.transports.workers import WorkerTransport
+
+        return WorkerTransport(workers, ask)
+    from clusterprep.remote.transports.ssh import SshTransport
+
+    return SshTransport(ask)
 
 
 def _require_config_files(inventory: Inventory) -> None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from clusterprep.errors import Unreached
 from clusterprep.model import Node
-from clusterprep.remote.transports.protocol import Channel
 from clusterprep.remote.transports.proxy_command import run_proxy
 from clusterprep.remote.transports.ssh_route import Route, RouteMap
 from clusterprep.remote.transports.tcp import dial, is_near
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     # Imported when used: paramiko takes a tenth of a second to import.
+    from clusterprep.remote.transports.ssh_channel import SshChannel
     from clusterprep.remote.transports.ssh_connection import SshConnection
 
 
@@ -59,7 +59,7 @@ class SshTransport:
         self._opening: dict[str, Wire | None] = {}  # by node, None until there is a stream
         self._lock = threading.Lock()
 
-    def open(self, node: Node, command: str) -> Channel:
+    def open(self, node: Node, command: str) -> SshChannel:
         """Start `command` on the node within node.ssh.connect_timeout. Raises Unreached."""
         with self._opened(node) as connection:
             return connection.start(command)
@@ -87,7 +87,7 @@ class SshTransport:
             route = self._routes.to(node)
             yield self._connect(route, deadline, node.name)
         finally:
-            del self._opening[node.name]
+            self._opening.pop(node.name, None)
 
     def unheard(self) -> list[str]:
         """Return the names of the nodes that are being opened and have sent no byte yet."""

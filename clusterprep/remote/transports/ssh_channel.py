@@ -44,6 +44,7 @@ class SshChannel:
         self._connection = connection
         self._session = session
         self._tail = b""  # of stderr
+        self._new_in_tail = 0  # bytes that `recv_both` has not returned
         self._tail_lock = threading.Lock()
         self._has_news = threading.Event()
         self._read_bytes = 0  # for which no further ones were granted yet
@@ -93,18 +94,24 @@ class SshChannel:
         """
         until = time.monotonic() + timeout
         while True:
-            # Cleared before looking: what comes after the look sets it again.
-            self._has_news.clear()
-            # Taken before reading: if the stream has ended by now, nothing comes after the read.
-            has_ended = self._session.eof_received or self._session.closed
-            self._drain()
-            data = self._read()
+            data, has_ended = self._look()
             if data or has_ended:
                 return data
-            remaining = until - time.monotonic()
-            if remaining <= 0:
-                raise TimeoutError
-            self._has_news.wait(remaining)
+            self._await_news(until)
+
+    def recv_both(self, timeout: float) -> tuple[bytes, bytes]:
+        """Return what has come of stdout and of stderr since the last call, once anything has.
+
+        Up to 64 KiB and 8 KiB; both are b"" if the command has ended or the connection is gone.
+        Raises TimeoutError.
+        """
+        until = time.monotonic() + timeout
+        while True:
+            data, has_ended = self._look()
+            stderr = self._take_new_stderr()
+            if data or stderr or has_ended:
+                return data, stderr
+            self._await_news(until)
 
     def stderr(self) -> bytes:
         """Return the last 8 KiB of stderr so far."""
@@ -121,6 +128,29 @@ class SshChannel:
     def close(self) -> None:
         """End the connection, and with it the remote command's stdin, without waiting."""
         self._connection.close()
+
+    def _look(self) -> tuple[bytes, bool]:
+        """Return what has come of stdout, and whether the stream had ended before."""
+        # Cleared before looking: what comes after the look sets it again.
+        self._has_news.clear()
+        # Taken before reading: if the stream has ended by now, nothing comes after the read.
+        has_ended = bool(self._session.eof_received or self._session.closed)
+        self._drain()
+        return self._read(), has_ended
+
+    def _await_news(self, until: float) -> None:
+        """Wait for further data. Raises TimeoutError at `until`, a moment of time.monotonic()."""
+        remaining = until - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError
+        self._has_news.wait(remaining)
+
+    def _take_new_stderr(self) -> bytes:
+        """Return the end of stderr that came since the last call."""
+        with self._tail_lock:
+            count = min(self._new_in_tail, len(self._tail))
+            self._new_in_tail = 0
+            return self._tail[len(self._tail) - count :]
 
     def _read(self) -> bytes:
         """Return what has come of stdout, without waiting. Raises LinkLost for an endless flood."""
@@ -140,6 +170,7 @@ class SshChannel:
                 data = self._err.read(READ_SIZE, 0.0)
                 count += len(data)
                 self._tail = (self._tail + data)[-STDERR_KEPT:]
+            self._new_in_tail += count
         self._grant(count)
 
     def _grant(self, count: int) -> None:

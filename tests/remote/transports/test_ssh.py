@@ -18,8 +18,10 @@ from msgspec.structs import replace
 
 from clusterprep.errors import LinkLost, Unreached
 from clusterprep.model import Node
+from clusterprep.remote.transports.protocol import Transport
 from clusterprep.remote.transports.ssh import SshTransport
 from clusterprep.remote.transports.ssh_channel import SshChannel
+from clusterprep.remote.transports.workers import WorkerTransport
 from tests.remote.transports.heard import read_all
 from tests.remote.transports.peers import (
     Relay,
@@ -39,7 +41,17 @@ SHORT = 1.5  # seconds; a limit that is waited for
 Fresh = Callable[..., SshTransport]
 
 
-def refused(transport: SshTransport, node: Node) -> Unreached:
+@pytest.fixture(params=["in-this-process", "in-a-worker"])
+def transport(request: pytest.FixtureRequest, fresh: Fresh) -> Iterator[Transport]:
+    """The same is wanted of a connection in a worker process."""
+    if request.param == "in-this-process":
+        yield fresh()
+        return
+    with contextlib.closing(WorkerTransport(1)) as in_a_worker:
+        yield in_a_worker
+
+
+def refused(transport: Transport, node: Node) -> Unreached:
     with pytest.raises(Unreached) as caught:
         transport.open(node, "true")
     return caught.value
@@ -50,7 +62,7 @@ def refused(transport: SshTransport, node: Node) -> Unreached:
 
 @pytest.mark.machine
 def test_bytes_go_both_ways_and_the_end_is_seen(
-    sshd: Sshd, transport: SshTransport, tmp_path: Path
+    sshd: Sshd, transport: Transport, tmp_path: Path
 ) -> None:
     channel = transport.open(sshd.node(tmp_path), "head -c 3000000 | wc -c; echo done")
     channel.send(b"x" * 3_000_000)
@@ -62,7 +74,7 @@ def test_bytes_go_both_ways_and_the_end_is_seen(
 
 @pytest.mark.machine
 def test_much_stderr_does_not_stop_the_command(
-    sshd: Sshd, transport: SshTransport, tmp_path: Path
+    sshd: Sshd, transport: Transport, tmp_path: Path
 ) -> None:
     command = "head -c 4194304 /dev/zero | tr '\\0' e >&2; echo last words >&2; echo out"
     channel = transport.open(sshd.node(tmp_path), command)
@@ -73,9 +85,7 @@ def test_much_stderr_does_not_stop_the_command(
 
 
 @pytest.mark.machine
-def test_recv_waits_no_longer_than_told(
-    sshd: Sshd, transport: SshTransport, tmp_path: Path
-) -> None:
+def test_recv_waits_no_longer_than_told(sshd: Sshd, transport: Transport, tmp_path: Path) -> None:
     channel = transport.open(sshd.node(tmp_path), "cat")
     began = time.monotonic()
     with pytest.raises(TimeoutError):
@@ -86,7 +96,7 @@ def test_recv_waits_no_longer_than_told(
 
 @pytest.mark.machine
 def test_send_while_another_thread_receives(
-    sshd: Sshd, transport: SshTransport, tmp_path: Path
+    sshd: Sshd, transport: Transport, tmp_path: Path
 ) -> None:
     channel = transport.open(sshd.node(tmp_path), "cat")
     sender = threading.Thread(target=lambda: [channel.send(b"y" * 65536) for _ in range(64)])
@@ -99,9 +109,7 @@ def test_send_while_another_thread_receives(
 
 
 @pytest.mark.machine
-def test_close_ends_the_command_s_input(
-    sshd: Sshd, transport: SshTransport, tmp_path: Path
-) -> None:
+def test_close_ends_the_command_s_input(sshd: Sshd, transport: Transport, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     channel = transport.open(sshd.node(tmp_path), f"echo ready; cat > /dev/null; touch {mark}")
     assert channel.recv(10) == b"ready\n"
@@ -158,19 +166,20 @@ def test_close_while_another_thread_is_stuck_in_send(
 
 
 @pytest.mark.machine
-def test_an_sshd_that_dies_is_noticed(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+def test_an_sshd_that_dies_is_noticed(sshd: Sshd, transport: Transport, tmp_path: Path) -> None:
     channel = transport.open(sshd.node(tmp_path), "echo $PPID; sleep 2")
     os.kill(int(channel.recv(10)), signal.SIGKILL)
     assert channel.recv(LONG) == b""
     with pytest.raises(LinkLost):
         channel.send(b"x" * 100)
+    channel.close()
 
 
 # ---------------------------------------------------------------- what does not start
 
 
 @pytest.mark.machine
-def test_a_name_that_nobody_knows(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+def test_a_name_that_nobody_knows(sshd: Sshd, transport: Transport, tmp_path: Path) -> None:
     node = replace(sshd.node(tmp_path), address="no-such-host.invalid")
     error = refused(transport, node)
     assert (error.reason, error.answered) == ("name_unknown", False)
@@ -179,7 +188,7 @@ def test_a_name_that_nobody_knows(sshd: Sshd, transport: SshTransport, tmp_path:
 
 @pytest.mark.machine
 def test_a_name_of_which_one_address_answers(
-    sshd: Sshd, transport: SshTransport, tmp_path: Path
+    sshd: Sshd, transport: Transport, tmp_path: Path
 ) -> None:
     node = replace(
         sshd.node(tmp_path, sshd.known(name=f"[localhost]:{sshd.port}")), address="localhost"
@@ -191,13 +200,13 @@ def test_a_name_of_which_one_address_answers(
 
 
 @pytest.mark.machine
-def test_a_closed_port(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+def test_a_closed_port(sshd: Sshd, transport: Transport, tmp_path: Path) -> None:
     assert refused(transport, sshd.node(tmp_path, port=free_port())).reason == "refused"
 
 
 @pytest.mark.machine
 def test_a_port_behind_a_dropping_firewall(
-    sshd: Sshd, transport: SshTransport, tmp_path: Path
+    sshd: Sshd, transport: Transport, tmp_path: Path
 ) -> None:
     with deaf() as port:
         began = time.monotonic()
@@ -226,7 +235,7 @@ def test_a_port_behind_a_dropping_firewall(
 )
 def test_a_port_where_no_sshd_answers(
     sshd: Sshd,
-    transport: SshTransport,
+    transport: Transport,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     talk: Talk,
@@ -258,7 +267,7 @@ def paramiko_threads() -> set[threading.Thread]:
 )
 def test_an_sshd_that_stops_on_the_way(
     sshd: Sshd,
-    transport: SshTransport,
+    transport: Transport,
     tmp_path: Path,
     short: int,
     reason: str,
@@ -282,7 +291,7 @@ def test_an_sshd_that_stops_on_the_way(
 
 
 @pytest.mark.machine
-def test_a_login_that_hangs(transport: SshTransport, tmp_path: Path) -> None:
+def test_a_login_that_hangs(transport: Transport, tmp_path: Path) -> None:
     """As where the directory that knows the users' keys is down."""
     command = ("AuthorizedKeysCommand /usr/bin/sleep 60", "AuthorizedKeysCommandUser nobody")
     server = Sshd.start(tmp_path / "slow", *command)
@@ -296,7 +305,7 @@ def test_a_login_that_hangs(transport: SshTransport, tmp_path: Path) -> None:
 
 
 @pytest.mark.machine
-def test_too_many_connections_at_once(transport: SshTransport, tmp_path: Path) -> None:
+def test_too_many_connections_at_once(transport: Transport, tmp_path: Path) -> None:
     server = Sshd.start(tmp_path / "full", "MaxStartups 1:100:1")
 
     def the_only_place() -> socket.socket:
