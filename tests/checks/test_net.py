@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterprep.checks.net import Cause, find_causes
+from clusterprep.checks.pair_causes import Cause, find_causes
 from clusterprep.facts.pairs import Dial, Listen
 from tests.support.fleet import PORT, absent, findings, fleet, silent, told
 
