@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from clusterprep.facts.pairs import Dial, TableWhileDialling
@@ -241,10 +242,12 @@ class _Regions:
     """Tells in which regions a dial lies."""
 
     def __init__(self, dials: Sequence[Dial], groups: Groups) -> None:
+        self._members = {**groups, **_parts(dials, groups)}
         self._groups_of: dict[str, list[str]] = {}
-        for group, names in {**groups, **_parts(dials, groups)}.items():
+        for group, names in self._members.items():
             for name in names:
                 self._groups_of.setdefault(name, []).append(group)
+        self._number = len(_ends_of(dials))
         self._range_of_port = _dead_ranges(dials)
 
     def of(self, dial: Dial) -> set[Region]:
@@ -264,6 +267,18 @@ class _Regions:
                 first, second = sorted((one, other))
                 regions.add(("between", (first, second)))
         return regions
+
+    def smaller_side(self, group: str, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Return those of `nodes` that are on the smaller side of a group's border.
+
+        That is all of them where both sides are as large.
+        """
+        members = set(self._members[group])
+        twice = 2 * len(members)
+        if twice == self._number:
+            return tuple(nodes)
+        is_inside = twice < self._number
+        return tuple(name for name in nodes if (name in members) == is_inside)
 
 
 def _parts(dials: Iterable[Dial], groups: Groups) -> dict[str, list[str]]:
@@ -340,7 +355,12 @@ def _fold_regions(
         if len(folded) < MANY:
             return explained, [causes[place] for place in sorted(left)]
         kind, names = best
-        explained.append(_combined(kind, [causes[place] for place in folded], tried[best], names))
+        explanation = _combined(kind, [causes[place] for place in folded], tried[best], names)
+        if kind == "apart":
+            # A node of the larger side may be dialled mostly from the smaller one, by chance.
+            nodes = regions.smaller_side(names[0], explanation.nodes)
+            explanation = replace(explanation, nodes=nodes or explanation.nodes)
+        explained.append(explanation)
         left.difference_update(folded)
 
 

@@ -203,8 +203,11 @@ class _Listeners:
         self._picks = picks
         self._ports = {name: open_ports for name, open_ports in ports.items() if open_ports}
         self._next_port: dict[str, Iterator[int]] = {}
-        for name, open_ports in self._ports.items():
-            self._next_port[name] = itertools.cycle(open_ports)
+        for place, (name, open_ports) in enumerate(self._ports.items()):
+            # Listeners begin with different ports. Otherwise the third dialer would meet the third
+            # port of all of them, and be blamed for a filter of that range on every node.
+            first = place % len(open_ports)
+            self._next_port[name] = itertools.cycle([*open_ports[first:], *open_ports[:first]])
 
     def targets(self, pairs: Mapping[str, Sequence[str]]) -> dict[str, list[Target]]:
         """Return what each node dials: one port of each listener.
