@@ -12,7 +12,7 @@ from clusterprep.remote.agent.light import socket
 NLMSG_ERROR, NLMSG_DONE, RTM_GETNEIGHTBL = 2, 3, 66
 NLM_F_REQUEST_DUMP = 0x301
 HEADER_BYTES, NDTMSG_BYTES = 16, 4
-NDTA_THRESH3, NDTA_CONFIG, NDTA_STATS = 4, 6, 7
+NDTA_THRESH3, NDTA_CONFIG, NDTA_STATS = 4, 5, 7
 ENTRIES_OFFSET = 4  # of ndtc_entries in struct ndt_config
 FULLS_OFFSET = 80  # of ndts_table_fulls in struct ndt_stats
 LIMIT = 2.0  # seconds
