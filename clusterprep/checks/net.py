@@ -252,9 +252,12 @@ PORTS = Check(
     how="The agent of the first node listens on the rendezvous port at the address that NCCL would "
     "use and every other node dials it. Every agent also listens for a moment on three ports of "
     "its ephemeral range, one in each third of it, and the others dial these in turn: a firewall "
-    "that is open for part of the range is met. All directed pairs are dialled up to 64 nodes, "
-    "above that 64 others for each node as dialer and as listener, drawn with a fixed seed; the "
-    "report says how many. What gives no answer within three seconds is dialled eight times more.",
+    "that is open for part of the range is met. All directed pairs are dialled up to 64 nodes. "
+    "Above that it is a sample, drawn with a fixed seed: twice the logarithm of their number for "
+    "each node as dialer and as listener, some from each group to each other one, and more around "
+    "what failed; the report says how many, and docs/performance.md what it finds. What gives no "
+    "answer within three seconds is dialled eight times more. Failures that have a cause in common "
+    "are one: a table of neighbours that was full meanwhile, groups, a range of ports, nodes.",
     remedy=placed(OPEN, PORT=29500),
     proof=Proof(
         "net.dials", lambda dials: tuple(replace(dial, word="timed_out") for dial in dials)

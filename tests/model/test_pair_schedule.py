@@ -6,8 +6,10 @@ In a large one every node dials and is dialled equally often.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +32,8 @@ from clusterprep.model.pair_schedule import (
     spans,
 )
 from tests.support.simulator import tournament
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def names(count: int) -> list[str]:
@@ -179,6 +183,29 @@ def test_what_is_said_of_shares_and_blocks():
     assert 0.74 < chance_of_block(1 / 3) < 0.76
     assert chance_of_share(10_000, 0.1) == pytest.approx(1 - 0.9**28)
     assert chance_of_pair(64) == chance_of_pair(2) == chance_of_pair(1) == 1.0
+
+
+def percent(chance):
+    """Return a chance as the page shows it: rounded down, so that it claims no more."""
+    if chance > 0.9999:
+        return "100 %"
+    if chance < 0.01:
+        return f"{100 * chance:.2g} %"
+    return f"{math.floor(1000 * chance + 1e-9) / 10:g} %"
+
+
+@pytest.mark.parametrize("count", [64, 128, 1000, 4096, 10_000])
+def test_the_page_about_costs_states_these_chances(count):
+    dials = dials_per_node(count)
+    chances = (
+        chance_of_pair(count),
+        chance_between(count, 8, 8),
+        chance_between(count, 32, 32),
+        chance_of_share(count, 0.1),
+    )
+    cells = [f"{count:,}", f"{dials}", f"{count * dials:,}", *map(percent, chances)]
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert f"| {' | '.join(cells)} |" in page
 
 
 # ---------------------------------------------------------------- around what failed
