@@ -129,7 +129,7 @@ def _failure(
         "fail",
         explanation.nodes,
         _message(explanation),
-        f"{_counts(explanation)}, such as {_example(explanation.failed[0])}",
+        f"{_counts(explanation)}, such as {_example(context, explanation)}",
         wanted,
         _open_ports(explanation),
     )
@@ -163,7 +163,13 @@ def _counts(explanation: Explanation) -> str:
     return f"{len(explanation.failed):,} of {explanation.tried:,} dials fail"
 
 
-def _example(dial: Dial) -> str:
+def _example(context: CheckContext, explanation: Explanation) -> str:
+    """Return the failed dial of the first dialer of the inventory."""
+    position = {node.name: node.index for node in context.inventory.nodes}
+    dial = min(
+        explanation.failed,
+        key=lambda dial: (position.get(dial.dialer, 0), position.get(dial.listener, 0)),
+    )
     return f"{dial.dialer} to {dial.address}:{dial.port} {dial.word.replace('_', ' ')}"
 
 
@@ -176,7 +182,7 @@ def _message(explanation: Explanation) -> str:
     if kind == "between":
         return f"{subjects[0]} and {subjects[1]} do not reach each other"
     if kind == "apart":
-        return f"{subjects[0]} and the nodes outside of it do not reach each other"
+        return f"{subjects[0]} and the other nodes do not reach each other"
     if kind == "ports":
         return f"ports {subjects[0]} to {subjects[1]} are reached on no node"
     if kind == "nodes":

@@ -248,12 +248,13 @@ class _Regions:
             for name in names:
                 self._groups_of.setdefault(name, []).append(group)
         self._number = len(_ends_of(dials))
-        self._range_of_port = _dead_ranges(dials)
+        self._reached = {dial.listener for dial in dials if not unreached(dial)}
+        self._range_of_port = _dead_ranges(dials, self._reached)
 
     def of(self, dial: Dial) -> set[Region]:
         """Return every region of a dial."""
         regions: set[Region] = {EVERYWHERE}
-        if dial.port in self._range_of_port:
+        if dial.port in self._range_of_port and dial.listener in self._reached:
             regions.add(("ports", self._range_of_port[dial.port]))
         dialers = self._groups_of.get(dial.dialer, ())
         listeners = self._groups_of.get(dial.listener, ())
@@ -282,7 +283,7 @@ class _Regions:
 
 
 def _parts(dials: Iterable[Dial], groups: Groups) -> dict[str, list[str]]:
-    """Return the parts of the fleet that no dial connects, each under the name of its first node.
+    """Return the parts of the fleet that no dial connects, each under a description.
 
     So nodes behind one switch are found where the inventory has no group for them. Parts of one
     node are left out, and so are the largest part and those that are a group of the inventory.
@@ -297,7 +298,8 @@ def _parts(dials: Iterable[Dial], groups: Groups) -> dict[str, list[str]]:
 
     for dial in dials:
         if not unreached(dial):
-            parent[root(dial.dialer)] = root(dial.listener)
+            one, other = root(dial.dialer), root(dial.listener)
+            parent[other] = one
     members: dict[str, list[str]] = {}
     for name in list(parent):
         members.setdefault(root(name), []).append(name)
@@ -306,17 +308,20 @@ def _parts(dials: Iterable[Dial], groups: Groups) -> dict[str, list[str]]:
     parts: dict[str, list[str]] = {}
     for names in smaller:
         if len(names) > 1 and frozenset(names) not in known:
-            parts[f"the part of {min(names)}"] = names
+            parts[f"the {len(names)} nodes around {names[0]}"] = names
     return parts
 
 
-def _dead_ranges(dials: Iterable[Dial]) -> dict[int, tuple[str, ...]]:
+def _dead_ranges(dials: Iterable[Dial], reached: Collection[str]) -> dict[int, tuple[str, ...]]:
     """Return (first, last) by port, for the ports of a range in which no dial got through.
 
-    A range ends at the next port on which one did, and has MANY ports at least.
+    A range ends at the next port on which one did, and has MANY ports at least. Only the
+    listeners in `reached` count: for one that is reached on no port it is no matter of ports.
     """
     is_open: dict[int, bool] = {}
     for dial in dials:
+        if dial.listener not in reached:
+            continue
         is_open[dial.port] = is_open.get(dial.port, False) or not unreached(dial)
     ranges: dict[int, tuple[str, ...]] = {}
     for is_alive, run in itertools.groupby(sorted(is_open), is_open.__getitem__):
@@ -387,8 +392,9 @@ def _rank(region: Region, causes: Sequence[int]) -> tuple[int, int, tuple[str, .
 
 
 def _combined(
-    kind: Kind, causes: Sequence[Cause], tried: int, groups: tuple[str, ...] = ()
+    kind: Kind, causes: Sequence[Cause], tried: int, subjects: tuple[str, ...] = ()
 ) -> Explanation:
+    """Return one explanation of what several causes explain."""
     nodes: dict[str, None] = {}
     failed: list[Dial] = []
     roles = set()
@@ -401,7 +407,7 @@ def _combined(
         tuple(nodes),
         tuple(failed),
         tried,
-        groups,
+        subjects,
         tuple(sorted(roles)),
     )
 
