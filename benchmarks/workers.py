@@ -21,8 +21,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 HERE = Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parent.parent))

@@ -69,7 +69,7 @@ def _judge(node: Node, table: NeighbourTable, needed: int) -> Outcome | None:
     wanted = f"more than {pluralize(max(needed, table.entries), 'place')}"
     full = f", no place {table.refused:,} times since boot" if table.refused else ""
     seen = f"gc_thresh3 {table.most}, entries now {table.entries:,}{full}"
-    cure = _cure(table, needed)
+    cure = raise_limits(max(needed, table.entries), table.most)
     if table.entries >= NEARLY * table.most:
         message = "the kernel's table of neighbours is full: connections to other nodes fail"
         return failed(node, message, seen, wanted, cure)
@@ -85,9 +85,12 @@ def _judge(node: Node, table: NeighbourTable, needed: int) -> Outcome | None:
     return None
 
 
-def _cure(table: NeighbourTable, needed: int) -> Remedy:
-    """Return the limits that hold four times what is needed, as the kernel's own limits relate."""
-    most = max(4096, 4 * max(needed, table.entries, table.most))
+def raise_limits(needed: int, present: int) -> Remedy:
+    """Return the limits that hold four times what is needed and what is allowed at present.
+
+    They relate to each other as the kernel's own limits do.
+    """
+    most = max(4096, 4 * max(needed, present))
     return shell_line(
         "sysctl -w net.ipv4.neigh.default.gc_thresh1={first} "
         "net.ipv4.neigh.default.gc_thresh2={second} net.ipv4.neigh.default.gc_thresh3={third}"

@@ -2,128 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof
-from clusterprep.facts.pairs import Dial, Listen
-from clusterprep.model.pair_schedule import coverage
+from clusterprep.checks.neigh import raise_limits
+from clusterprep.checks.pair_causes import Explanation, explain
+from clusterprep.facts.pairs import TABLE, Dial, Listen, TableWhileDialling
+from clusterprep.model import Absent
+from clusterprep.model.pair_schedule import describe_tried
 from clusterprep.model.units import pluralize
-from clusterprep.remedies import Word, placed, shell_line
+from clusterprep.remedies import Remedy, Word, placed, shell_line
 
 OPEN = shell_line(
     "nft list ruleset   # and the security group: allow TCP PORT and the ephemeral range "
     "between the nodes"
 )
-
-
-class Cause(Struct, frozen=True):
-    """The cause of failed dials: a "listener", a "dialer", or a "pair" with both its ends.
-
-    `failed` holds the dials that are explained by it.
-    """
-
-    role: str
-    nodes: tuple[str, ...]
-    failed: tuple[Dial, ...]
-
-
-def unreached(dial: Dial) -> bool:
-    """Return whether a dial did not get through."""
-    return dial.word != "ok"
-
-
-def find_causes(
-    dials: Iterable[Dial], bad: Callable[[Dial], bool] = unreached, by_port: bool = False
-) -> tuple[Cause, ...]:
-    """Return the causes of the failed dials; each failed dial belongs to exactly one of them.
-
-    `bad` tells which dials failed. A listener that fails at least half of its dialers and at least
-    two is blamed alone and set aside, then a dialer likewise, and with `by_port` a listener for one
-    of its ports. Every other failed dial stands by itself.
-    """
-    remaining = list(dials)
-    failed = [dial for dial in remaining if bad(dial)]
-    causes: list[Cause] = []
-    for end in _ENDS if by_port else _ENDS[:2]:
-        guilty = _guilty(remaining, failed, end)
-        for failures in guilty.values():
-            node = end.node(failures[0])
-            causes.append(Cause(end.role, (node,), failures))
-        if guilty:
-            remaining = [dial for dial in remaining if end.key(dial) not in guilty]
-            failed = [dial for dial in failed if end.key(dial) not in guilty]
-    for dial in failed:
-        pair = Cause("pair", (dial.dialer, dial.listener), (dial,))
-        causes.append(pair)
-    return tuple(causes)
-
-
-NodeOrPort = str | tuple[str, int]
-
-
-class _End(Struct, frozen=True):
-    """An end of a dial that can be at fault, and how it is read from the dial.
-
-    `key` groups the dials, `node` is the end itself and `peer` the other end.
-    """
-
-    role: str
-    key: Callable[[Dial], NodeOrPort]
-    node: Callable[[Dial], str]
-    peer: Callable[[Dial], str]
-
-
-def _dialer(dial: Dial) -> str:
-    return dial.dialer
-
-
-def _listener(dial: Dial) -> str:
-    return dial.listener
-
-
-def _port_of_listener(dial: Dial) -> NodeOrPort:
-    return dial.listener, dial.port
-
-
-_ENDS = (
-    _End("listener", _listener, _listener, _dialer),
-    _End("dialer", _dialer, _dialer, _listener),
-    _End("listener", _port_of_listener, _listener, _dialer),
-)
-
-
-def _guilty(dials: list[Dial], failed: list[Dial], end: _End) -> dict[NodeOrPort, tuple[Dial, ...]]:
-    """Return the failed dials of each guilty end, the worst first.
-
-    Guilty is an end that failed for at least two peers, and for at least half of those that tried.
-    Nodes are counted, not ports: one dialer that fails on two ports is one.
-    """
-    failures: dict[NodeOrPort, list[Dial]] = {}
-    failed_peers: dict[NodeOrPort, set[str]] = {}
-    for dial in failed:
-        key = end.key(dial)
-        failures.setdefault(key, []).append(dial)
-        failed_peers.setdefault(key, set()).add(end.peer(dial))
-    all_peers: dict[NodeOrPort, set[str]] = {}
-    for key, peers in failed_peers.items():
-        if len(peers) >= 2:
-            all_peers[key] = set()
-    if not all_peers:  # usual, and there are many dials
-        return {}
-    for dial in dials:
-        key = end.key(dial)
-        if key in all_peers:
-            all_peers[key].add(end.peer(dial))
-    ranked = []
-    for key, peers in all_peers.items():
-        number = len(failed_peers[key])
-        if 2 * number >= len(peers):
-            ranked.append((number, key))
-    ranked.sort(reverse=True)
-    return {key: tuple(failures[key]) for _, key in ranked}
 
 
 def all_dials(context: CheckContext) -> list[Dial]:
@@ -148,13 +43,23 @@ def ports(context: CheckContext) -> Iterable[Outcome]:
             blamed.add(listen.host)
             yield _port_taken(listen, wanted)
     dials = all_dials(context)
-    for cause in find_causes(dials, by_port=True):
-        blamed.update(cause.nodes)
-        blamed.update(dial.dialer for dial in cause.failed)
-        yield _unreachable(cause, wanted)
+    tables = _tables(context)
+    for explanation in explain(dials, context.inventory.groups, tables):
+        blamed.update(explanation.nodes)
+        blamed.update(dial.dialer for dial in explanation.failed)
+        yield _failure(context, explanation, tables, wanted)
     if not port_is_taken:
         # Otherwise it cannot be told whether the other nodes would get through to that port.
         yield from _reachable(context, dials, blamed, wanted)
+
+
+def _tables(context: CheckContext) -> dict[str, TableWhileDialling]:
+    """Return the tables of neighbours of the nodes that know theirs."""
+    tables = {}
+    for name, table in context.values(TABLE.name).items():
+        if not isinstance(table, Absent):
+            tables[name] = table
+    return tables
 
 
 def _reachable(
@@ -176,13 +81,13 @@ def _reachable(
         yield Outcome("unknown", tuple(untried), message, wanted=wanted, reason=reason)
     if good:
         pairs = {(dial.dialer, dial.listener) for dial in dials}
-        tried = coverage(len(pairs), len(context.inventory.nodes))
+        tried = describe_tried(pairs, len(context.inventory.nodes))
         message = "the rendezvous port and the others' ephemeral ports can be reached"
         yield Outcome(
             "pass",
             tuple(good),
             message,
-            f"open; {tried} tried",
+            f"open; {tried}",
             wanted,
         )
 
@@ -208,43 +113,143 @@ def _port_taken(listen: Listen, wanted: str) -> Outcome:
     )
 
 
-def _unreachable(cause: Cause, wanted: str) -> Outcome:
+def _failure(
+    context: CheckContext,
+    explanation: Explanation,
+    tables: Mapping[str, TableWhileDialling],
+    wanted: str,
+) -> Outcome:
+    """Return the failure of one explanation."""
+    if explanation.kind == "table":
+        return _full_table(context, explanation, tables, wanted)
+    if explanation.kind == "pair":
+        return _unreachable(explanation, wanted)
+    if explanation.kind == "nodes" and len(explanation.nodes) == len(explanation.roles) == 1:
+        return _unreachable(explanation, wanted)
+    return Outcome(
+        "fail",
+        explanation.nodes,
+        _message(explanation),
+        f"{_counts(explanation)}, such as {_example(context, explanation)}",
+        wanted,
+        _open_ports(explanation),
+    )
+
+
+def _full_table(
+    context: CheckContext,
+    explanation: Explanation,
+    tables: Mapping[str, TableWhileDialling],
+    wanted: str,
+) -> Outcome:
+    """Return the failure of nodes whose kernel had no place for a neighbour."""
+    full = [tables[name] for name in explanation.nodes]
+    most = min(table.most for table in full)
+    refused = max(table.refused for table in full)
+    # Namespaces of one host share its table, so the entries say more than the number of nodes.
+    needed = max(len(context.inventory.nodes), *(table.entries for table in full))
+    message = "the kernel's table of neighbours is full, so nodes cannot be reached: see net.neigh"
+    seen = f"gc_thresh3 {most}, no place {refused:,} times while dialling; {_counts(explanation)}"
+    return Outcome(
+        "fail",
+        explanation.nodes,
+        message,
+        seen,
+        wanted,
+        raise_limits(needed, most),
+    )
+
+
+def _counts(explanation: Explanation) -> str:
+    return f"{len(explanation.failed):,} of {explanation.tried:,} dials fail"
+
+
+def _example(context: CheckContext, explanation: Explanation) -> str:
+    """Return the failed dial of the first dialer of the inventory."""
+    position = {node.name: node.index for node in context.inventory.nodes}
+    dial = min(
+        explanation.failed,
+        key=lambda dial: (position.get(dial.dialer, 0), position.get(dial.listener, 0)),
+    )
+    return f"{dial.dialer} to {dial.address}:{dial.port} {dial.word.replace('_', ' ')}"
+
+
+def _message(explanation: Explanation) -> str:
+    """Return what many failed dials have in common."""
+    subjects = explanation.subjects
+    kind = explanation.kind
+    if kind == "everywhere":
+        return "no node reaches another"
+    if kind == "between":
+        return f"{subjects[0]} and {subjects[1]} do not reach each other"
+    if kind == "apart":
+        return f"{subjects[0]} and the other nodes do not reach each other"
+    if kind == "ports":
+        return f"ports {subjects[0]} to {subjects[1]} are reached on no node"
+    if kind == "nodes":
+        return _message_of_nodes(explanation)
+    if subjects:
+        return f"{subjects[0]} and some other nodes do not reach each other"
+    return "pairs do not reach each other that have no node, group or port in common"
+
+
+def _message_of_nodes(explanation: Explanation) -> str:
+    nodes = pluralize(len(explanation.nodes), "node")
+    if len(explanation.nodes) == 1:
+        nodes = explanation.nodes[0]
+    if explanation.subjects:
+        nodes = f"{nodes}, which are {explanation.subjects[0]},"
+    if explanation.roles == ("listener",):
+        return f"{nodes} cannot be reached by the others"
+    if explanation.roles == ("dialer",):
+        return f"{nodes} cannot reach the others"
+    return f"{nodes} cannot reach the others, nor be reached by them"
+
+
+def _open_ports(explanation: Explanation) -> Remedy:
+    ports = {dial.port for dial in explanation.failed}
+    port: Word = "the ports above"
+    if len(ports) == 1:
+        port = explanation.failed[0].port
+    elif explanation.kind == "ports":
+        port = f"{min(ports)} to {max(ports)}"
+    return placed(OPEN, PORT=port)
+
+
+def _unreachable(explanation: Explanation, wanted: str) -> Outcome:
     """Return the failure of a listener, a dialer, or one pair of them."""
-    first = cause.failed[0]
+    first = explanation.failed[0]
     dialers = set()
     listeners = set()
-    ports = set()
     failures = set()
-    for dial in cause.failed:
+    for dial in explanation.failed:
         dialers.add(dial.dialer)
         listeners.add(dial.listener)
-        ports.add(dial.port)
         failures.add(dial.word.replace("_", " "))
     endpoint = f"{first.address}:{first.port}"
     seen = f"{endpoint} {', '.join(sorted(failures))}"
-    if cause.role == "listener":
+    if explanation.roles == ("listener",):
         message = f"{pluralize(len(dialers), 'node')} cannot reach {first.listener} at {endpoint}"
-    elif cause.role == "dialer":
+    elif explanation.roles == ("dialer",):
         message = f"{first.dialer} cannot reach {pluralize(len(listeners), 'listener')}"
     else:
         message = f"{first.dialer} cannot reach {first.listener} at {endpoint}"
         # Each pair is a finding of its own, and findings that look alike are merged.
         seen = f"{first.dialer} to {seen}"
-    port: Word = first.port if len(ports) == 1 else "the ports above"
-    cure = placed(OPEN, PORT=port)
     return Outcome(
         "fail",
-        cause.nodes,
+        explanation.nodes,
         message,
         seen,
         wanted,
-        cure,
+        _open_ports(explanation),
     )
 
 
 PORTS = Check(
     "net.ports",
     facts=("net.listen", "net.dials"),
+    uses=(TABLE.name,),
     judge=ports,
     severity="error",
     title="The rendezvous port is free, and the nodes reach each other",
@@ -254,9 +259,12 @@ PORTS = Check(
     how="The agent of the first node listens on the rendezvous port at the address that NCCL would "
     "use and every other node dials it. Every agent also listens for a moment on three ports of "
     "its ephemeral range, one in each third of it, and the others dial these in turn: a firewall "
-    "that is open for part of the range is met. All directed pairs are dialled up to 64 nodes, "
-    "above that 64 others for each node as dialer and as listener, drawn with a fixed seed; the "
-    "report says how many. What gives no answer within three seconds is dialled eight times more.",
+    "that is open for part of the range is met. All directed pairs are dialled up to 64 nodes. "
+    "Above that it is a sample, drawn with a fixed seed: twice the logarithm of their number for "
+    "each node as dialer and as listener, some from each group to each other one, and more around "
+    "what failed; the report says how many, and docs/performance.md what it finds. What gives no "
+    "answer within three seconds is dialled eight times more. Failures that have a cause in common "
+    "are one: a table of neighbours that was full meanwhile, groups, a range of ports, nodes.",
     remedy=placed(OPEN, PORT=29500),
     proof=Proof(
         "net.dials", lambda dials: tuple(replace(dial, word="timed_out") for dial in dials)

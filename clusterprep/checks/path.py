@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof
-from clusterprep.checks.net import Cause, all_dials, find_causes
+from clusterprep.checks.net import all_dials
+from clusterprep.checks.pair_causes import Cause, find_causes
 from clusterprep.facts.pairs import Dial
-from clusterprep.model.pair_schedule import coverage
+from clusterprep.model.pair_schedule import describe_tried
 from clusterprep.model.units import format_duration, parse_duration
 from clusterprep.nccl.interfaces import choose
 from clusterprep.remedies import sentence, shell_line
@@ -58,14 +59,14 @@ def _carried(
     if isolated:
         yield _without_peer(context, tuple(isolated))
     if good:
-        tried = coverage(len(pairs), len(context.inventory.nodes))
+        tried = describe_tried(pairs, len(context.inventory.nodes))
         size = min(mtus[name] for name in good if name in mtus)
         message = "full-size packets get through"
         yield Outcome(
             "pass",
             tuple(good),
             message,
-            f"{size} bytes; {tried} tried",
+            f"{size} bytes; {tried}",
             "the MTU",
         )
 

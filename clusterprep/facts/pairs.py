@@ -36,5 +36,18 @@ class Listen(Struct, frozen=True):
     owner: str = ""
 
 
+class TableWhileDialling(Struct, frozen=True):
+    """The kernel's table of neighbours (ARP) of a node that dialled, as it is in any namespace.
+
+    `most` is gc_thresh3 and `entries` are those after the last dial. `refused` counts how often
+    there was no place for a neighbour between the first dial and the last.
+    """
+
+    most: int
+    entries: int
+    refused: int
+
+
 LISTEN = Fact("net.listen", stage="pairs", moves=True)  # of the rendezvous host; None on all others
 DIALS = Fact("net.dials", stage="pairs", moves=True)  # by the node that dialled
+TABLE = Fact("net.dialling_table", stage="pairs", moves=True)

@@ -143,7 +143,7 @@ _MODULES_OF_PART = {
     "shared": ("side_by_side", "shared"),
     "shared_marks": ("side_by_side", "shared", "shared_marks"),
     "ssh_mesh": ("ssh_mesh",),
-    "dial": ("dial",),
+    "dial": ("neighbour_table", "dial"),
     "journal": ("journal",),
     "results": ("results",),
     "targets": ("places", "targets"),

@@ -5,7 +5,8 @@ how long a round trip takes. The agents listen where a training job would.
 
 It needs no further port, no raw socket and no root, and does what NCCL's own sockets will do: TCP
 never fragments, so a full-size packet tests the MTU of the path. `model/pair_schedule.py` says
-which nodes dial which in a large fleet.
+which nodes dial which in a large fleet. Where such a sample meets something, nodes dial around it,
+to tell whether it is a node, a group or a pair.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import Any
 
 import msgspec
 
+from clusterprep.checks.pair_causes import find_causes
 from clusterprep.errors import LinkLost
-from clusterprep.facts.pairs import DIALS, LISTEN, Dial, Listen
+from clusterprep.facts.pairs import DIALS, LISTEN, TABLE, Dial, Listen, TableWhileDialling
 from clusterprep.model import Absent, Fleet
-from clusterprep.model.pair_schedule import pairing, spans
+from clusterprep.model.pair_schedule import ALL_PAIRS, pairing, pairs_around, spans
 from clusterprep.nccl.interfaces import IPV6, Pick, choose
 from clusterprep.remote.transports.link import Frame
 from clusterprep.remote.untrusted import require_integer, shortened
@@ -41,16 +43,18 @@ SIZES = (0, 0, 0, 8000, 4200, 1500, 1450, 1400, 1280)
 RETRIES = (0,) * 8
 RETRY_LIMIT = 1.5  # seconds; a dropped SYN is repeated after one
 NO_ANSWER = ("timed_out", "no_route")  # words of dials that a loss of packets may explain
+AROUND_LIMIT = 1.5  # seconds for dials around what failed; a dropped SYN is repeated after one
 # Linux' default of net.ipv4.ip_local_port_range, for nodes whose own range is not known.
 DEFAULT_RANGE = (32768, 60999)
 
 Target = tuple[str, str, int]  # listener, address, port
 Dials = tuple[Dial, ...] | Absent
 Bodies = dict[str, dict[str, Any]]  # of requests, by node
+NO_TABLE = Absent("not_applicable", "the kernel says nothing of its table of neighbours")
 
 
 def probe_pairs(fanout: Fanout, fleet: Fleet, host: str) -> Fleet:
-    """Return the fleet with the facts net.listen and net.dials.
+    """Return the fleet with the facts net.listen, net.dials and net.dialling_table.
 
     `host` is the rendezvous node, whose master port all other nodes must reach. Nodes without an
     agent or without an interface for NCCL neither listen nor dial.
@@ -61,40 +65,45 @@ def probe_pairs(fanout: Fanout, fleet: Fleet, host: str) -> Fleet:
             picks[name] = pick
     port = fleet.inventory.master_port
     ports, listen = _open_ports(fanout, fleet, picks, host, port)
-    targets = _targets(picks, ports, fleet.inventory.cluster)
+    listeners = _Listeners(picks, ports)
+    inventory = fleet.inventory
+    pairs = pairing(list(picks), inventory.cluster, inventory.groups)
+    targets = listeners.targets(pairs)
     if isinstance(listen, Listen) and listen.word == "ok":
         rendezvous = (host, picks[host].address, port)
         for name in targets:
             if name != host:
                 targets[name] = [rendezvous, *targets[name]]
-    dials = _dial(fanout, targets, DIAL_LIMIT)
-    _repeat_unanswered(fanout, dials)
-    _find_largest_sizes(fanout, dials)
+    matrix = _Matrix(fanout)
+    matrix.dial(targets, DIAL_LIMIT)
+    if len(picks) > ALL_PAIRS:
+        around = _targets_around(matrix.known_dials(), listeners, fleet)
+        matrix.dial(around, AROUND_LIMIT)
+    matrix.find_largest_sizes()
     fanout.tell("unlisten", ports)
-    return _with_pairs(fleet, host, listen, dials)
+    return _with_pairs(fleet, host, listen, matrix)
 
 
 def without_pairs(fleet: Fleet, why: Absent) -> Fleet:
     """Return the fleet with the facts of `probe_pairs` absent, for a probe that was cut off."""
-    facts = {LISTEN.name: why, DIALS.name: why}
+    facts = {LISTEN.name: why, DIALS.name: why, TABLE.name: why}
     return fleet.with_facts({node.name: facts for node in fleet.reached})
 
 
-def _with_pairs(
-    fleet: Fleet, host: str, listen: Listen | Absent, dials: Mapping[str, Dials]
-) -> Fleet:
-    """Return the fleet with what was seen as the facts net.listen and net.dials."""
+def _with_pairs(fleet: Fleet, host: str, listen: Listen | Absent, matrix: _Matrix) -> Fleet:
+    """Return the fleet with what was seen as facts."""
     facts: dict[str, dict[str, Any]] = {}
     for node in fleet.reached:
         # Only the host has opened the rendezvous port. That it is not known is so for all nodes.
         applies = isinstance(listen, Absent) or node.name == host
         own_listen = listen if applies else None
-        own_dials = dials.get(node.name)
+        own_dials = matrix.dials.get(node.name)
         if own_dials is None:
             own_dials = _why_not_picked(fleet, node.name, "the node")
         facts[node.name] = {
             LISTEN.name: own_listen,
             DIALS.name: own_dials,
+            TABLE.name: matrix.tables.get(node.name, NO_TABLE),
         }
     return fleet.with_facts(facts)
 
@@ -188,57 +197,202 @@ def _rendezvous_port(
 # ---------------------------------------------------------------- dialling
 
 
-def _targets(
-    picks: Mapping[str, Pick], ports: Mapping[str, Sequence[int]], seed: str
-) -> dict[str, list[Target]]:
-    """Return what each node dials: one port of each listener.
+class _Listeners:
+    """The ports that are open for dials, which the dialers of a listener take in turn."""
 
-    Where a listener has more ports than dialers, each of them dials several, so that all ports are
-    tried.
+    def __init__(self, picks: Mapping[str, Pick], ports: Mapping[str, Sequence[int]]) -> None:
+        self._picks = picks
+        self._ports = {name: open_ports for name, open_ports in ports.items() if open_ports}
+        self._next_port: dict[str, Iterator[int]] = {}
+        for place, (name, open_ports) in enumerate(self._ports.items()):
+            # Listeners begin with different ports. Otherwise the third dialer would meet the third
+            # port of all of them, and be blamed for a filter of that range on every node.
+            first = place % len(open_ports)
+            self._next_port[name] = itertools.cycle([*open_ports[first:], *open_ports[:first]])
+
+    def targets(self, pairs: Mapping[str, Sequence[str]]) -> dict[str, list[Target]]:
+        """Return what each node dials: one port of each listener.
+
+        Where a listener has more ports than dialers, each of them dials several, so that all ports
+        are tried.
+        """
+        dialer_count = Counter(itertools.chain.from_iterable(pairs.values()))
+        targets: dict[str, list[Target]] = {}
+        for dialer, listeners in pairs.items():
+            targets[dialer] = []
+            for listener in listeners:
+                if listener not in self._ports:
+                    continue
+                share = -(-len(self._ports[listener]) // dialer_count[listener])  # rounded up
+                for _ in range(share):
+                    port = next(self._next_port[listener])
+                    targets[dialer].append(self._target(listener, port))
+        return targets
+
+    def all_ports(self, listener: str) -> list[Target]:
+        """Return one target for each port of a listener."""
+        return [self._target(listener, port) for port in self._ports.get(listener, ())]
+
+    def _target(self, listener: str, port: int) -> Target:
+        return listener, self._picks[listener].address, port
+
+
+def _targets_around(
+    dials: Sequence[Dial], listeners: _Listeners, fleet: Fleet
+) -> dict[str, list[Target]]:
+    """Return what nodes dial further, where the sample met something that failed.
+
+    The dialer of a failed pair tries every port of the listener, and the nodes at both ends and
+    others of their groups dial each other.
     """
-    pairs = pairing(list(picks), seed)
-    dialer_count = Counter(itertools.chain.from_iterable(pairs.values()))
-    next_port: dict[str, Iterator[int]] = {}
-    for listener, open_ports in ports.items():
-        if open_ports:
-            next_port[listener] = itertools.cycle(open_ports)
-    targets: dict[str, list[Target]] = {}
-    for dialer, listeners in pairs.items():
-        targets[dialer] = []
-        for listener in listeners:
-            if listener not in next_port:
-                continue
-            share = -(-len(ports[listener]) // dialer_count[listener])  # rounded up
-            for _ in range(share):
-                target = (listener, picks[listener].address, next(next_port[listener]))
-                targets[dialer].append(target)
+    causes = find_causes(dials, by_port=True)
+    if not causes:
+        return {}
+    dialled: set[tuple[str, str]] = set()
+    tried: set[tuple[str, Target]] = set()
+    for dial in dials:
+        dialled.add((dial.dialer, dial.listener))
+        tried.add((dial.dialer, _target(dial)))
+    ends = [cause.nodes for cause in causes]
+    pairs = pairs_around(ends, dialled, fleet.inventory.groups, fleet.inventory.cluster)
+    targets = listeners.targets(pairs)
+    for cause in causes:
+        if cause.role != "pair":
+            continue
+        dialer, listener = cause.nodes
+        for target in listeners.all_ports(listener):
+            if (dialer, target) not in tried:
+                tried.add((dialer, target))
+                targets.setdefault(dialer, []).append(target)
     return targets
 
 
-def _dial(
-    fanout: Fanout,
-    targets: Mapping[str, Sequence[Target]],
-    limit: float,
-    sizes: Sequence[int] = (),
-) -> dict[str, Dials]:
-    """Let every node dial its targets, all nodes at once, and return the connections by dialer.
+class _Matrix:
+    """All dials so far, by dialer, and what its kernel said of the table of neighbours."""
 
-    With `sizes`, each target is dialled once for each size, in bytes.
-    """
-    dials: dict[str, Dials] = dict.fromkeys(targets, ())
-    bodies: Bodies = {}
-    for name, chosen in targets.items():
-        if chosen:
-            bodies[name] = _dial_body(chosen, limit, sizes)
-    for name, answer in fanout.ask("dial", bodies, limit + ANSWER_MARGIN).items():
-        if isinstance(answer, LinkLost):
-            dials[name] = Absent(answer.reason, answer.message)
-            continue
-        attempts: list[Target] = []
-        for target in targets[name]:
-            attempts += [target] * max(1, len(sizes))
-        dials[name] = _parse_dials(name, attempts, answer)
-    return dials
+    def __init__(self, fanout: Fanout) -> None:
+        self._fanout = fanout
+        self.dials: dict[str, Dials] = {}
+        self.tables: dict[str, TableWhileDialling | Absent] = {}
+
+    def known_dials(self) -> list[Dial]:
+        """Return the dials of all nodes that know theirs."""
+        dials: list[Dial] = []
+        for own in self.dials.values():
+            if not isinstance(own, Absent):
+                dials.extend(own)
+        return dials
+
+    def dial(self, targets: Mapping[str, Sequence[Target]], limit: float) -> None:
+        """Let every node dial its targets, all nodes at once, and add the connections.
+
+        What gives no answer is dialled again. A node that gives no answer keeps its earlier dials.
+        """
+        answers = self._ask(targets, limit)
+        self._dial_again(
+            answers,
+            _is_unanswered,
+            RETRY_LIMIT,
+            RETRIES,
+            _as_answered,
+        )
+        for name in targets:
+            before = self.dials.get(name, ())
+            new = answers.get(name, ())
+            if isinstance(before, Absent) or (isinstance(new, Absent) and before):
+                continue
+            self.dials[name] = new if isinstance(new, Absent) else (*before, *new)
+
+    def find_largest_sizes(self) -> None:
+        """Replace what did not carry a full-size packet by what carries the largest size."""
+        self._dial_again(
+            self.dials,
+            _lost_full_size,
+            SIZES_LIMIT,
+            SIZES,
+            _with_largest_size,
+        )
+
+    def _dial_again(
+        self,
+        dials: dict[str, Dials],
+        is_wanted: Callable[[Dial], bool],
+        limit: float,
+        sizes: Sequence[int],
+        combined: Callable[[Dial, Sequence[Dial]], Dial],
+    ) -> None:
+        """Dial the wanted ones of `dials` again, once for each size, and put in what is `combined`.
+
+        `combined` gets a dial and its further tries. A node that does not answer this time keeps
+        its dials.
+        """
+        targets: dict[str, list[Target]] = {}
+        for name, attempts in dials.items():
+            if isinstance(attempts, Absent):
+                continue
+            for dial in filter(is_wanted, attempts):
+                targets.setdefault(name, []).append(_target(dial))
+        if not targets:
+            return
+        for name, again in self._ask(targets, limit, sizes).items():
+            before = dials[name]
+            if isinstance(before, Absent) or isinstance(again, Absent):
+                continue
+            tries: dict[Target, list[Dial]] = {}
+            for dial in again:
+                tries.setdefault(_target(dial), []).append(dial)
+            dials[name] = tuple(
+                combined(dial, tries[_target(dial)]) if is_wanted(dial) else dial for dial in before
+            )
+
+    def _ask(
+        self,
+        targets: Mapping[str, Sequence[Target]],
+        limit: float,
+        sizes: Sequence[int] = (),
+    ) -> dict[str, Dials]:
+        """Return the connections to the targets by dialer, for nodes that have any target.
+
+        With `sizes`, each target is dialled once for each size, in bytes.
+        """
+        bodies: Bodies = {}
+        for name, chosen in targets.items():
+            if chosen:
+                bodies[name] = _dial_body(chosen, limit, sizes)
+        dials: dict[str, Dials] = {}
+        for name, answer in self._fanout.ask("dial", bodies, limit + ANSWER_MARGIN).items():
+            if isinstance(answer, LinkLost):
+                dials[name] = Absent(answer.reason, answer.message)
+                continue
+            attempts: list[Target] = []
+            for target in targets[name]:
+                attempts += [target] * max(1, len(sizes))
+            dials[name] = _parse_dials(name, attempts, answer)
+            self._note_table(name, answer)
+        return dials
+
+    def _note_table(self, name: str, answer: Frame) -> None:
+        """Note what a kernel says of its table: the last entries, and all refusals together."""
+        table = _parse_table(answer.get("neighbours"))
+        before = self.tables.get(name)
+        if isinstance(before, TableWhileDialling) and isinstance(table, TableWhileDialling):
+            refused = before.refused + table.refused
+            table = msgspec.structs.replace(table, refused=refused)
+        self.tables[name] = table
+
+
+def _parse_table(row: Any) -> TableWhileDialling | Absent:
+    """Return the table of an agent's answer."""
+    if row is None:
+        return NO_TABLE
+    try:
+        return TableWhileDialling(
+            most=require_integer(row["most"]),
+            entries=require_integer(row["entries"]),
+            refused=require_integer(row["refused"]),
+        )
+    except (TypeError, ValueError, LookupError):
+        return Absent("garbled", shortened(f"no table of neighbours: {row!r:.80}"))
 
 
 def _dial_body(targets: Sequence[Target], limit: float, sizes: Sequence[int]) -> dict[str, Any]:
@@ -291,18 +445,6 @@ def _parse_dial(dialer: str, target: Target, row: Sequence[Any]) -> Dial:
 # ---------------------------------------------------------------- dialled again
 
 
-def _repeat_unanswered(fanout: Fanout, dials: dict[str, Dials]) -> None:
-    """Replace in `dials` what gave no answer by a connection that was made at a further try."""
-    _dial_again(
-        fanout,
-        dials,
-        _is_unanswered,
-        RETRY_LIMIT,
-        RETRIES,
-        _as_answered,
-    )
-
-
 def _is_unanswered(dial: Dial) -> bool:
     return dial.word in NO_ANSWER
 
@@ -310,18 +452,6 @@ def _is_unanswered(dial: Dial) -> bool:
 def _as_answered(dial: Dial, again: Sequence[Dial]) -> Dial:
     """Return the first try in `again` that got an answer, else the dial as it was."""
     return next((other for other in again if not _is_unanswered(other)), dial)
-
-
-def _find_largest_sizes(fanout: Fanout, dials: dict[str, Dials]) -> None:
-    """Replace in `dials` what did not carry a full-size packet by what carries the largest size."""
-    _dial_again(
-        fanout,
-        dials,
-        _lost_full_size,
-        SIZES_LIMIT,
-        SIZES,
-        _with_largest_size,
-    )
 
 
 def _lost_full_size(dial: Dial) -> bool:
@@ -338,38 +468,6 @@ def _with_largest_size(dial: Dial, again: Sequence[Dial]) -> Dial:
     if not carried:
         return msgspec.structs.replace(dial, packet=None)
     return msgspec.structs.replace(dial, carried=max(carried))
-
-
-def _dial_again(
-    fanout: Fanout,
-    dials: dict[str, Dials],
-    is_wanted: Callable[[Dial], bool],
-    limit: float,
-    sizes: Sequence[int],
-    combined: Callable[[Dial, Sequence[Dial]], Dial],
-) -> None:
-    """Dial the wanted ones of `dials` again, once for each size, and put in what `combined` says.
-
-    It gets a dial and its further tries. A node that does not answer this time keeps its dials.
-    """
-    targets: dict[str, list[Target]] = {}
-    for name, attempts in dials.items():
-        if isinstance(attempts, Absent):
-            continue
-        for dial in filter(is_wanted, attempts):
-            targets.setdefault(name, []).append(_target(dial))
-    if not targets:
-        return
-    for name, again in _dial(fanout, targets, limit, sizes).items():
-        before = dials[name]
-        if isinstance(before, Absent) or isinstance(again, Absent):
-            continue
-        tries: dict[Target, list[Dial]] = {}
-        for dial in again:
-            tries.setdefault(_target(dial), []).append(dial)
-        dials[name] = tuple(
-            combined(dial, tries[_target(dial)]) if is_wanted(dial) else dial for dial in before
-        )
 
 
 def _target(dial: Dial) -> Target:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from clusterprep.checks.net import Cause, find_causes
+from clusterprep.checks.pair_causes import Cause, find_causes
 from clusterprep.facts.pairs import Dial, Listen
+from clusterprep.model import Finding
 from tests.support.fleet import PORT, absent, findings, fleet, silent, told
 
 NAMES = ("n1", "n2", "n3", "n4", "n5")
@@ -235,3 +237,102 @@ def test_a_node_that_tried_no_other_is_not_known() -> None:
         "unknown error no other node was tried"
     )
     assert told(fleet(n1=alone), "net.ports") == {"n1": "pass"}
+
+
+# ---------------------------------------------------------------- what many failures are told as
+
+
+def told_as(bad: Callable[[str, str], bool], count: int = 16, **groups: tuple[str, ...]) -> Finding:
+    """The one failure of a fleet in which some pairs do not reach each other."""
+    names = tuple(f"n{number}" for number in range(1, count + 1))
+    nodes: dict[str, dict[str, Any]] = {}
+    for dialer in names:
+        dials = []
+        for place, listener in enumerate(names):
+            if listener != dialer:
+                word = "timed_out" if bad(dialer, listener) else "ok"
+                dials.append(dial(dialer, listener, word, 40000 + place))
+        listen = Listen("n1", PORT, "ok") if dialer == "n1" else None
+        nodes[dialer] = {"net.listen": listen, "net.dials": tuple(dials)}
+    seen = fleet(inventory={"groups": groups}, **nodes)
+    (failed,) = [one for one in findings(seen, "net.ports") if one.verdict == "fail"]
+    return failed
+
+
+DEAF = ("n3", "n4", "n5")
+
+
+@pytest.mark.parametrize(
+    ("bad", "groups", "message", "seen"),
+    [
+        pytest.param(
+            lambda a, b: b in DEAF,
+            {},
+            "3 nodes cannot be reached by the others",
+            "45 of 45 dials fail, such as n1 to 10.0.0.3:40002 timed out",
+            id="deaf-nodes",
+        ),
+        pytest.param(
+            lambda a, b: b in DEAF,
+            {"rack2": DEAF},
+            "3 nodes, which are rack2, cannot be reached by the others",
+            "45 of 45 dials fail, such as n1 to 10.0.0.3:40002 timed out",
+            id="a-group-of-them",
+        ),
+        pytest.param(
+            lambda a, b: a in DEAF,
+            {},
+            "3 nodes cannot reach the others",
+            "45 of 45 dials fail, such as n3 to 10.0.0.1:40000 timed out",
+            id="nodes-that-cannot-dial",
+        ),
+        pytest.param(
+            lambda a, b: "n3" in (a, b),
+            {},
+            "n3 cannot reach the others, nor be reached by them",
+            "30 of 30 dials fail, such as n1 to 10.0.0.3:40002 timed out",
+            id="one-that-is-cut-off",
+        ),
+        pytest.param(
+            lambda a, b: (a in DEAF) != (b in DEAF),
+            {"rack2": DEAF},
+            "rack2 and the other nodes do not reach each other",
+            "78 of 78 dials fail, such as n1 to 10.0.0.3:40002 timed out",
+            id="a-group-that-is-cut-off",
+        ),
+        pytest.param(
+            lambda a, b: (a in DEAF) != (b in DEAF),
+            {},
+            "the 3 nodes around n3 and the other nodes do not reach each other",
+            "78 of 78 dials fail, such as n1 to 10.0.0.3:40002 timed out",
+            id="the-same-without-a-group",
+        ),
+        pytest.param(
+            lambda a, b: b == "n9" and a in DEAF,
+            {},
+            "n9 and some other nodes do not reach each other",
+            "3 of 30 dials fail, such as n3 to 10.0.0.9:40008 timed out",
+            id="one-end-in-common",
+        ),
+        pytest.param(
+            lambda a, b: True,
+            {},
+            "no node reaches another",
+            "240 of 240 dials fail, such as n1 to 10.0.0.2:40001 timed out",
+            id="no-dial-at-all",
+        ),
+    ],
+)
+def test_failures_with_something_in_common_are_one(
+    bad: Callable[[str, str], bool], groups: dict[str, tuple[str, ...]], message: str, seen: str
+) -> None:
+    failed = told_as(bad, **groups)
+    assert (failed.message, failed.seen) == (message, seen)
+
+
+def test_pairs_without_anything_in_common_are_one_if_they_are_many() -> None:
+    failed = told_as(lambda a, b: int(b[1:]) - int(a[1:]) == 9 and int(a[1:]) % 2 == 1, 32)
+    assert failed.message == (
+        "pairs do not reach each other that have no node, group or port in common"
+    )
+    assert failed.seen.startswith("12 of 992 dials fail")

@@ -193,7 +193,6 @@ def test_the_controller_takes_little_more_memory(runs: Runs) -> None:
 
 @pytest.mark.clock
 def test_a_time_limit_holds_whatever_is_sent(runs: Runs) -> None:
-    """Without the limit this command takes half a minute, and on a busy machine its start some s."""
     argv = [*CLI, "check", str(runs.inventory), "--format", "json", "--timeout", "5"]
     began = time.monotonic()
     done = runs.lab.controller.run(argv, timeout=60)

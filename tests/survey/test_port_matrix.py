@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from clusterprep.errors import LinkLost
-from clusterprep.facts.pairs import Dial
+from clusterprep.facts.pairs import Dial, TableWhileDialling
 from clusterprep.model import Absent
 from clusterprep.survey.port_matrix import SIZES, probe_pairs
 from tests.support.command import clusterprep
-from tests.support.fleet import eth, fleet
+from tests.support.fleet import eth, findings, fleet
 from tests.support.lab import Lab
 
 ROW = ["ok", 50, 1500, True, 1500]
@@ -224,6 +228,128 @@ def test_a_node_that_does_not_tell_its_range_listens_in_the_usual_one() -> None:
     probed(agents, three(n2={"net.interfaces": (eth("eth0", "10.0.0.2/16"),)}))
     spans = next(body["spans"] for op, name, body in agents.asked if (op, name) == ("listen", "n2"))
     assert all(32768 <= first <= last <= 60999 for first, last in spans)
+
+
+# ---------------------------------------------------------------- around what failed
+
+
+def many(fails: Callable[[str, str], bool], count: int = 200, size: int = 20) -> tuple[Agents, Any]:
+    """A large fleet in racks of `size` in which some pairs do not reach each other, and its facts.
+
+    What is said of pairs holds for all ports.
+    """
+    names = [f"n{number}" for number in range(1, count + 1)]
+    address_of = {name: f"10.0.{number // 200}.{number % 200}" for number, name in enumerate(names)}
+    name_of = {address: name for name, address in address_of.items()}
+    racks = {
+        f"rack{start // size + 1}": tuple(names[start : start + size])
+        for start in range(0, count, size)
+    }
+
+    def answer(dialer: str, body: Any) -> Any:
+        rows = []
+        for address, _ in body["targets"]:
+            row = ["refused"] if fails(dialer, name_of[address]) else ROW
+            rows += [row] * max(1, len(body["sizes"]))
+        return {"dials": rows}
+
+    answers = {name: functools.partial(answer, name) for name in names}
+    facts = {
+        name: {
+            "net.interfaces": (eth("eth0", f"{address}/16"),),
+            "net.port_range": (32768, 60999),
+        }
+        for name, address in address_of.items()
+    }
+    agents = Agents(names, dial=answers)
+    return agents, probed(agents, fleet(inventory={"groups": racks}, **facts))
+
+
+def tried(seen: Any) -> set[tuple[str, str]]:
+    pairs = set()
+    for node in seen.reached:
+        pairs |= {(dial.dialer, dial.listener) for dial in dials(seen, node.name)}
+    return pairs
+
+
+def requests(agents: Agents) -> int:
+    """How many times the nodes were asked to dial."""
+    return max(Counter(name for op, name, _ in agents.asked if op == "dial").values())
+
+
+def test_where_nothing_fails_nothing_is_dialled_again() -> None:
+    agents, seen = many(lambda dialer, listener: False)
+    assert requests(agents) == 1
+    assert findings(seen, "net.ports")[0].verdict == "pass"
+
+
+def test_a_pair_that_failed_is_dialled_in_both_directions_and_on_every_port() -> None:
+    _, healthy = many(lambda dialer, listener: False)
+    bad = min(
+        pair for pair in tried(healthy) if pair[1] != "n1" and pair[::-1] not in tried(healthy)
+    )
+    _, seen = many(lambda dialer, listener: (dialer, listener) == bad)
+    assert bad[::-1] in tried(seen)
+    ports = {dial.port for dial in dials(seen, bad[0]) if dial.listener == bad[1]}
+    assert len(ports) == 3
+    (failed,) = [one for one in findings(seen, "net.ports") if one.verdict == "fail"]
+    assert set(failed.nodes) == set(bad)
+
+
+def test_two_racks_that_do_not_reach_each_other_are_told_as_that() -> None:
+    racks = [{f"n{number}" for number in range(first, first + 20)} for first in (1, 21)]
+
+    def fails(dialer: str, listener: str) -> bool:
+        one, other = racks
+        return (dialer in one and listener in other) or (dialer in other and listener in one)
+
+    _, seen = many(fails)
+    (failed,) = [one for one in findings(seen, "net.ports") if one.verdict == "fail"]
+    assert failed.message == "rack1 and rack2 do not reach each other"
+    assert set(failed.nodes) <= racks[0] | racks[1]
+
+
+def test_deaf_nodes_dial_each_other_and_are_one_finding() -> None:
+    deaf = {"n5", "n60", "n111"}
+    _, seen = many(lambda dialer, listener: listener in deaf)
+    assert set(itertools.permutations(deaf, 2)) <= tried(seen)
+    (failed,) = [one for one in findings(seen, "net.ports") if one.verdict == "fail"]
+    assert set(failed.nodes) == deaf
+    assert failed.message == "3 nodes cannot be reached by the others"
+
+
+# ---------------------------------------------------------------- the table of neighbours
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        pytest.param(
+            {"most": 1024, "entries": 9, "refused": 4}, TableWhileDialling(1024, 9, 4), id="full"
+        ),
+        pytest.param(None, "not_applicable", id="a-kernel-that-does-not-say"),
+        pytest.param({"most": 1024}, "garbled", id="a-part-of-it"),
+        pytest.param({"most": -1, "entries": 9, "refused": 4}, "garbled", id="no-number"),
+        pytest.param([1024, 9, 4], "garbled", id="another-shape"),
+    ],
+)
+def test_what_a_kernel_says_of_its_table_is_a_fact(row: Any, expected: Any) -> None:
+    def with_table(body: Any) -> Any:
+        return {"dials": [ROW] * len(body["targets"]), "neighbours": row}
+
+    table = probed(Agents(["n1", "n2", "n3"], dial={"n2": with_table})).fact(
+        "n2", "net.dialling_table"
+    )
+    assert getattr(table, "reason", table) == expected
+
+
+def test_refusals_of_all_requests_are_added() -> None:
+    def unanswered(body: Any) -> Any:
+        rows = [["timed_out"]] * len(body["targets"]) * max(1, len(body["sizes"]))
+        return {"dials": rows, "neighbours": {"most": 1024, "entries": 1024, "refused": 5}}
+
+    seen = probed(Agents(["n1", "n2", "n3"], dial={"n2": unanswered}))
+    assert seen.fact("n2", "net.dialling_table").refused == 10
 
 
 @pytest.mark.hosts

@@ -11,6 +11,7 @@ import struct
 import time
 
 from clusterprep.remote.agent.light import socket
+from clusterprep.remote.agent.neighbour_table import read_table
 from clusterprep.remote.agent.readers import matching_paths, names_in, read_file
 
 IP_MTU_DISCOVER, IP_PMTUDISC_DO, TCP_INFO = 10, 2, 11  # linux/in.h, linux/tcp.h
@@ -139,13 +140,15 @@ def open_files(pid):
 
 
 def dial(agent, request):
-    """Operation dial: connect to all targets. The answer is {"dials": [row, …]}.
+    """Operation dial: connect to all targets. The answer is {"dials": [row, …], "neighbours": …}.
 
     {"targets": [[address, port], …], "limit": s, "sizes": [bytes, …]}. Over each connection one
     full-size packet is sent, which Linux never lets be fragmented. A row is [outcome, round trip
     in µs, size of that packet in bytes or 0 if none was measured, whether it was acknowledged, the
     path's MTU as the kernel then knows it]. With `sizes` each target is dialled once for each of
-    them, the packet being at most so large; 0 stands for a full-size one.
+    them, the packet being at most so large; 0 stands for a full-size one. `neighbours` is the
+    kernel's table of neighbours afterwards, in which `refused` counts since the request came; None
+    where the kernel does not say.
     """
     Dialing(agent, request).begin()
 
@@ -156,6 +159,7 @@ class Dialing(object):
     def __init__(self, agent, request):
         self.agent, self.request = agent, request
         self.end = time.monotonic() + request["limit"]
+        self.table = read_table()
         self.rows = []
         self.calls = {}  # by index of their rows
         sizes = request.get("sizes") or [0]
@@ -194,7 +198,15 @@ class Dialing(object):
                 del self.calls[index]
         if not self.calls:
             self.agent.polls.remove(self.poll)
-            self.agent.answer(self.request, dials=self.rows)
+            self.agent.answer(self.request, dials=self.rows, neighbours=self._table_now())
+
+    def _table_now(self):
+        """Return the table of neighbours, with the number of refusals since the request came."""
+        now = read_table()
+        if now is None or self.table is None:
+            return None
+        now["refused"] -= self.table["refused"]
+        return now
 
 
 class Call(object):

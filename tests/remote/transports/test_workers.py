@@ -15,10 +15,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.errors import Interrupted, LinkLost, Unreached
 from clusterprep.model import Fleet, Inventory, Node

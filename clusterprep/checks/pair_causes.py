@@ -1,0 +1,468 @@
+"""Finds why nodes do not reach each other: the smallest explanations of many failed dials. Pure.
+
+`find_causes` blames single nodes and pairs by a fixed rule. `explain` puts alike ones together: a
+full table of neighbours, groups that do not reach each other, a range of ports, several nodes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from clusterprep.facts.pairs import Dial, TableWhileDialling
+from clusterprep.model.pair_schedule import Groups
+
+# So many causes that are alike are told as one; two are told one by one.
+MANY = 3
+# Failed pairs without an end in common that are told one by one.
+MOST_PAIRS = 8
+# Words of dials that a full table of neighbours explains: without the address of the hardware no
+# packet leaves, and no answer comes. A refusal is an answer.
+NO_ANSWER = ("timed_out", "no_route", "error ENOBUFS")
+
+
+class Cause(Struct, frozen=True):
+    """The cause of failed dials: a "listener", a "dialer", or a "pair" with both its ends.
+
+    `failed` holds the dials that are explained by it.
+    """
+
+    role: str
+    nodes: tuple[str, ...]
+    failed: tuple[Dial, ...]
+
+
+def unreached(dial: Dial) -> bool:
+    """Return whether a dial did not get through."""
+    return dial.word != "ok"
+
+
+def find_causes(
+    dials: Iterable[Dial], bad: Callable[[Dial], bool] = unreached, by_port: bool = False
+) -> tuple[Cause, ...]:
+    """Return the causes of the failed dials; each failed dial belongs to exactly one of them.
+
+    `bad` tells which dials failed. A listener that fails at least half of its dialers and at least
+    two is blamed alone and set aside, then a dialer likewise, and with `by_port` a listener for one
+    of its ports. Every other failed dial stands by itself.
+    """
+    remaining = list(dials)
+    failed = [dial for dial in remaining if bad(dial)]
+    causes: list[Cause] = []
+    for end in _ENDS if by_port else _ENDS[:2]:
+        guilty = _guilty(remaining, failed, end)
+        for failures in guilty.values():
+            node = end.node(failures[0])
+            causes.append(Cause(end.role, (node,), failures))
+        if guilty:
+            remaining = [dial for dial in remaining if end.key(dial) not in guilty]
+            failed = [dial for dial in failed if end.key(dial) not in guilty]
+    for dial in failed:
+        pair = Cause("pair", (dial.dialer, dial.listener), (dial,))
+        causes.append(pair)
+    return tuple(causes)
+
+
+NodeOrPort = str | tuple[str, int]
+
+
+class _End(Struct, frozen=True):
+    """An end of a dial that can be at fault, and how it is read from the dial.
+
+    `key` groups the dials, `node` is the end itself and `peer` the other end.
+    """
+
+    role: str
+    key: Callable[[Dial], NodeOrPort]
+    node: Callable[[Dial], str]
+    peer: Callable[[Dial], str]
+
+
+def _dialer(dial: Dial) -> str:
+    return dial.dialer
+
+
+def _listener(dial: Dial) -> str:
+    return dial.listener
+
+
+def _port_of_listener(dial: Dial) -> NodeOrPort:
+    return dial.listener, dial.port
+
+
+_ENDS = (
+    _End("listener", _listener, _listener, _dialer),
+    _End("dialer", _dialer, _dialer, _listener),
+    _End("listener", _port_of_listener, _listener, _dialer),
+)
+
+
+def _guilty(dials: list[Dial], failed: list[Dial], end: _End) -> dict[NodeOrPort, tuple[Dial, ...]]:
+    """Return the failed dials of each guilty end, the worst first.
+
+    Guilty is an end that failed for at least two peers, and for at least half of those that tried.
+    Nodes are counted, not ports: one dialer that fails on two ports is one.
+    """
+    failures: dict[NodeOrPort, list[Dial]] = {}
+    failed_peers: dict[NodeOrPort, set[str]] = {}
+    for dial in failed:
+        key = end.key(dial)
+        failures.setdefault(key, []).append(dial)
+        failed_peers.setdefault(key, set()).add(end.peer(dial))
+    all_peers: dict[NodeOrPort, set[str]] = {}
+    for key, peers in failed_peers.items():
+        if len(peers) >= 2:
+            all_peers[key] = set()
+    if not all_peers:  # usual, and there are many dials
+        return {}
+    for dial in dials:
+        key = end.key(dial)
+        if key in all_peers:
+            all_peers[key].add(end.peer(dial))
+    ranked = []
+    for key, peers in all_peers.items():
+        number = len(failed_peers[key])
+        if 2 * number >= len(peers):
+            ranked.append((number, key))
+    ranked.sort(reverse=True)
+    return {key: tuple(failures[key]) for _, key in ranked}
+
+
+# ---------------------------------------------------------------- many causes as one
+
+Kind = Literal[
+    "table",  # nodes whose kernel had no place for a neighbour while they dialled
+    "everywhere",  # no dial at all got through
+    "apart",  # a group that reaches no node outside of it, or is reached by none
+    "between",  # two groups that do not reach each other
+    "ports",  # a range of ports that is reached on no node
+    "nodes",  # a node or several that are not reached, reach no other, or both
+    "pair",  # one pair
+    "pairs",  # pairs with one end in common, or with nothing in common
+]
+
+
+class Explanation(Struct, frozen=True):
+    """Why dials failed: `failed` are the dials that it explains, `nodes` are to blame.
+
+    `tried` counts the dials that were made where it holds, those that got through included.
+    `subjects` names what it is about: groups, the first and the last port of a range, or the node
+    that pairs have in common. `roles` are the ends at which the nodes fail, as in `Cause`.
+    """
+
+    kind: Kind
+    nodes: tuple[str, ...]
+    failed: tuple[Dial, ...]
+    tried: int
+    subjects: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+
+
+def explain(
+    dials: Iterable[Dial],
+    groups: Groups,
+    tables: Mapping[str, TableWhileDialling],
+) -> tuple[Explanation, ...]:
+    """Return the smallest explanations of the failed dials; each dial belongs to exactly one.
+
+    `groups` are those of the inventory, and `tables` holds what nodes know of their table of
+    neighbours. A dial without an answer is explained by a table that was full at one of its ends.
+    What is left is judged by `find_causes`, and causes that are alike become one. No node is
+    blamed that `find_causes` does not blame, or whose table was not full.
+    """
+    dials = list(dials)
+    explanations: list[Explanation] = []
+    full = frozenset(name for name, table in tables.items() if table.refused > 0)
+    by_table = [dial for dial in dials if _explained_by_table(dial, full)]
+    if by_table:
+        explanations.append(_full_table(dials, by_table, full))
+        dials = [dial for dial in dials if not _explained_by_table(dial, full)]
+    causes = _merged_pairs(find_causes(dials, by_port=True))
+    if len(causes) >= MANY:
+        folded, causes = _fold_regions(dials, causes, groups)
+        explanations.extend(folded)
+    explanations.extend(_fold_nodes(dials, causes, groups))
+    explanations.extend(_fold_pairs(dials, causes))
+    return tuple(explanations)
+
+
+def _explained_by_table(dial: Dial, full: Collection[str]) -> bool:
+    if dial.word not in NO_ANSWER:
+        return False
+    return dial.dialer in full or dial.listener in full
+
+
+def _full_table(
+    dials: Iterable[Dial], failed: Sequence[Dial], full: Collection[str]
+) -> Explanation:
+    ends = _ends_of(failed)
+    nodes = tuple(name for name in ends if name in full)
+    tried = sum(dial.dialer in full or dial.listener in full for dial in dials)
+    return Explanation("table", nodes, tuple(failed), tried)
+
+
+def _ends_of(dials: Iterable[Dial]) -> list[str]:
+    """Return the names of all ends, each once, in the order of the dials."""
+    ends: dict[str, None] = {}
+    for dial in dials:
+        ends[dial.dialer] = None
+        ends[dial.listener] = None
+    return list(ends)
+
+
+def _merged_pairs(causes: Iterable[Cause]) -> list[Cause]:
+    """Return the causes with those of the same dialer and listener as one."""
+    merged: dict[tuple[str, tuple[str, ...], int], Cause] = {}
+    for number, cause in enumerate(causes):
+        # Other roles stay apart: a node may be blamed at both ends.
+        key = (cause.role, cause.nodes, 0 if cause.role == "pair" else number)
+        before = merged.get(key)
+        failed = (*before.failed, *cause.failed) if before else cause.failed
+        merged[key] = Cause(cause.role, cause.nodes, failed)
+    return list(merged.values())
+
+
+# ---------------------------------------------------------------- groups and ports
+
+# The dials between these groups, from and to this one, or to this range of ports.
+Region = tuple[Kind, tuple[str, ...]]
+EVERYWHERE: Region = ("everywhere", ())
+# Where two regions explain as much: the plainest first.
+_PLAINEST: tuple[Kind, ...] = ("everywhere", "between", "apart", "ports")
+
+
+class _Regions:
+    """Tells in which regions a dial lies."""
+
+    def __init__(self, dials: Sequence[Dial], groups: Groups) -> None:
+        self._members = {**groups, **_parts(dials, groups)}
+        self._groups_of: dict[str, list[str]] = {}
+        for group, names in self._members.items():
+            for name in names:
+                self._groups_of.setdefault(name, []).append(group)
+        self._number = len(_ends_of(dials))
+        self._reached = {dial.listener for dial in dials if not unreached(dial)}
+        self._range_of_port = _dead_ranges(dials, self._reached)
+
+    def of(self, dial: Dial) -> set[Region]:
+        """Return every region of a dial."""
+        regions: set[Region] = {EVERYWHERE}
+        if dial.port in self._range_of_port and dial.listener in self._reached:
+            regions.add(("ports", self._range_of_port[dial.port]))
+        dialers = self._groups_of.get(dial.dialer, ())
+        listeners = self._groups_of.get(dial.listener, ())
+        # A group that has both ends is not crossed by the dial.
+        left = [group for group in dialers if group not in listeners]
+        entered = [group for group in listeners if group not in dialers]
+        for group in (*left, *entered):
+            regions.add(("apart", (group,)))
+        for one in left:
+            for other in entered:
+                first, second = sorted((one, other))
+                regions.add(("between", (first, second)))
+        return regions
+
+    def smaller_side(self, group: str, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Return those of `nodes` that are on the smaller side of a group's border.
+
+        That is all of them where both sides are as large.
+        """
+        members = set(self._members[group])
+        twice = 2 * len(members)
+        if twice == self._number:
+            return tuple(nodes)
+        is_inside = twice < self._number
+        return tuple(name for name in nodes if (name in members) == is_inside)
+
+
+def _parts(dials: Iterable[Dial], groups: Groups) -> dict[str, list[str]]:
+    """Return the parts of the fleet that no dial connects, each under a description.
+
+    So nodes behind one switch are found where the inventory has no group for them. Parts of one
+    node are left out, and so are the largest part and those that are a group of the inventory.
+    """
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while parent.setdefault(name, name) != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    for dial in dials:
+        if not unreached(dial):
+            one, other = root(dial.dialer), root(dial.listener)
+            parent[other] = one
+    members: dict[str, list[str]] = {}
+    for name in list(parent):
+        members.setdefault(root(name), []).append(name)
+    known = {frozenset(names) for names in groups.values()}
+    smaller = sorted(members.values(), key=len)[:-1]
+    parts: dict[str, list[str]] = {}
+    for names in smaller:
+        if len(names) > 1 and frozenset(names) not in known:
+            parts[f"the {len(names)} nodes around {names[0]}"] = names
+    return parts
+
+
+def _dead_ranges(dials: Iterable[Dial], reached: Collection[str]) -> dict[int, tuple[str, ...]]:
+    """Return (first, last) by port, for the ports of a range in which no dial got through.
+
+    A range ends at the next port on which one did, and has MANY ports at least. Only the
+    listeners in `reached` count: for one that is reached on no port it is no matter of ports.
+    """
+    is_open: dict[int, bool] = {}
+    for dial in dials:
+        if dial.listener not in reached:
+            continue
+        is_open[dial.port] = is_open.get(dial.port, False) or not unreached(dial)
+    ranges: dict[int, tuple[str, ...]] = {}
+    for is_alive, run in itertools.groupby(sorted(is_open), is_open.__getitem__):
+        ports = list(run)
+        if not is_alive and len(ports) >= MANY:
+            ends = (str(ports[0]), str(ports[-1]))
+            ranges.update(dict.fromkeys(ports, ends))
+    return ranges
+
+
+def _fold_regions(
+    dials: Sequence[Dial], causes: list[Cause], groups: Groups
+) -> tuple[list[Explanation], list[Cause]]:
+    """Return the explanations by regions in which every dial failed, and the causes left over.
+
+    The region that explains most causes is taken first.
+    """
+    regions = _Regions(dials, groups)
+    common: list[set[Region]] = []  # of each cause
+    number: Counter[Region] = Counter()
+    for cause in causes:
+        shared = set.intersection(*map(regions.of, cause.failed))
+        common.append(shared)
+        number.update(shared)
+    candidates = {region for region, count in number.items() if count >= MANY}
+    tried = _count_failed_regions(dials, regions, candidates)
+    left = set(range(len(causes)))
+    explained: list[Explanation] = []
+    while True:
+        inside: dict[Region, list[int]] = {}
+        for place in sorted(left):
+            for region in common[place] & tried.keys():
+                inside.setdefault(region, []).append(place)
+        best = max(inside, key=lambda region: _rank(region, inside[region]), default=EVERYWHERE)
+        folded = inside.get(best, [])
+        if len(folded) < MANY:
+            return explained, [causes[place] for place in sorted(left)]
+        kind, names = best
+        explanation = _combined(kind, [causes[place] for place in folded], tried[best], names)
+        if kind == "apart":
+            # A node of the larger side may be dialled mostly from the smaller one, by chance.
+            nodes = regions.smaller_side(names[0], explanation.nodes)
+            explanation = replace(explanation, nodes=nodes or explanation.nodes)
+        explained.append(explanation)
+        left.difference_update(folded)
+
+
+def _count_failed_regions(
+    dials: Iterable[Dial], regions: _Regions, candidates: set[Region]
+) -> Counter[Region]:
+    """Return the number of dials in each of these regions in which none got through."""
+    tried: Counter[Region] = Counter()
+    left = set(candidates)
+    for dial in dials:
+        if not left:  # usual, and there are many dials
+            break
+        # Most often only this one is left, and it needs no look at the groups.
+        own = left if left == {EVERYWHERE} else regions.of(dial) & left
+        tried.update(own)
+        if not unreached(dial):
+            left = left - own
+    return Counter({region: tried[region] for region in left})
+
+
+def _rank(region: Region, causes: Sequence[int]) -> tuple[int, int, tuple[str, ...]]:
+    kind, names = region
+    return len(causes), -_PLAINEST.index(kind), names
+
+
+def _combined(
+    kind: Kind, causes: Sequence[Cause], tried: int, subjects: tuple[str, ...] = ()
+) -> Explanation:
+    """Return one explanation of what several causes explain."""
+    nodes: dict[str, None] = {}
+    failed: list[Dial] = []
+    roles = set()
+    for cause in causes:
+        nodes.update(dict.fromkeys(cause.nodes))
+        failed.extend(cause.failed)
+        roles.add(cause.role)
+    return Explanation(
+        kind,
+        tuple(nodes),
+        tuple(failed),
+        tried,
+        subjects,
+        tuple(sorted(roles)),
+    )
+
+
+# ---------------------------------------------------------------- nodes and pairs
+
+
+def _fold_nodes(
+    dials: Sequence[Dial], causes: Iterable[Cause], groups: Groups
+) -> Iterator[Explanation]:
+    """Yield what is explained by single nodes: those that fail alike as one, from MANY on."""
+    of_node: dict[str, list[Cause]] = {}
+    for cause in causes:
+        if cause.role != "pair":
+            of_node.setdefault(cause.nodes[0], []).append(cause)
+    alike: dict[tuple[object, ...], list[str]] = {}
+    for node, own in of_node.items():
+        roles = frozenset(cause.role for cause in own)
+        words = frozenset(dial.word for cause in own for dial in cause.failed)
+        alike.setdefault((roles, words), []).append(node)
+    for nodes in alike.values():
+        parts = [nodes] if len(nodes) >= MANY else [[node] for node in nodes]
+        for part in parts:
+            own = list(itertools.chain.from_iterable(of_node[node] for node in part))
+            yield _of_nodes(dials, own, groups)
+
+
+def _of_nodes(dials: Iterable[Dial], causes: Sequence[Cause], groups: Groups) -> Explanation:
+    """Return the explanation of causes that are alike, of one node or of several."""
+    listeners = {cause.nodes[0] for cause in causes if cause.role == "listener"}
+    dialers = {cause.nodes[0] for cause in causes if cause.role == "dialer"}
+    tried = sum(dial.listener in listeners or dial.dialer in dialers for dial in dials)
+    nodes = listeners | dialers
+    names = tuple(group for group, members in groups.items() if nodes == set(members))
+    return _combined("nodes", causes, tried, names[:1])
+
+
+def _fold_pairs(dials: Sequence[Dial], causes: Iterable[Cause]) -> Iterator[Explanation]:
+    """Yield what is explained by pairs: those with one end in common as one, from MANY on.
+
+    If even so there are more than MOST_PAIRS explanations, all pairs are one.
+    """
+    left = [cause for cause in causes if cause.role == "pair"]
+    everything = left
+    stars: list[Explanation] = []
+    while len(stars) <= MOST_PAIRS:
+        ends = Counter(itertools.chain.from_iterable(cause.nodes for cause in left))
+        node, number = ends.most_common(1)[0] if ends else ("", 0)
+        if number < MANY:
+            break
+        star = [cause for cause in left if node in cause.nodes]
+        left = [cause for cause in left if node not in cause.nodes]
+        tried = sum(node in (dial.dialer, dial.listener) for dial in dials)
+        stars.append(_combined("pairs", star, tried, (node,)))
+    if len(stars) + len(left) > MOST_PAIRS:
+        yield _combined("pairs", everything, len(dials))
+        return
+    yield from stars
+    for cause in left:
+        yield _combined("pair", [cause], len(cause.failed))
