@@ -58,12 +58,13 @@ def pairing(names: Sequence[str], seed: str, groups: Groups | None = None) -> di
 def dials_per_node(count: int) -> int:
     """Return how many others each of `count` nodes dials.
 
-    All others up to ALL_PAIRS nodes. Beyond that twice the logarithm of their number, and as many
-    that the whole is not less than for ALL_PAIRS nodes.
+    All others up to ALL_PAIRS nodes. Beyond that twice the logarithm of their number, and at least
+    so many that there are no fewer dials in all than between ALL_PAIRS nodes.
     """
     if count <= ALL_PAIRS:
         return max(0, count - 1)
-    return max(2 * count.bit_length(), ALL_PAIRS**2 // count)
+    share_of_all_pairs = math.ceil(ALL_PAIRS**2 / count)
+    return max(2 * count.bit_length(), share_of_all_pairs)
 
 
 def _add_dials_between(groups: Groups, dialled: dict[str, list[str]], draw: random.Random) -> None:

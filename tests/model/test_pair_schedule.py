@@ -58,7 +58,8 @@ def test_above_that_every_node_is_tested_in_both_roles(count):
 
 
 @pytest.mark.parametrize(
-    ("count", "dials"), [(2, 1), (64, 63), (65, 63), (128, 32), (256, 18), (1000, 20), (10_000, 28)]
+    ("count", "dials"),
+    [(2, 1), (64, 63), (65, 64), (100, 41), (128, 32), (256, 18), (1000, 20), (10_000, 28)],
 )
 def test_a_node_dials_twice_the_logarithm_and_the_whole_never_shrinks(count, dials):
     assert dials_per_node(count) == dials
