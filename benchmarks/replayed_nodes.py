@@ -51,7 +51,7 @@ class ReplayedNodes:
         self.count = count
         self.cpu = 0.0  # seconds of all servers, known after the end
         self._servers: list[subprocess.Popen[str]] = []
-        self._lines: list[dict[str, Any]] = []
+        self._places: list[dict[str, Any]] = []
         self._processes = processes
 
     def __enter__(self) -> ReplayedNodes:
@@ -65,7 +65,7 @@ class ReplayedNodes:
             self._servers.append(server)
         for server in self._servers:
             assert server.stdout is not None
-            self._lines.append(json.loads(server.stdout.readline()))
+            self._places.append(json.loads(server.stdout.readline()))
         return self
 
     def __exit__(
@@ -88,14 +88,14 @@ class ReplayedNodes:
         )
         key.write_bytes(private)
         known_hosts = folder / "known_hosts"
-        lines = [f"[127.0.0.1]:{line['port']} ssh-ed25519 {line['key']}" for line in self._lines]
+        lines = [f"[127.0.0.1]:{line['port']} ssh-ed25519 {line['key']}" for line in self._places]
         known_hosts.write_text("\n".join(lines) + "\n")
         nodes = []
         for number in range(self.count):
             name = grown.name_of(number)
             settings = SshSettings(
                 user=name,
-                port=self._lines[number % len(self._lines)]["port"],
+                port=self._places[number % len(self._places)]["port"],
                 identity_file=str(key),
                 config="/dev/null",
                 known_hosts=str(known_hosts),

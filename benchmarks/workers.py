@@ -38,7 +38,7 @@ from clusterprep.remote.transports.protocol import Transport  # noqa: E402
 from clusterprep.remote.transports.ssh import SshTransport  # noqa: E402
 from clusterprep.remote.transports.workers import WorkerTransport  # noqa: E402
 from clusterprep.survey import registry  # noqa: E402
-from clusterprep.survey.fanout import Fanout, _agent_parts  # noqa: E402
+from clusterprep.survey.fanout import Fanout  # noqa: E402
 from clusterprep.survey.queries import Queries, QueryPlan, plan_queries  # noqa: E402
 from clusterprep.survey.reads import ask_reads  # noqa: E402
 from clusterprep.survey.selection import Selection, select_checks  # noqa: E402
@@ -121,7 +121,8 @@ def split(inventory: Inventory, plan: QueryPlan) -> dict[str, float]:
     """Return the CPU of one process in ms per node: each step with all steps before it."""
     queries = Queries(plan, inventory)
     sheets = {node.name: queries.of(node) for node in inventory.nodes}
-    parts = _agent_parts(plan, sheets.values(), inventory)
+    kinds = {read.kind for sheet in sheets.values() for read in sheet.reads}
+    parts = bootstrap.parts_for(kinds)
     transport = SshTransport()
 
     def log_in(node: Node) -> None:

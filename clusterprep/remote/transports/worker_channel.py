@@ -17,6 +17,7 @@ from clusterprep.remote.transports.worker_messages import (
     MessageStream,
     unpack_error,
 )
+from clusterprep.runtime.clock import running_seconds
 
 STDERR_KEPT = 8192  # bytes
 # Seconds beyond the limits of SshChannel, which the worker's own end of the channel keeps: it knows
@@ -54,13 +55,13 @@ class WorkerChannel:
     def send(self, data: bytes) -> None:
         """Send all of data. Raises LinkLost if it is not taken in the time that SshChannel has."""
         limit = STALL + MARGIN + len(data) / SLOWEST
-        end = time.monotonic() + limit
+        end = running_seconds() + limit
         remaining = memoryview(data)
         if self._has_ended:
             raise LinkLost("hung", CONNECTION_ENDED)
         try:
             while remaining:
-                seconds = max(end - time.monotonic(), 0.0)
+                seconds = max(end - running_seconds(), 0.0)
                 self._stream.send(Kind.INPUT, bytes(remaining[:PIECE]), seconds)
                 remaining = remaining[PIECE:]
         except TimeoutError as error:

@@ -89,7 +89,7 @@ def test_a_receiver_that_waits_is_woken_by_its_own_end(
     assert one.is_closed
 
 
-def test_a_send_that_nobody_takes_ends_at_its_limit(
+def test_a_send_that_is_not_taken_ends_at_its_limit(
     pair: tuple[MessageStream, MessageStream],
 ) -> None:
     one, _ = pair

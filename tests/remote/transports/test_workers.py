@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import resource
 import signal
 import socket
@@ -397,7 +398,7 @@ def test_where_no_process_can_be_started_a_node_is_unreached(workers: Workers) -
 
 
 @pytest.mark.machine
-def test_a_worker_that_ends_while_it_logs_in_holds_nobody_up(
+def test_a_worker_that_ends_while_it_logs_in_holds_up_no_node(
     sshd: Sshd, workers: Workers, tmp_path: Path
 ) -> None:
     transport = workers(1)
@@ -411,7 +412,7 @@ def test_a_worker_that_ends_while_it_logs_in_holds_nobody_up(
 
 
 @pytest.mark.machine
-def test_a_worker_that_is_stopped_holds_nobody_up(
+def test_a_worker_that_is_stopped_holds_up_no_node(
     sshd: Sshd, workers: Workers, tmp_path: Path
 ) -> None:
     transport = workers(1, grace=0.5)
@@ -471,8 +472,6 @@ time.sleep(3600)
 
 @pytest.mark.machine
 def test_nothing_outlives_a_controller_that_is_killed(sshd: Sshd, tmp_path: Path) -> None:
-    import pickle
-
     node = pickle.dumps(sshd.node(tmp_path)).hex()
     argv = [sys.executable, "-c", CONTROLLER, node]
     controller = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
