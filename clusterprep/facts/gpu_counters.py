@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ HELD = "held down by "  # and the limit: nanoseconds
 _FIELDS = ("uuid", "ecc_corrected", "violations", "links", "link_errors")
 
 
+@functools.lru_cache(maxsize=1024)
 def link_counter(link: int, kind: str) -> str:
     """Return the name of a counter of a link."""
     return f"link {link} {kind}"

@@ -157,10 +157,12 @@ def parse_link_errors(row: Mapping[str, Any]) -> LinkErrors | Absent:
     counts: dict[int, dict[str, int]] = {link: {} for link in links}
     for kind, values in answer.items():
         for link, count in zip(links, per_link(values, len(links)), strict=True):
-            unread = refusal(count)
-            if unread is not None:
-                return absence(f"{kind}_errors_of_link_{link}", unread)
-            counts[link][str(kind)] = require_number(count)
+            if type(count) is not int:
+                unread = refusal(count)
+                if unread is not None:
+                    return absence(f"{kind}_errors_of_link_{link}", unread)
+                raise ValueError(f"expected a number of errors, seen {count!r}")
+            counts[link][kind] = count
     return LinkErrors(str(row["uuid"]), counts)
 
 
