@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterprep.facts.network import Interface
 from tests.support.fleet import learned
@@ -325,3 +329,12 @@ def test_what_the_kernel_takes_for_no_name_is_garbled(name: str) -> None:
 def test_a_strange_name_that_the_kernel_takes_is_kept() -> None:
     assert one("eth0;$(x)`'\"").name == "eth0;$(x)`'\""
     assert one("a" * 15, master="bond0").master == "bond0"
+
+
+@given(st.ip_addresses(v=4), st.integers(0, 32))
+def test_the_networks_of_an_interface_are_those_of_its_addresses(
+    address: IPv4Address, prefix: int
+) -> None:
+    text = f"{address}/{prefix}"
+    found = replace(one("eth0"), ipv4=(text, "10.0.0.1/32"))
+    assert found.networks == (str(IPv4Interface(text).network), "10.0.0.1/32")
