@@ -260,7 +260,7 @@ class NodeJudge:
             for node in context.nodes:
                 yield from self.outcomes_of(context, node)
             return
-        known = (*context.facts, *self.facts)
+        known = tuple(dict.fromkeys((*context.facts, *self.facts)))
         for nodes in alike_nodes(context.fleet, context.nodes, known):
             names = tuple(node.name for node in nodes)
             for outcome in self.outcomes_of(context, nodes[0]):

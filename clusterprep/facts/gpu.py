@@ -435,11 +435,11 @@ def _reasons_in(row: Mapping[str, Any]) -> set[str]:
             if "no" in parts:
                 reasons.add(str(parts["no"]))
             parts = [part for key, part in parts.items() if key != "p2p"]
-        elif parts[:1] == ["no"]:
+        elif parts and parts[0] == "no":
             reasons.update(map(str, parts[1:2]))
             continue
         # Most parts are numbers, of which a row has thousands.
-        waiting.extend(part for part in parts if isinstance(part, (dict, list)))
+        waiting += [part for part in parts if isinstance(part, (dict, list))]
     return reasons
 
 
