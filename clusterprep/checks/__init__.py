@@ -21,6 +21,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from clusterprep.model import NOT_ASKED, Fleet, Inventory, Json, Node, Read, Severity, Verdict
+from clusterprep.model.alike import alike_nodes
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import Remedy
 
@@ -42,11 +43,15 @@ class Outcome(Struct, frozen=True):
 
 
 class CheckContext(Struct, frozen=True):
-    """What a check may look at: the nodes that know every fact it needs, and those facts."""
+    """What a check may look at: the nodes that know every fact it needs, and those facts.
+
+    `facts` names all that the check needs or uses. It is empty if that is not known.
+    """
 
     fleet: Fleet
     nodes: tuple[Node, ...]
     check: str
+    facts: tuple[str, ...] = ()
 
     @property
     def inventory(self) -> Inventory:
@@ -235,26 +240,50 @@ class Check(Struct, frozen=True):
     source: str = ""
 
 
-def each(
-    judge: Callable[..., Outcome | Iterable[Outcome] | None], *facts: str
-) -> Callable[[CheckContext], Iterable[Outcome]]:
-    """Return a judge of all nodes that calls `judge(context, node, *values of the facts)` for each.
+class NodeJudge(Struct, frozen=True):
+    """Judges each node by itself, and is what `each` returns.
 
-    `judge` returns one outcome, several, or None.
+    Nodes that are alike in all that the check may look at get one answer together.
     """
 
-    def judge_all(context: CheckContext) -> Iterable[Outcome]:
-        for node in context.nodes:
-            values = [context.value(node, fact) for fact in facts]
-            outcomes = judge(context, node, *values)
-            if outcomes is None:
-                continue
-            if isinstance(outcomes, Outcome):
-                yield outcomes
-            else:
-                yield from outcomes
+    judge: Callable[..., Outcome | Iterable[Outcome] | None]
+    facts: tuple[str, ...]
+    per_node: bool
 
-    return judge_all
+    def __call__(self, context: CheckContext) -> Iterable[Outcome]:
+        """Yield the outcomes about the nodes of a context."""
+        if self.per_node or not context.facts:
+            for node in context.nodes:
+                yield from self.outcomes_of(context, node)
+            return
+        known = tuple(dict.fromkeys((*context.facts, *self.facts)))
+        for nodes in alike_nodes(context.fleet, context.nodes, known):
+            names = tuple(node.name for node in nodes)
+            for outcome in self.outcomes_of(context, nodes[0]):
+                yield outcome if len(names) == 1 else replace(outcome, nodes=names)
+
+    def outcomes_of(self, context: CheckContext, node: Node) -> Iterable[Outcome]:
+        """Return what the judge says about one node."""
+        values = [context.value(node, fact) for fact in self.facts]
+        outcomes = self.judge(context, node, *values)
+        if outcomes is None:
+            return ()
+        if isinstance(outcomes, Outcome):
+            return (outcomes,)
+        return outcomes
+
+
+def each(
+    judge: Callable[..., Outcome | Iterable[Outcome] | None], *facts: str, per_node: bool = False
+) -> NodeJudge:
+    """Return a judge of all nodes by `judge(context, node, *values of the facts)`.
+
+    `judge` returns one outcome, several, or None. It is called once for all nodes that are alike in
+    their settings and in the facts that the check names. If it looks at anything else of a node,
+    such as its name, its address, its position or facts that the check does not name, `per_node`
+    says so, and it is called for every node.
+    """
+    return NodeJudge(judge, facts, per_node)
 
 
 def parse_count(

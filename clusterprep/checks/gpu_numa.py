@@ -206,7 +206,7 @@ def _with_moved_gpu(functions: tuple[Function, ...]) -> tuple[Function, ...]:
 SPAN = Check(
     "gpu.numa_span",
     facts=("gpu.nvml", "gpu.functions"),
-    judge=each(span, "gpu.nvml", "gpu.functions"),
+    judge=each(span, "gpu.nvml", "gpu.functions", per_node=True),
     severity="warning",
     title="NUMA nodes of the job's GPUs",
     why="GPUs on two sockets talk through the link between them; with four of ten that is seldom "

@@ -238,7 +238,7 @@ UPTIME = Check(
     "host.uptime",
     facts=("host.uptime",),
     uses=("host.boot_id", "host.boot_before"),
-    judge=each(uptime, "host.uptime"),
+    judge=each(uptime, "host.uptime", per_node=True),
     severity="warning",
     title="The node has been up for a while",
     why="A node that booted minutes ago may have crashed, and may do so again under load; links "

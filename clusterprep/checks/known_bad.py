@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,7 @@ USES = (
     "net.libfabric",
     "container.toolkit",
 )
+UPTIME = "uptime_days"  # of a node, as a condition
 # What a node without the component answers: there is nothing that could be bad.
 _NOT_THERE = ("not_applicable", "missing_tool")
 
@@ -143,7 +144,7 @@ _READ: Mapping[str, Any] = {
     "nv.module": lambda kind: {"module": (kind,)},
     "kernel.release": _of_kernel,
     "os.release": lambda text: {"os": (text,)},
-    "host.uptime": lambda seconds: {"uptime_days": (f"{seconds / DAY:.1f}",)},
+    "host.uptime": lambda seconds: {UPTIME: (f"{seconds / DAY:.1f}",)},
     "cpu.processors": _of_processors,
     "gpu.model": _of_models,
     "gpu.fabric_state": _of_fabric,
@@ -170,19 +171,40 @@ def affected(entry: KnownBad, found: Installed) -> tuple[str, ...]:
 
 def known_bad(context: CheckContext) -> Iterable[Outcome]:
     """Yield a failure for each node and entry, and what could not be compared."""
-    entries = [entry for entry in _entries(context) if not entry.is_security]
+    matcher = _Matcher([entry for entry in _entries(context) if not entry.is_security])
     for node in context.nodes:
         found = installed(context, node)
-        is_bad = False
-        for entry in entries:
-            for version in affected(entry, found):
-                is_bad = True
-                yield _bad_version(node, entry, version)
+        matches = matcher.matches(found)
+        for entry, version in matches:
+            yield _bad_version(node, entry, version)
         gaps = _gaps(context, node)
         if gaps:
             yield _not_known(node, gaps)
-        elif not is_bad:
+        elif not matches:
             yield passed(node, "no version is known to be bad", _shown(found))
+
+
+class _Matcher:
+    """Finds the entries about a node; once for all nodes that have the same installed."""
+
+    def __init__(self, entries: Sequence[KnownBad]) -> None:
+        self.entries = entries
+        self._uptimes = {entry.when[UPTIME] for entry in entries if UPTIME in entry.when}
+        self._matches: dict[object, tuple[tuple[KnownBad, str], ...]] = {}
+
+    def matches(self, found: Installed) -> tuple[tuple[KnownBad, str], ...]:
+        """Return each entry about a node, with the version there that it names."""
+        same = {name: versions for name, versions in found.items() if name != UPTIME}
+        # No two nodes are up for the same time: it matters whether it meets the conditions on it.
+        days = found.get(UPTIME, ())
+        uptimes = tuple(meets(UPTIME, days, condition) for condition in self._uptimes)
+        key = (tuple(same.items()), uptimes)
+        if key not in self._matches:
+            pairs: list[tuple[KnownBad, str]] = []
+            for entry in self.entries:
+                pairs.extend((entry, version) for version in affected(entry, found))
+            self._matches[key] = tuple(pairs)
+        return self._matches[key]
 
 
 def _entries(context: CheckContext) -> tuple[KnownBad, ...]:
@@ -269,13 +291,14 @@ ON_DEMAND = frozenset({"driver"})
 
 def security(context: CheckContext) -> Iterable[Outcome]:
     """Yield a failure for each node and component with known vulnerabilities."""
-    entries = [entry for entry in _entries(context) if entry.is_security]
+    matcher = _Matcher([entry for entry in _entries(context) if entry.is_security])
     for node in context.nodes:
         found = _secured(context, node)
         by_component: dict[str, list[KnownBad]] = {}
-        for entry in entries:
-            if affected(entry, found):
-                by_component.setdefault(entry.component, []).append(entry)
+        for entry, _ in matcher.matches(found):
+            matching = by_component.setdefault(entry.component, [])
+            if entry not in matching:
+                matching.append(entry)
         yield from _judge_vulnerable(context, node, found, by_component)
 
 

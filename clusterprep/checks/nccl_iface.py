@@ -126,12 +126,15 @@ def _judge_without_wrong(
         names.add(_interface_name(fleet, node, answer) or pick.name)
     seen = " and ".join(sorted(names))
     verb = "reaches" if len(names) == 1 else "reach"
-    known_nodes = set(fleet.snapshots).difference(_nodes_without_interfaces(fleet))
-    reached = {node.name for node in fleet.reached}
-    message = (
-        f"NCCL itself would use {seen}, which {verb} {all_known(known_nodes & reached, fleet)}"
-    )
+    message = f"NCCL itself would use {seen}, which {verb} {_all_compared(fleet)}"
     return passed(node, message, seen, pick.name)
+
+
+@once_per_fleet
+def _all_compared(fleet: Fleet) -> str:
+    """Return the nodes whose interfaces are known, as `all_known` says it."""
+    known = {node.name for node in fleet.reached}.difference(_nodes_without_interfaces(fleet))
+    return all_known(known, fleet)
 
 
 def _first_unanswered(

@@ -7,7 +7,17 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    each,
+    failed,
+    passed,
+    skipped,
+    unknown,
+)
 from clusterprep.checks.gpu_health import Trouble, of_job, one_by_one
 from clusterprep.facts.gpu import Model, Readings
 from clusterprep.facts.nvlink import NvLinks, pair_statuses
@@ -143,35 +153,34 @@ def _model_name(models: Readings, index: int) -> str:
     return model.name if isinstance(model, Model) else ""
 
 
-def state(context: CheckContext) -> Iterable[Outcome]:
+def state(
+    context: CheckContext, node: Node, readings: Readings, models: Readings
+) -> Iterable[Outcome]:
     """Judge the number of links that are up on each GPU of the job."""
-    for node in context.nodes:
-        readings: Readings = context.value(node, "nvlink.links")
-        models: Readings = context.value(node, "gpu.model")
-        job_readings = of_job(node, readings)
-        troubles = wrong_links(models, readings)
-        counts = {len(links.up) for links in _known_links(job_readings).values()}
-        if counts == {0} and not troubles:
-            yield skipped(node, "no NVLink is in use here")
-            continue
-        linked = {_model_name(models, index) for index in _known_links(readings)}
-        judged: dict[int, object] = {}
-        for index, reading in job_readings.items():
-            judged[index] = troubles.get(index, reading)
-            # Cards may be without; of one board all have links, or none in a virtual machine.
-            name = _model_name(models, index)
-            if isinstance(reading, Absent) and name in linked and expected(name):
-                judged[index] = replace(reading, reason=_why(reading))
-        numbers = "/".join(map(str, sorted(counts)))
-        noun = "link" if counts == {1} else "links"
-        fine = f"{numbers} {noun} up on each GPU"
-        yield from one_by_one(
-            node,
-            judged,
-            _trouble_or_none,
-            fine,
-            "every link up",
-        )
+    job_readings = of_job(node, readings)
+    troubles = wrong_links(models, readings)
+    counts = {len(links.up) for links in _known_links(job_readings).values()}
+    if counts == {0} and not troubles:
+        yield skipped(node, "no NVLink is in use here")
+        return
+    linked = {_model_name(models, index) for index in _known_links(readings)}
+    judged: dict[int, object] = {}
+    for index, reading in job_readings.items():
+        judged[index] = troubles.get(index, reading)
+        # Cards may be without; of one board all have links, or none in a virtual machine.
+        name = _model_name(models, index)
+        if isinstance(reading, Absent) and name in linked and expected(name):
+            judged[index] = replace(reading, reason=_why(reading))
+    numbers = "/".join(map(str, sorted(counts)))
+    noun = "link" if counts == {1} else "links"
+    fine = f"{numbers} {noun} up on each GPU"
+    yield from one_by_one(
+        node,
+        judged,
+        _trouble_or_none,
+        fine,
+        "every link up",
+    )
 
 
 def _why(absent: Absent) -> str:
@@ -183,15 +192,11 @@ def _trouble_or_none(value: object) -> Trouble | None:
     return value if isinstance(value, Trouble) else None
 
 
-def topology(context: CheckContext) -> Iterable[Outcome]:
-    """Judge pairs of GPUs whose links are all up; the others are for nvl.state."""
-    for node in context.nodes:
-        yield _judge_pairs(context, node)
+def topology(context: CheckContext, node: Node, models: Readings) -> Outcome:
+    """Judge whether every pair of a node's sound GPUs is joined, where a board joins all.
 
-
-def _judge_pairs(context: CheckContext, node: Node) -> Outcome:
-    """Judge whether every pair of a node's sound GPUs is joined, where a board joins all."""
-    models: Readings = context.value(node, "gpu.model")
+    GPUs whose links are not all up are for nvl.state.
+    """
     pairs = _sound_pairs(context, node, models)
     is_board = False
     for index, links in _job_links(context, node).items():
@@ -259,7 +264,7 @@ def _without_link(readings: Readings) -> Readings:
 STATE = Check(
     "nvl.state",
     facts=("nvlink.links", "gpu.model"),
-    judge=state,
+    judge=each(state, "nvlink.links", "gpu.model"),
     severity="error",
     title="NVLinks",
     why="With a link down a GPU is slower in every collective, or NCCL leaves NVLink for PCIe on "
@@ -276,7 +281,7 @@ STATE = Check(
 TOPOLOGY = Check(
     "nvl.topology",
     facts=("nvlink.pairs", "nvlink.links", "gpu.model"),
-    judge=topology,
+    judge=each(topology, "gpu.model"),
     severity="warning",
     title="Every pair of GPUs joined by NVLink",
     why="A pair that falls back to PCIe is a tenth as fast, and a ring over all GPUs passes it at "

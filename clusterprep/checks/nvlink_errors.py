@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, skipped
@@ -13,7 +14,6 @@ from clusterprep.facts.counters import Earlier, Sample
 from clusterprep.facts.gpu import Readings
 from clusterprep.facts.gpu_counters import link_counter
 from clusterprep.facts.nvlink import LinkErrors
-from clusterprep.model import Node
 from clusterprep.model.units import format_duration
 from clusterprep.remedies import shell_line
 
@@ -38,17 +38,30 @@ NAMES = {
 FIRST = "the counters are noted now; a run in ten minutes or later can tell whether they grow"
 
 
+class Growth(Struct, frozen=True):
+    """How much the counters of a GPU's links grew since an earlier run: by link and kind.
+
+    `is_known` is False if some were not counted then, or the GPU was reset meanwhile.
+    """
+
+    counts: tuple[tuple[int, str, int], ...]
+    is_known: bool
+
+
 def errors(context: CheckContext) -> Iterable[Outcome]:
     """Judge the growth of each link's counters since an earlier run of this boot."""
     for node in context.nodes:
         readings: Readings = context.value(node, "nvlink.errors")
         earlier = context.fleet.fact(node.name, "counters.earlier")
         sample = earlier.recent if isinstance(earlier, Earlier) else None
+        growths: dict[int, Growth] = {}
         judged: dict[int, object] = {}
         for index, counted in readings.items():
             judged[index] = counted
-            if isinstance(counted, LinkErrors) and sample is not None:
-                judged[index] = _trouble(counted, sample) or counted
+            if isinstance(counted, LinkErrors):
+                growths[index] = _growth(counted, sample)
+                if sample is not None:
+                    judged[index] = _trouble(growths[index], sample) or counted
         outcomes = one_by_one(
             node,
             judged,
@@ -56,43 +69,37 @@ def errors(context: CheckContext) -> Iterable[Outcome]:
             "the error counters of NVLinks do not grow",
             "no growth",
         )
+        is_compared = all(growth.is_known for growth in of_job(node, growths).values())
         for outcome in outcomes:
-            if outcome.verdict == "pass" and not _is_compared(node, readings, sample):
+            if outcome.verdict == "pass" and not is_compared:
                 yield skipped(node, FIRST, reason="first_sample")
             else:
                 yield outcome
 
 
-def _earlier_counts(counted: LinkErrors, sample: Sample | None) -> Mapping[str, int]:
-    """Return the counters of an earlier run by name, none without one."""
-    if sample is None or sample.gpu is None:
-        return {}
-    return sample.gpu.get(counted.uuid, {})
-
-
-def _is_compared(node: Node, readings: Readings, sample: Sample | None) -> bool:
-    """Return whether the links of every GPU of the job can be compared with an earlier run."""
-    for counted in of_job(node, readings).values():
-        if not isinstance(counted, LinkErrors):
-            continue
-        before = _earlier_counts(counted, sample)
-        for link, kinds in counted.links.items():
-            if any(link_counter(link, kind) not in before for kind in kinds):
-                return False
-            if any(before[link_counter(link, kind)] > count for kind, count in kinds.items()):
-                return False  # the GPU was reset meanwhile
-    return True
-
-
-def _trouble(counted: LinkErrors, sample: Sample) -> Trouble | None:
-    """Return the counters of a GPU's links that grew too much."""
-    before = _earlier_counts(counted, sample)
-    parts = []
+def _growth(counted: LinkErrors, sample: Sample | None) -> Growth:
+    """Return how much the counters of a GPU's links grew since a sample."""
+    before: Mapping[str, int] = {}
+    if sample is not None and sample.gpu is not None:
+        before = sample.gpu.get(counted.uuid, {})
+    counts = []
+    is_known = True
     for link, kinds in counted.links.items():
         for kind, count in kinds.items():
-            growth = count - before.get(link_counter(link, kind), count)
-            if growth > NO_MORE_THAN.get(kind, OTHERS):
-                parts.append(f"link {link} +{growth} {NAMES.get(kind, kind)}")
+            earlier = before.get(link_counter(link, kind))
+            if earlier is None or earlier > count:
+                is_known = False
+            elif earlier < count:
+                counts.append((link, kind, count - earlier))
+    return Growth(tuple(counts), is_known)
+
+
+def _trouble(growth: Growth, sample: Sample) -> Trouble | None:
+    """Return the counters of a GPU's links that grew too much."""
+    parts = []
+    for link, kind, number in growth.counts:
+        if number > NO_MORE_THAN.get(kind, OTHERS):
+            parts.append(f"link {link} +{number} {NAMES.get(kind, kind)}")
     if not parts:
         return None
     seen = f"{', '.join(parts)} in {format_duration(round(sample.seconds))}"

@@ -169,21 +169,19 @@ def _join_names(devices: Iterable[PciDevice]) -> str:
     return ", ".join(_device_name(device) for device in devices)
 
 
-def gen(context: CheckContext) -> Iterable[Outcome]:
+def gen(context: CheckContext, node: Node, tree: PciTree) -> Iterable[Outcome]:
     """Compare the speed of links with what both ends have.
 
     Network cards keep their speed at rest. GPUs lower theirs, so a lower speed is a fault of those
     GPUs alone that surely work while it is read.
     """
-    for node in context.nodes:
-        tree = context.value(node, "pci.tree")
-        links = _measure_speeds(tree)
-        unread = _unread_links(node, tree, "speed")
-        if not links:
-            yield unread or skipped(node, "no link here says its speed and that of its slot")
-            continue
-        busy = _busy_gpus(context.value(node, "gpu.load"))
-        yield from _judge_speeds(node, links, busy, unread)
+    links = _measure_speeds(tree)
+    unread = _unread_links(node, tree, "speed")
+    if not links:
+        yield unread or skipped(node, "no link here says its speed and that of its slot")
+        return
+    busy = _busy_gpus(context.value(node, "gpu.load"))
+    yield from _judge_speeds(node, links, busy, unread)
 
 
 def _judge_speeds(
@@ -497,7 +495,7 @@ GEN = Check(
     "pcie.gen",
     facts=("pci.tree",),
     uses=("gpu.load",),
-    judge=gen,
+    judge=each(gen, "pci.tree"),
     severity="warning",
     title="The speed of PCIe links",
     why="A link that trained down a generation halves the rate of the card, and no counter says "

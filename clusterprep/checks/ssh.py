@@ -139,7 +139,7 @@ REACH = Check(
 SUDO = Check(
     "ssh.sudo",
     facts=("ssh.rights",),
-    judge=each(sudo, "ssh.rights"),
+    judge=each(sudo, "ssh.rights", per_node=True),
     severity="error",
     title="Root where something needs it",
     why="The kernel log, PCIe settings, firmware and others' processes are shown to root alone; "

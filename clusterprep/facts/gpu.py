@@ -416,25 +416,25 @@ def _trouble_of_row(row: Mapping[str, Any]) -> tuple[str, str] | None:
     return "silent", str(row.get("why") or unnamed)
 
 
-def _reasons_in(value: object) -> set[str]:
+def _reasons_in(row: Mapping[str, Any]) -> set[str]:
     """Return the reasons of all that NVML refused in the row of a GPU.
 
     Those of its pairs are left out: they may be about the other GPU.
     """
-    if isinstance(value, Mapping):
-        reasons = {str(value["no"])} if "no" in value else set()
-        for key, part in value.items():
-            if key != "p2p":
-                reasons |= _reasons_in(part)
-        return reasons
-    if not isinstance(value, list):
-        return set()
-    if value[:1] == ["no"]:
-        return set(map(str, value[1:2]))
-    found: set[str] = set()
-    for part in value:
-        found |= _reasons_in(part)
-    return found
+    reasons: set[str] = set()
+    waiting: list[Any] = [row]
+    while waiting:
+        parts = waiting.pop()
+        if isinstance(parts, dict):
+            if "no" in parts:
+                reasons.add(str(parts["no"]))
+            parts = [part for key, part in parts.items() if key != "p2p"]
+        elif parts and parts[0] == "no":
+            reasons.update(map(str, parts[1:2]))
+            continue
+        # Most parts are numbers, of which a row has thousands.
+        waiting += [part for part in parts if isinstance(part, (dict, list))]
+    return reasons
 
 
 def _gone_functions(functions: Iterable[Function]) -> list[str]:

@@ -13,6 +13,7 @@ its classes have changed.
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import json
 import types
@@ -36,6 +37,7 @@ _NODE = tuple(name for name in NodeSnapshot.__struct_fields__ if name != "facts"
 _HEAD = ("command", "run", "cluster", "started", "seconds", "verdict", "code")
 _FEW = 4  # names; sets of so many stay readable in the file
 _LARGE = 1 << 20  # bytes; what is longer is compressed more quickly
+_FAST, _SMALL = 1, 6  # levels of zlib
 # Characters of one fact of one node. Facts of honest nodes are far below, see docs/history.md.
 LONGEST_VALUE = 2 << 20
 LEFT_OUT = Absent("left out", "too long for the history")
@@ -118,7 +120,7 @@ def squeeze(value: Json) -> bytes:
 
 def _compressed(text: str) -> bytes:
     data = text.encode()
-    return zlib.compress(data, 1 if len(data) > _LARGE else 6)
+    return zlib.compress(data, _FAST if len(data) > _LARGE else _SMALL)
 
 
 def unsqueeze(data: bytes) -> Json:
@@ -305,22 +307,55 @@ def _distinct_names(name_lists: Iterable[Iterable[str]]) -> list[str]:
 def _packed(values: Sequence[Any], longest: int) -> bytes:
     """Return one fact of all nodes that have it, as `_column` would.
 
-    Shared values are encoded once.
+    Shared values are encoded once, and texts are known again by their digests: together they may be
+    hundreds of megabytes.
     """
     place_by_id: dict[int, int] = {}
-    place_by_text: dict[str, int] = {}
+    place_by_digest: dict[bytes, int] = {}
     places = []
+    column = _Compressor()
+    column.add("[[")
     for value in values:
         place = place_by_id.get(id(value))
         if place is None:
-            place = place_by_text.setdefault(_encoded(value, longest), len(place_by_text))
+            text = _encoded(value, longest)
+            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            if digest not in place_by_digest:
+                column.add(f",{text}" if place_by_digest else text)
+            place = place_by_digest.setdefault(digest, len(place_by_digest))
             place_by_id[id(value)] = place
         places.append(place)
-    distinct = ",".join(place_by_text)
-    if len(place_by_text) <= 1 or len(place_by_text) == len(values):
-        return _compressed(f"[[{distinct}]]")
-    indices = json.dumps(places, separators=(",", ":"))
-    return _compressed(f"[[{distinct}],{indices}]")
+    column.add("]")
+    if 1 < len(place_by_digest) < len(values):
+        indices = json.dumps(places, separators=(",", ":"))
+        column.add(f",{indices}")
+    column.add("]")
+    return column.finish()
+
+
+class _Compressor:
+    """Compresses text piece by piece, to what `_compressed` makes of the whole."""
+
+    def __init__(self) -> None:
+        self._waiting = bytearray()
+        self._compressed: list[bytes] = []
+        self._stream: Any = None  # once there is more than _LARGE
+
+    def add(self, text: str) -> None:
+        self._waiting += text.encode()
+        if len(self._waiting) > _LARGE:
+            if self._stream is None:
+                self._stream = zlib.compressobj(_FAST)
+            self._compressed.append(self._stream.compress(self._waiting))
+            self._waiting.clear()
+
+    def finish(self) -> bytes:
+        """Return the compressed bytes of all pieces."""
+        if self._stream is None:
+            return zlib.compress(self._waiting, _SMALL)
+        self._compressed.append(self._stream.compress(self._waiting))
+        self._compressed.append(self._stream.flush())
+        return b"".join(self._compressed)
 
 
 def _encoded(fact: Any, longest: int) -> str:

@@ -11,6 +11,7 @@ LONGEST = 300  # characters of a node's own text in a message
 LARGEST = 1 << 63
 LONGEST_INTERFACE = 15  # IFNAMSIZ of linux/if.h, without the zero byte
 LONGEST_DEVICE = 63  # IB_DEVICE_NAME_MAX of rdma/ib_verbs.h, likewise
+_SEPARATORS = frozenset("/: ")  # that no name of a device has
 
 
 def require_integer(value: object, least: int = 0, most: int = LARGEST) -> int:
@@ -47,7 +48,7 @@ def require_device_name(value: object, longest: int = LONGEST_INTERFACE) -> str:
     """
     name = require_text(value, longest)
     is_plain = name.isascii() and name.isprintable() and name not in ("", ".", "..")
-    if not is_plain or any(letter in "/: " for letter in name):
+    if not is_plain or not _SEPARATORS.isdisjoint(name):
         raise ValueError(f"{name!r:.40} is not the name of a device")
     return name
 

@@ -158,7 +158,7 @@ def _node_rows(nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
                 keys[name] = json.dumps(_text(str(name)))
             text = texts.get(id(value))
             if text is None:
-                text = json.dumps(json_of(value, _FACT_DEPTH), allow_nan=False)
+                text = fact_text(value)
                 if id(value) in shared:
                     texts[id(value)] = text
             facts.append(f"{keys[name]}: {text}")
@@ -168,6 +168,56 @@ def _node_rows(nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
         yield f'{opening}\n    {row}, "facts": {{{", ".join(facts)}}}}}'
         opening = ","
     yield "\n  ]"
+
+
+def fact_text(fact: Any) -> str:
+    """Return a fact as the text of `json_of`.
+
+    Of ten thousand nodes there are hundreds of megabytes, so the encoder of json walks through it
+    and only our classes are made plain here. What it writes otherwise than `json_of` does, a part
+    of a character or more levels than a report has, and what it refuses, such as an infinite
+    number, no honest fact has. It is converted by `json_of`.
+    """
+    try:
+        text = _FACT_ENCODER.encode(fact)
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps(json_of(fact, _FACT_DEPTH), allow_nan=False)
+    is_deep = text.count("[") + text.count("{") > DEEPEST - _FACT_DEPTH and _is_deep(fact)
+    if is_deep or _SURROGATE in text:
+        return json.dumps(json_of(fact, _FACT_DEPTH), allow_nan=False)
+    return text
+
+
+def _is_deep(fact: Any) -> bool:
+    """Return whether containers in a fact are nested too deep; our classes hold only few levels."""
+    level = [fact]
+    for _ in range(DEEPEST - _FACT_DEPTH):
+        items: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                items.extend(value.values())
+            elif isinstance(value, (list, tuple)):
+                items.extend(value)
+        if not items:
+            return False
+        level = items
+    return True
+
+
+def _plain(value: Any) -> Json:
+    """Return what the encoder of json does not know, one level of it made plain."""
+    if isinstance(value, Absent):
+        return _absent(value)
+    names = field_names(type(value))
+    if names is not None:
+        return {name: getattr(value, name) for name in names}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return _compound(value, _FACT_DEPTH)
+
+
+_FACT_ENCODER = json.JSONEncoder(allow_nan=False, default=_plain)
+_SURROGATE = "\\ud"  # how JSON in ASCII writes halves of characters
 
 
 def _shared_values(nodes: Iterable[NodeSnapshot]) -> set[int]:

@@ -158,7 +158,7 @@ def _judge_nodes(fleet: Fleet, check: Check, nodes: tuple[Node, ...]) -> list[Ou
     be found.
     """
     try:
-        return list(check.judge(CheckContext(fleet, nodes, check.name)))
+        return list(check.judge(_context(fleet, check, nodes)))
     # A bug in one check must not suppress the findings of the others.
     except Exception as error:  # noqa: BLE001
         causes = _nodes_that_break(fleet, check, nodes)
@@ -167,6 +167,14 @@ def _judge_nodes(fleet: Fleet, check: Check, nodes: tuple[Node, ...]) -> list[Ou
         garbled = _garbled_outcome(fleet, check, causes, error)
         others = tuple(node for node in nodes if node not in causes)
         return [garbled, *_judge_nodes(_with_garbled_facts(fleet, check, causes), check, others)]
+
+
+def _context(fleet: Fleet, check: Check, nodes: tuple[Node, ...]) -> CheckContext:
+    facts = (*check.facts, *check.uses)
+    if check.source:
+        # A site's check may look at more than it declares: it is asked for each node.
+        facts = ()
+    return CheckContext(fleet, nodes, check.name, facts)
 
 
 def _nodes_that_break(fleet: Fleet, check: Check, nodes: Sequence[Node]) -> list[Node]:
@@ -180,7 +188,7 @@ def _nodes_that_break(fleet: Fleet, check: Check, nodes: Sequence[Node]) -> list
         }
         alone = replace(fleet, snapshots=snapshots)
         try:
-            list(check.judge(CheckContext(alone, (node,), check.name)))
+            list(check.judge(_context(alone, check, (node,))))
         except Exception:  # noqa: BLE001 - as in _judge_nodes
             causes.append(node)
     return causes

@@ -23,6 +23,7 @@ from clusterprep.checks import Check
 from clusterprep.errors import LinkLost
 from clusterprep.facts import Fact
 from clusterprep.model import Absent, Inventory, Json, Node, Read
+from clusterprep.model.alike import Settings, settings_of
 from clusterprep.nccl.interfaces import FACTS as INTERFACE_FACTS
 from clusterprep.remote.agent.readers import MAX_TEXT
 from clusterprep.survey.answers import bounded, digest, narrowed, parse_fact
@@ -36,10 +37,6 @@ Layout = tuple[tuple[int, ...], ...]
 Positions = dict[Read, int]
 Key = tuple[object, ...]
 Part = tuple[bytes, int, Json]  # of a fact's answers: digest, size in bytes, raw answer
-
-# Fields in which nodes of one kind differ.
-_IDENTITY = ("name", "address", "index")
-_KIND_FIELDS = tuple(name for name in Node.__struct_fields__ if name not in _IDENTITY)
 
 
 class QueryPlan(Struct, frozen=True, dict=True):
@@ -108,7 +105,7 @@ class Queries:
             if fact.stage is None:
                 facts = self._own_facts if fact.apiece else self._shared_facts
                 facts.append(fact)
-        self._by_kind: dict[Key, tuple[Positions, Layout]] = {}
+        self._by_kind: dict[Settings, tuple[Positions, Layout]] = {}
         self._layouts: dict[Layout, Layout] = {}
         # Values by the name of the fact and the digests of its answers.
         self._values: dict[Key, Any] = {}
@@ -121,7 +118,7 @@ class Queries:
 
     def of(self, node: Node) -> Sheet:
         """Return what this node is asked."""
-        kind = _kind_of(node)
+        kind = settings_of(node)
         if kind not in self._by_kind:
             common: Positions = {}
             common_layout = self._place_reads(self._shared_facts, node, common)
@@ -213,14 +210,3 @@ class Queries:
 def _raw_answers(parts: Sequence[Part]) -> list[Json]:
     """Return raw answers; one without a digest is handled as if it were missing."""
     return [raw if mark else None for mark, _, raw in parts]
-
-
-def _kind_of(node: Node) -> Key:
-    """Return all that nodes of one kind have in common."""
-    kind: list[object] = []
-    for name in _KIND_FIELDS:
-        value = getattr(node, name)
-        if isinstance(value, Mapping):
-            value = tuple(value.items())  # a mapping cannot be hashed
-        kind.append(value)
-    return tuple(kind)

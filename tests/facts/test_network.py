@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from clusterprep.facts.network import Interface
 from tests.support.fleet import learned
@@ -333,3 +337,12 @@ def test_interfaces_of_two_nodes_are_equal_whatever_their_number() -> None:
     assert (first == other, hash(first) == hash(other)) == (True, True)
     assert first != one("eth0", "10.0.0.1/24", mtu="9000")
     assert first != "eth0"
+
+
+@given(st.ip_addresses(v=4), st.integers(0, 32))
+def test_the_networks_of_an_interface_are_those_of_its_addresses(
+    address: IPv4Address, prefix: int
+) -> None:
+    text = f"{address}/{prefix}"
+    found = replace(one("eth0"), ipv4=(text, "10.0.0.1/32"))
+    assert found.networks == (str(IPv4Interface(text).network), "10.0.0.1/32")

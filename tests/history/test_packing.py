@@ -5,6 +5,9 @@ Every section, every format, whatever nodes have said.
 
 from __future__ import annotations
 
+import json
+import tracemalloc
+import zlib
 from datetime import date
 from typing import Any
 
@@ -114,6 +117,31 @@ def test_a_fact_that_no_json_can_hold_costs_nothing_but_itself() -> None:
     (facts,) = unpack_facts(columns, 1)
     assert facts["a"].reason == "garbled"
     assert facts["b"] == 1
+
+
+def test_the_values_of_a_large_fleet_are_not_in_memory_together() -> None:
+    """Apart from the first MiB, which decides how they are compressed."""
+    nodes = []
+    for number in range(24):
+        text = f"{number} " * 200_000
+        nodes.append(NodeSnapshot(f"n{number}", "", True, facts={"a": text}))
+    tracemalloc.start()
+    try:
+        columns = dict(pack_facts(nodes))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20, "the texts of all have 14 MB"
+    facts = unpack_facts(columns, len(nodes))
+    assert [own["a"] for own in facts] == [node.facts["a"] for node in nodes]
+
+
+def test_values_that_nodes_share_stand_once() -> None:
+    large = ["x" * 400_000, "y" * 400_000, "z" * 400_000]
+    values = [large[0], large[1], large[0], large[2], large[1]]
+    nodes = [NodeSnapshot(str(n), "", True, facts={"a": [v]}) for n, v in enumerate(values)]
+    (_, data) = list(pack_facts(nodes))[1]
+    assert json.loads(zlib.decompress(data)) == [[[text] for text in large], [0, 1, 0, 2, 1]]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.cli.exit_codes import findings_code
 from clusterprep.model import Finding
 from clusterprep.survey import registry
+from clusterprep.survey.judge import judge
 from tests import machines as fleets
 from tests.machines import play
 
@@ -59,6 +63,16 @@ def test_every_check_answers_for_every_machine(kind: str) -> None:
             node for finding in findings if finding.check == check for node in finding.nodes
         }
         assert answered == {node.name for node in play.world(kind).inventory.nodes}, check
+
+
+@pytest.mark.parametrize("kind", fleets.names())
+def test_machines_that_are_alike_are_judged_as_each_by_itself(kind: str) -> None:
+    """A site's check is asked for every node, as nothing is known of what it looks at."""
+    fleet = play.world(kind).fleet
+    together = tuple(registry.checks().values())
+    apart = [replace(check, source="site/checks.py") for check in together]
+    today = date(2026, 11, 21)
+    assert judge(fleet, together, today) == judge(fleet, apart, today)
 
 
 def test_every_check_passes_some_machine() -> None:

@@ -8,9 +8,12 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, ValidationError
 from msgspec.structs import replace
 
+from clusterprep.cli.commands.selftest import recorded_fleet
 from clusterprep.model import (
     Absent,
     CollectiveResult,
@@ -21,7 +24,8 @@ from clusterprep.model import (
     Workaround,
 )
 from clusterprep.reports import render
-from clusterprep.reports.json_report import document, json_of
+from clusterprep.reports.json_report import document, fact_text, json_of
+from clusterprep.survey import registry
 
 from .situations import FOUR, report, trial, unreachable
 from .test_golden import SCHEMA
@@ -30,6 +34,14 @@ FINDING_KEYS = [
     *("check", "verdict", "severity", "nodes", "reason", "fixed", "silenced"),
     *("seen", "wanted", "message", "remedy"),
 ]
+
+
+def nested(levels: int) -> list[Any]:
+    """A list in a list, so many levels deep."""
+    deep: list[Any] = []
+    for _ in range(levels - 1):
+        deep = [deep]
+    return deep
 
 
 @pytest.mark.parametrize(
@@ -50,6 +62,43 @@ FINDING_KEYS = [
 )
 def test_json_of(value: Any, wanted: Any) -> None:
     assert json_of(value) == wanted
+    assert json.loads(fact_text(value)) == wanted
+
+
+def text_of(fact: Any) -> str:
+    return json.dumps(json_of(fact, 4), allow_nan=False)
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("\udcff\x7f")
+
+
+@given(
+    st.recursive(
+        LEAVES | st.builds(Absent, st.text(), st.text()),
+        lambda part: (
+            st.lists(part)
+            | st.tuples(part, part)
+            | st.dictionaries(st.text() | st.integers(), part)
+            | st.builds(RankGpu, part, part, part, part)
+        ),
+    )
+)
+def test_the_text_of_a_fact_is_that_of_its_json(fact: Any) -> None:
+    assert fact_text(fact) == text_of(fact)
+
+
+@pytest.mark.parametrize("levels", [2, 60, 61, 62, 63, 64, 65, 900])
+def test_the_text_of_a_fact_is_cut_where_its_json_is(levels: int) -> None:
+    for fact in (nested(levels), {"a": nested(levels)}, [1, "[" * 99, {"b": [nested(levels)]}]):
+        assert fact_text(fact) == text_of(fact)
+
+
+@pytest.mark.parametrize("name", ["hgx-h100-ib", "l20-mixed-box"])
+def test_the_text_of_recorded_facts_is_that_of_their_json(name: str) -> None:
+    fleet = recorded_fleet(name, tuple(registry.checks().values()))
+    for snapshot in fleet.snapshots.values():
+        for fact, value in snapshot.facts.items():
+            assert fact_text(value) == text_of(value), fact
 
 
 def test_keys_and_their_order_are_the_contract_s() -> None:
@@ -140,10 +189,7 @@ def test_figures_that_are_not_finite_validate() -> None:
 
 
 def test_a_fact_nested_without_end_is_cut() -> None:
-    deep: list[Any] = []
-    for _ in range(900):
-        deep = [deep]
-    text = json.dumps(json_of(deep))
+    text = json.dumps(json_of(nested(900)))
     assert "nested deeper" in text
 
 
