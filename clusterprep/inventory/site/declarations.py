@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,15 +17,17 @@ from clusterprep.inventory.site.declared import (
     Declaration,
     check_of,
     check_wanted,
+    endless_example,
     fact_of,
     wrong_examples,
 )
 from clusterprep.inventory.site.names import NAME, files_in, name_of_file, names_in
-from clusterprep.inventory.site.trust import Distrusted, trusted_path
+from clusterprep.inventory.site.trust import Distrusted, trusted_file
 from clusterprep.model.extensions import Broken
 from clusterprep.model.units import parse_duration
 from clusterprep.remedies import check_site_template
 from clusterprep.runtime.lazy_dataclass import dataclass
+from clusterprep.survey.parse_process import ParseProcess
 
 SUFFIXES = (".yaml", ".yml")
 SOURCES = ("file", "command", "module")
@@ -70,15 +73,20 @@ class Declared:
 
 def read_declarations(folder: Path) -> Iterator[Declared]:
     """Yield the checks of all files of a folder `checks.d`, in the order of the files' names."""
-    for path in files_in(folder, SUFFIXES):
-        yield from read_file(path)
+    try:
+        paths = files_in(folder, SUFFIXES)
+    except OSError as error:
+        yield from _broken_file(folder, str(folder), f"it cannot be read: {error.strerror}")
+        return
+    with contextlib.closing(ParseProcess()) as parser:
+        for path in paths:
+            yield from read_file(path, parser)
 
 
-def read_file(path: Path) -> Iterator[Declared]:
+def read_file(path: Path, parser: ParseProcess) -> Iterator[Declared]:
     """Yield the checks of one file. What is wrong with it is yielded as broken checks."""
     try:
-        trusted_path(path.parent)
-        trusted_path(path)
+        trusted_file(path)
         document = read_document(path, WRITTEN, "a list of site checks", top="list")
     except Distrusted as error:
         yield from _broken_file(path, str(path), f"it is not used: {error}")
@@ -95,7 +103,7 @@ def read_file(path: Path) -> Iterator[Declared]:
     for number, row in enumerate(document.data):
         declaration = None
         if number not in spoilt:
-            declaration = _declaration(document, number, row)
+            declaration = _declaration(document, number, row, parser)
         problems = _problems_of(document, number)
         if declaration is None or problems:
             yield Declared(broken=_broken_row(document, number, row, problems))
@@ -153,7 +161,9 @@ def _problems_of(document: Document, number: int) -> list[Problem]:
 # ---------------------------------------------------------------- one check
 
 
-def _declaration(document: Document, number: int, row: Mapping[str, Any]) -> Declaration | None:
+def _declaration(
+    document: Document, number: int, row: Mapping[str, Any], parser: ParseProcess
+) -> Declaration | None:
     """Return the declaration of a row; what is wrong with it is complained about."""
 
     def complain(message: str, *keys: str | int, hint: str | None = None) -> None:
@@ -200,9 +210,21 @@ def _declaration(document: Document, number: int, row: Mapping[str, Any]) -> Dec
     _complain_of(declaration, row, complain)
     if _problems_of(document, number):
         return None
+    _complain_of_examples(declaration, parser, complain)
+    return declaration
+
+
+def _complain_of_examples(
+    declaration: Declaration, parser: ParseProcess, complain: Callable[..., None]
+) -> None:
+    """Complain of examples that do not do as they say, and of one over which no end is found."""
+    endless = endless_example(declaration, parser.parse)
+    if endless is not None:
+        key, position = endless
+        complain("the expression takes too long for this example", "examples", key, position)
+        return
     for key, position, message in wrong_examples(declaration):
         complain(message, "examples", key, position)
-    return declaration
 
 
 def _operand(value: Any) -> str:

@@ -29,8 +29,8 @@ LEASH = (
     "code=child.wait()\n"
     "os._exit(code if code>=0 else 128-code)\n"
 )
-# Options of a job's command line that this program decides itself: the terminal, the background, the
-# name and the end of the container. One in the background would not end with its client.
+# Options of a job's command line that this program decides itself: the terminal, the background,
+# the name and the end of the container. One in the background would not end with its client.
 SWITCHES = ("-t", "--tty", "-i", "--interactive", "-d", "--detach", "--rm")
 WITH_VALUE = ("--name", "--cidfile", "--pull", "-a", "--attach", "--restart")
 PLAIN_LETTERS = frozenset("ditPq")  # of docker and podman, without a value: others may follow them
