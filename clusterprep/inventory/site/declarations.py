@@ -276,30 +276,49 @@ def _complain_of(
     declaration: Declaration, row: Mapping[str, Any], complain: Callable[..., None]
 ) -> None:
     """Complain of what the schema cannot express."""
-    meaning = declaration.meaning
+    if not _complain_of_expressions(declaration, complain):
+        return
+    _complain_of_source(declaration, row, complain)
+    try:
+        check_wanted(declaration)
+    except ValueError as error:
+        complain(str(error), "expect", declaration.meaning)
+    _complain_of_remedy(declaration, row, complain)
+
+
+def _complain_of_expressions(declaration: Declaration, complain: Callable[..., None]) -> bool:
+    """Complain of an expression that is none. Return whether all can be used."""
     expressions = []
     if declaration.form == "regex":
         expressions.append((declaration.argument, ("take", "regex")))
-    if meaning == "matches":
+    if declaration.meaning == "matches":
         expressions.append((declaration.wanted, ("expect", "matches")))
     for expression, keys in expressions:
         try:
             re.compile(expression)
         except (re.error, OverflowError, RecursionError) as error:
             complain(f"not a regular expression: {error}", *keys)
-            return
-    is_always_there = declaration.source == "command" and declaration.form in ("text", "exit_code")
-    if meaning == "exists" and is_always_there:
+            return False
+    return True
+
+
+def _complain_of_source(
+    declaration: Declaration, row: Mapping[str, Any], complain: Callable[..., None]
+) -> None:
+    """Complain of a meaning that does not fit what is read, and of a command that is too long."""
+    meaning = declaration.meaning
+    is_command = declaration.source == "command"
+    if meaning == "exists" and is_command and declaration.form in ("text", "exit_code"):
         complain("what a command prints is always there; expected another meaning", "expect")
-    words = row["command"] if declaration.source == "command" else ()
-    if sum(map(len, words)) > MOST_COMMAND:
+    if is_command and sum(map(len, row["command"])) > MOST_COMMAND:
         complain(f"a command has at most {MOST_COMMAND:,} characters", "command")
     if meaning == "one_of" and any("," in word for word in row["expect"]["one_of"]):
         complain("a value with a comma cannot be one of several", "expect", "one_of")
-    try:
-        check_wanted(declaration)
-    except ValueError as error:
-        complain(str(error), "expect", meaning)
+
+
+def _complain_of_remedy(
+    declaration: Declaration, row: Mapping[str, Any], complain: Callable[..., None]
+) -> None:
     if "remedy" in row and "advice" in row:
         complain("a check has either remedy, a line for a shell, or advice, a sentence", "advice")
     try:
