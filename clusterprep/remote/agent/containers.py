@@ -76,6 +76,9 @@ OWN_LINES = re.compile(
     re.M,
 )
 LONGEST = 500  # characters of an engine's message that are reported
+# Characters of a message that are looked at, its end: the time of patterns grows by the square of
+# what an image prints, and the agent gives no sign of life meanwhile.
+MOST_SEARCHED = 4096
 
 
 def new_name():
@@ -179,6 +182,7 @@ def problem(container, code, text):
     if code == 0:
         return None
     engine = container["engine"]
+    text = text[-MOST_SEARCHED:]
     is_own = code in OWN_CODES.get(engine, ()) or OWN_LINES.search(text) is not None
     if not is_own:
         return None
