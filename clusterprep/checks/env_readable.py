@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable
 
 from msgspec.structs import replace
@@ -14,6 +15,8 @@ from clusterprep.remedies import Remedy, noted, sentence, shell_line
 # Permission bits that give every user what is needed of a file or of a folder on the way to it.
 BITS = {"read": 0o444, "run": 0o555, "list": 0o555}
 ENTER = 0o111
+ETC = "/etc/"
+CONF = "/etc/nccl.conf"
 # What a job loses, by who reads the file.
 LOST = {
     "target": "a job of {user} gets nothing that apply writes there",
@@ -96,10 +99,26 @@ def _needed(refusal: Refusal) -> tuple[int, str]:
     return BITS[refusal.need], "rx" if refusal.need == "run" else "r"
 
 
+def _is_named_by_user(refusal: Refusal) -> bool:
+    """Return whether the job's user may have chosen this path, which can be any file of root's."""
+    path = posixpath.normpath(refusal.path)
+    if refusal.use == "nccl":
+        return path != CONF
+    return refusal.use == "shell" and not f"{path}/".startswith(ETC)
+
+
 def _remedy(user: str, refusal: Refusal) -> Remedy:
     """Return what opens the file to the user, and as few others as the place allows."""
     if not refusal.at:
         return sentence("look after the file {path}: {why}", path=refusal.path, why=refusal.why)
+    if _is_named_by_user(refusal):
+        return sentence(
+            "have the start-up files of {user}, or NCCL_CONF_FILE, name a file that {user} can "
+            "read: that they name {path} is no reason to open {at}",
+            user=user,
+            path=refusal.path,
+            at=refusal.at,
+        )
     bits, letters = _needed(refusal)
     is_mode_enough = refusal.mode is not None and refusal.mode & bits == bits
     if is_mode_enough and not refusal.acl:
@@ -110,7 +129,7 @@ def _remedy(user: str, refusal: Refusal) -> Remedy:
             user=user,
         )
     # Elsewhere than in /etc a mode may be meant: of homes, and of what is shared.
-    is_private = refusal.folder and not f"{refusal.at}/".startswith("/etc/")
+    is_private = refusal.folder and not f"{refusal.at}/".startswith(ETC)
     if is_mode_enough or is_private:
         entry = f"u:{user}:{letters}"
         return shell_line("setfacl -m {entry} {at}", entry=entry, at=refusal.at)
@@ -124,7 +143,7 @@ def _remedy(user: str, refusal: Refusal) -> Remedy:
     return noted(line, "if it holds no secret")
 
 
-_PROOF = Refusal("/etc/nccl.conf", "read", "target", "Permission denied", "/etc/nccl.conf")
+_PROOF = Refusal(CONF, "read", "target", "Permission denied", CONF)
 
 CHECK = Check(
     "env.readable",

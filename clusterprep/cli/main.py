@@ -469,12 +469,13 @@ def _site_extensions(given: str | None) -> Extensions:
     """Return what the site of an inventory adds, by default that of ./inventory.yaml.
 
     Raises InputError for an inventory that was given. One that was not is left out if it cannot be
-    used, and both is said.
+    used, or if another user could have put it there: an inventory may be a program. Both is said.
     """
     from pathlib import Path
 
     from clusterprep.inventory.extensions import installed_extensions
     from clusterprep.inventory.load import load_inventory
+    from clusterprep.inventory.site.trust import Distrusted, trusted_file
 
     if given is not None:
         return load_inventory(given).extensions
@@ -482,9 +483,10 @@ def _site_extensions(given: str | None) -> Extensions:
     if not path.is_file():
         return installed_extensions()
     try:
+        trusted_file(path)
         extensions = load_inventory(path).extensions
-    except InputError as error:
-        say(f"clusterprep: without the checks of ./{path}: {error.message}")
+    except (InputError, Distrusted, OSError) as error:
+        say(f"clusterprep: without the checks of ./{path}: {error}")
         return installed_extensions()
     if extensions:
         say(f"clusterprep: with the checks of ./{path}")

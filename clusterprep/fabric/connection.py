@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import fabric
+from invoke.exceptions import AuthFailure, Failure, ResponseNotAccepted
+from invoke.watchers import StreamWatcher
 from paramiko import SSHConfig
 
 from clusterprep.errors import Unreached
@@ -17,8 +20,10 @@ from clusterprep.remote.transports import Transport
 from clusterprep.remote.transports.link import Password
 from clusterprep.remote.transports.ssh import SshTransport
 from clusterprep.remote.transports.ssh_connection import SshConnection
+from clusterprep.remote.transports.sudo import SudoPassword
 
 SSH_PORT = 22
+MOST_BEFORE = 1 << 16  # characters in which sudo's prompts are looked for; all else comes behind
 
 
 class NodeConfig(fabric.Config):
@@ -34,6 +39,28 @@ class NodeConfig(fabric.Config):
 def new_config() -> NodeConfig:
     """Return Fabric's settings as a fabfile would see them, but for ssh_config."""
     return NodeConfig(ssh_config=SSHConfig())
+
+
+class PasswordOnce(StreamWatcher):
+    """Answers the first prompt with the password. A second one means that it was not accepted."""
+
+    def __init__(self, prompt: str, password: str) -> None:
+        super().__init__()
+        self._prompt = prompt
+        self._password = password
+        self._lock = threading.Lock()  # stdout and stderr have a thread each
+        self._answered = False
+
+    def submit(self, stream: str) -> Iterable[str]:
+        """Return what is to be written, now that a stream has this text from its beginning."""
+        count = stream.count(self._prompt, 0, MOST_BEFORE)
+        if count > 1:
+            raise ResponseNotAccepted("sudo asked again for the password")
+        with self._lock:
+            if not count or self._answered:
+                return []
+            self._answered = True
+        return [f"{self._password}\n"]
 
 
 class NodeConnection(fabric.Connection):
@@ -114,7 +141,30 @@ class NodeConnection(fabric.Connection):
         session = SessionChannel(self, self.opened.transport.open_session())
         session.converse(f"-- /bin/echo {ready}", ready, secret)
         session.close()
-        return super().sudo(command, password=secret.text, **kwargs)
+        return self._run_under_sudo(secret, command, kwargs)
+
+    def _run_under_sudo(self, secret: SudoPassword, command: str, given: dict[str, Any]) -> Any:
+        """Run a command under sudo as Invoke's Context does, but say the password only once.
+
+        Invoke answers every «[sudo] password:» that a command prints, and with it any program that
+        another user wrote. This prompt is a new one each time, and with -k sudo always asks first.
+        """
+        prompt = os.urandom(8).hex()
+        user = given.pop("user", self.config.sudo.user)
+        words = [f"sudo -k -S -p {prompt}"]
+        if given.get("env"):
+            words.append(f"--preserve-env='{','.join(given['env'])}'")
+        if user is not None:
+            words.append(f"-H -u {user}")
+        words.append(self._prefix_commands(command))
+        watchers = given.pop("watchers", list(self.config.run.watchers))
+        watchers.append(PasswordOnce(prompt, secret.text))
+        try:
+            return self._remote_runner().run(" ".join(words), watchers=watchers, **given)
+        except Failure as failure:
+            if isinstance(failure.reason, ResponseNotAccepted):
+                raise AuthFailure(result=failure.result, prompt=prompt) from None
+            raise
 
 
 def ssh_of(transports: Mapping[str, Transport]) -> SshTransport:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from paramiko import SFTPClient, SFTPError
 
 from clusterprep.errors import LinkLost
 from clusterprep.fabric.connection import NodeConnection
@@ -25,10 +26,15 @@ from clusterprep.remote.untrusted import shortened
 from clusterprep.runtime import files
 
 PIECE = 1 << 15  # bytes; what every SFTP server takes at once
+LARGEST_ANSWER = (
+    PIECE + 4096
+)  # bytes of one answer of an SFTP server: a piece, and what is around it
 REQUESTS = 64  # pieces that are under way
 AHEAD = 16 << 20  # bytes that are asked for together
 PULSE = 5.0  # seconds between signs of life to the agent, which gives up after 30
 WAIT = 0.5  # seconds
+# What is no answer of SFTP is a ValueError: text that is no UTF-8, for one.
+SFTP_ERRORS = (*CONNECTION_ERRORS, SFTPError, ValueError)
 
 # Takes bytes that have been transferred since the last call.
 Moved = Callable[[int], None]
@@ -51,6 +57,22 @@ class RemoteFile(Struct, frozen=True):
     source: str
 
 
+class BoundedSftp(SFTPClient):
+    """SFTP whose answers are no longer than what is asked for.
+
+    paramiko takes 16 MiB for each, and keeps those that come before it is their turn: a server that
+    answers the first of five hundred requests last would have eight gigabytes kept here.
+    """
+
+    def _read_packet(self) -> tuple[int, bytes]:
+        """Return the kind of the next answer, and what it holds. Raises SFTPError."""
+        size = int.from_bytes(self._read_all(4), "big")  # type: ignore[attr-defined]
+        if not 0 < size <= LARGEST_ANSWER:
+            raise SFTPError(f"an answer of {size:,} bytes")
+        data = self._read_all(size)  # type: ignore[attr-defined]
+        return data[0], data[1:]
+
+
 class NodeFiles:
     """One connection with an agent that knows about files. Use `with`, in one thread."""
 
@@ -62,6 +84,7 @@ class NodeFiles:
         connection.open()
         over = _OverConnection(connection)
         self._link: Link = open_link(over, connection.node, ("look", "copying"), password)
+        self._opened_sftp: SFTPClient | None = None
 
     def ask(self, op: str, **body: Any) -> Frame:
         """Return the answer to a request, however long it takes. Raises LinkLost or Failed."""
@@ -77,13 +100,11 @@ class NodeFiles:
 
     def put(self, source: Path, place: str) -> None:
         """Write the bytes of a file here to a file there. Raises Failed."""
-        with _told():
-            sftp = self._connection.sftp()
-            with source.open("rb") as data, sftp.open(place, "wb") as sink:
-                sink.set_pipelined(True)
-                while piece := data.read(PIECE):
-                    sink.write(piece)
-                    self._move(len(piece))
+        with _told(), source.open("rb") as data, self._sftp().open(place, "wb") as sink:
+            sink.set_pipelined(True)
+            while piece := data.read(PIECE):
+                sink.write(piece)
+                self._move(len(piece))
 
     def get(self, file: RemoteFile, place: Path) -> None:
         """Write the bytes of a file there to a file here, all of it or nothing. Raises Failed."""
@@ -104,7 +125,7 @@ class NodeFiles:
 
     def _pieces(self, file: RemoteFile) -> Iterator[bytes]:
         """Yield the bytes of a file there, as many as it had when its sum was taken."""
-        with self._connection.sftp().open(file.source, "rb") as source:
+        with self._sftp().open(file.source, "rb") as source:
             for start in range(0, file.size, AHEAD):
                 # Not all at once: paramiko lists them, and the size is what the node says.
                 end = min(file.size, start + AHEAD)
@@ -112,6 +133,14 @@ class NodeFiles:
                 for piece in source.readv(chunks, REQUESTS):
                     self._move(len(piece))
                     yield piece
+
+    def _sftp(self) -> SFTPClient:
+        if self._opened_sftp is None:
+            opened = BoundedSftp.from_transport(self._connection.opened.transport)
+            if opened is None:
+                raise SFTPError("the node opens no session")
+            self._opened_sftp = opened
+        return self._opened_sftp
 
     def _move(self, count: int) -> None:
         self._moved(count)
@@ -138,7 +167,7 @@ class _told:  # noqa: N801 - used as a function
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, LinkLost | Failed):
             return
-        if isinstance(error, CONNECTION_ERRORS):
+        if isinstance(error, SFTP_ERRORS):
             raise Failed(f"the transfer ended: {error or type(error).__name__}") from error
 
 

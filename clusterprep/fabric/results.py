@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,6 +31,11 @@ class Answer(Struct, frozen=True):
 Outcome = Answer | Unreached
 
 # In place of a difference, as `diff` writes «\\ No newline at end of file».
+TOO_MUCH = (
+    "\\ {before:,} lines become {after:,}: too many of them differ, or are alike, to show which\n"
+)
+MOST_LINES = 5000  # of each output, and pairs of equal lines, that are given to difflib
+MOST_PAIRS = 200_000
 SAME_LINES = "\\ the same lines, which end in another way\n"
 
 
@@ -101,9 +108,43 @@ def _difference(most: str, other: str) -> str:
     """Return the lines of a unified difference without its head; empty where there is none."""
     if most == other:
         return ""
-    lines = difflib.unified_diff(most.splitlines(), other.splitlines(), lineterm="", n=0)
-    difference = [f"{line}\n" for line in list(lines)[2:]]
-    return "".join(difference) or SAME_LINES
+    before, after = most.splitlines(), other.splitlines()
+    start = _equal_at_start(before, after)
+    end = _equal_at_start(before[start:][::-1], after[start:][::-1])
+    before, after = before[start : len(before) - end], after[start : len(after) - end]
+    if not _is_short(before, after):
+        return TOO_MUCH.format(before=len(before), after=len(after))
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    lines = []
+    for tag, first, last, new_first, new_last in matcher.get_opcodes():
+        if tag == "equal":
+            continue
+        old_place = _place(start + first, last - first)
+        new_place = _place(start + new_first, new_last - new_first)
+        lines.append(f"@@ -{old_place} +{new_place} @@")
+        lines.extend(f"-{line}" for line in before[first:last])
+        lines.extend(f"+{line}" for line in after[new_first:new_last])
+    return "".join(f"{line}\n" for line in lines) or SAME_LINES
+
+
+def _equal_at_start(before: Sequence[str], after: Sequence[str]) -> int:
+    """Return how many lines are the same at the beginning of both."""
+    pairs = zip(before, after, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _is_short(before: Sequence[str], after: Sequence[str]) -> bool:
+    """Return whether difflib is quick: it compares each line with all that equal it."""
+    counts = Counter(after)
+    pairs = sum(counts[line] for line in before)
+    return max(len(before), len(after)) <= MOST_LINES and pairs <= MOST_PAIRS
+
+
+def _place(start: int, count: int) -> str:
+    """Return lines as a unified difference names them: `3`, `3,2`, and `2,0` behind line 2."""
+    if count == 1:
+        return str(start + 1)
+    return f"{start + 1 if count else start},{count}"
 
 
 def snapshots(nodes: Iterable[Node], outcomes: Mapping[str, object]) -> tuple[NodeSnapshot, ...]:

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import os
 import posixpath
+import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ TOLD = 10.0  # seconds between two notes about a transfer
 LONGEST_NAME = 255  # bytes of a file's name
 LONGEST_PATH = 4096  # PATH_MAX of linux/limits.h
 LONGEST_SUM = 64  # digits
+MOST_FILES = 1000  # of one pattern on one node, as its agent has it
 UNTOUCHED = "the file there is as it was"
 PLACED = "the new file is in place, and perhaps not on the disk yet"
 
@@ -196,6 +198,8 @@ class NodeFetch(_NodeTransfer):
         rows = as_list(answer.get("files"))
         if not rows:
             raise Failed("no file matches")
+        if len(rows) > MOST_FILES:
+            raise Failed(f"the node answered with more than {MOST_FILES:,} files")
         return [self._brought(files, folder, row) for row in rows]
 
     def _brought(self, files: NodeFiles, folder: Path, row: Any) -> Moved:
@@ -215,6 +219,10 @@ class NodeFetch(_NodeTransfer):
             return Moved(str(place), "none", "unchanged")
         action = "update" if os.path.lexists(place) else "create"
         make_folders(base_of(self._base), place.parent)
+        room = shutil.disk_usage(place.parent).free
+        if file.size > room:  # known before it is full: other files need room too
+            size = format_size(file.size)
+            raise Failed(f"it has {size}, and {format_size(room)} is free in {place.parent}")
         files.get(file, place)
         return Moved(str(place), action, "done")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from clusterprep.facts import under
 from clusterprep.facts.env_files import (
@@ -123,34 +123,39 @@ def _rows(fleet: Fleet, node: Node, paths: Paths, writing: bool) -> list[Row]:
     """Return one row for each launch path of a node that is known."""
     planned = set(planned_environment(fleet).of(node.name))
     wanted_by_nccl = _read_by_nccl(planned)
-    names_by_path = _names_by_path(paths)
     closed = _closed_files(fleet, node)
     unread = _unread(fleet, node)
     inventory = fleet.inventory
+    names_by_path = _names_by_path(paths)
     if writing:
-        for path, target, file in _DIRECT:
-            is_read = file not in closed and (path, target) not in unread
-            if path in names_by_path and target in inventory.env_targets and is_read:
+        for path in _written_to(inventory, closed, unread):
+            if path in names_by_path:
                 names_by_path[path] |= wanted_by_nccl if path == "nccl" else planned
     if "runtime" in names_by_path:
         names_by_path["runtime"] -= _unset_by_runtime(fleet, node)
-    has_our_files = writing or bool(closed) or _has_our_files(paths, inventory)
     everywhere = _read_by_nccl(names_by_path["nccl"])
+    if not (writing or closed or _has_our_files(paths, inventory)):
+        return [(path, tuple(sorted(names)), "") for path, names in names_by_path.items()]
     rows = []
     for path, names in names_by_path.items():
-        wanted = wanted_by_nccl if path == "nccl" else planned
-        lacking = wanted - names
+        lacking = (wanted_by_nccl if path == "nccl" else planned) - names
         if path not in ENGINES:
             lacking -= everywhere
-        add = ""
-        if has_our_files and lacking:
-            add = _what_to_add(path, closed, unread)
-        if path == "systemd" and has_our_files and "systemd" in inventory.env_targets:
+        add = _what_to_add(path, closed, unread) if lacking else ""
+        if path == "systemd" and "systemd" in inventory.env_targets:
             add = _what_units_need(inventory, unread, writing or bool(lacking))
         rows.append((path, tuple(sorted(names)), add))
-    if has_our_files:
-        rows += _without_reader(paths, inventory)
-    return rows
+    return rows + _without_reader(paths, inventory)
+
+
+def _written_to(
+    inventory: Inventory, closed: Mapping[str, str], unread: Mapping[Key, str]
+) -> Iterator[str]:
+    """Yield the launch paths that get what apply writes as soon as it is written."""
+    for path, target, file in _DIRECT:
+        is_read = file not in closed and (path, target) not in unread
+        if target in inventory.env_targets and is_read:
+            yield path
 
 
 def _without_reader(paths: Paths, inventory: Inventory) -> list[Row]:

@@ -91,7 +91,7 @@ def test_a_file_that_the_job_cannot_read(known: Any, expected: str) -> None:
             id="folder-that-cannot-be-listed",
         ),
         pytest.param(
-            replace(FOLDER, path="/root/nccl.conf", use="nccl", at="/root", mode=0o700),
+            replace(FOLDER, path="/root/nccl.conf", at="/root", mode=0o700),
             "setfacl -m u:alice:x /root",
             id="a-home-is-opened-to-the-user-alone",
         ),
@@ -114,6 +114,26 @@ def test_a_file_that_the_job_cannot_read(known: Any, expected: str) -> None:
 def test_the_remedy_opens_what_refuses(refusal: Refusal, remedy: str) -> None:
     (finding,) = findings(one(refusal), "env.readable")
     assert finding.remedy == remedy
+
+
+NAMED = [
+    # export NCCL_CONF_FILE=/root/.ssh/id_rsa, in a start-up file of alice
+    replace(FOLDER, path="/root/.ssh/id_rsa", use="nccl", at="/root", mode=0o700),
+    replace(CLOSED, path="/root/.ssh/id_rsa", use="nccl", at="/root/.ssh/id_rsa"),
+    replace(CLOSED, path="/etc/ssl/private/key", use="nccl", at="/etc/ssl/private/key"),
+    replace(CLOSED, path="/etc/../root/key", use="nccl", at="/root/key"),
+    # . /root/secrets
+    replace(FOLDER, path="/root/secrets", use="shell", at="/root", mode=0o700, sets=None),
+    replace(CLOSED, path="/root/secrets", use="shell", at="/root/secrets"),
+    replace(CLOSED, path="/etc/../root/key", use="shell", at="/root/key"),
+]
+
+
+@pytest.mark.parametrize("refusal", NAMED)
+def test_a_user_has_no_file_opened_by_naming_it(refusal: Refusal) -> None:
+    (finding,) = findings(one(refusal), "env.readable")
+    assert not finding.remedy.is_command
+    assert "is no reason to open" in finding.remedy
 
 
 def test_the_finding_says_who_cannot_read_what() -> None:

@@ -154,6 +154,17 @@ def test_an_answer_of_another_shape_fails(answer: Any, tmp_path: Path) -> None:
     assert moved.outcome == "failed"
 
 
+def test_a_node_fills_no_disk_by_what_it_says(tmp_path: Path) -> None:
+    many = {"files": [row(f"/var/log/{number}.log") for number in range(1001)]}
+    (moved,) = fetched(tmp_path, "/var/log/*.log", many)
+    assert "more than 1,000 files" in moved.detail
+    huge = {"files": [{**row("/var/log/x.log"), "size": 1 << 60}]}
+    (moved,) = fetched(tmp_path, "/var/log/x.log", huge)
+    assert moved.outcome == "failed"
+    assert "it has 1048576 TiB, and " in moved.detail
+    assert not [place for place in tmp_path.rglob("*") if place.is_file()]
+
+
 def test_a_row_is_read_as_it_is() -> None:
     file = remote_file(row("/x"))
     assert (file.name, file.size, file.sha, file.source) == ("/x", 3, SHA, "/x")

@@ -147,6 +147,20 @@ def test_a_healthy_container_is_no_finding(lab: Lab, tmp_path: Path, engine: str
     assert seen.findings("torch.version", "pass"), "torch is in the image alone"
 
 
+BACKGROUND = ("--detach=true", "-dit", "--rm=false")
+
+
+@pytest.mark.parametrize("option", BACKGROUND)
+def test_a_job_that_its_launcher_puts_into_the_background_is_looked_at_all_the_same(
+    lab: Lab, tmp_path: Path, engine: str, option: str
+) -> None:
+    """The container is ours: it runs in front, and `nothing_left` sees that it is removed."""
+    inventory = written(lab, tmp_path, runtime(engine, [*HEALTHY, option]))
+    seen = clusterprep(lab, "check", "--only", "rt.engine", inventory=inventory)
+    assert (seen.code, rt_failures(seen)) == (0, {})
+    assert sorted(seen.blamed("rt.engine", "pass")) == ["n1", "n2", "n3", "n4"]
+
+
 FAULTS = {
     "no-infiniband": (without("--device=/dev/infiniband"), {"rt.devices"}),
     "small-shm": ([*without("--ipc=host"), "--ipc=private"], {"rt.shm", "rt.ipc"}),

@@ -226,3 +226,35 @@ def test_several_files_that_only_root_reads(lab: Lab, tmp_path: Path) -> None:
     found = {path.name: path.read_text() for path in (tmp_path / "n1").iterdir()}
     assert found == {"a.key": "a", "b.key": "b", "c.key": "c"}
     assert left_over(host) == ""
+
+
+# What a user of a node puts where an admin fetches, and what becomes of it.
+LAID = {
+    "ln -s /root/key /home/alice/out/x.log": "is a link of user",
+    "ln -s /root /home/alice/out/up; cp /dev/null /root/x.log": "is a link of user",
+    "mkfifo /home/alice/out/x.log": "is not a regular file",
+    "ln -s /dev/null /home/alice/out/x.log": "is not a regular file",
+    "ln -s own /home/alice/out/x.log; echo mine > /home/alice/out/own": "",
+}
+
+
+@pytest.mark.parametrize("laid", LAID)
+def test_a_link_of_a_user_leads_root_to_no_file_of_others(
+    lab: Lab, tmp_path: Path, laid: str
+) -> None:
+    host = lab.host("n1")
+    host.write("/root/key", "secret\n", 0o600)
+    host.run(["sh", "-c", "rm -rf /home/bob /home/alice/out; mkdir -p /home/alice/out"])
+    host.run(["sh", "-c", laid])
+    host.run(["chown", "-hR", "nobody:", "/home/alice/out"])
+    path = "/home/alice/out/up/x.log" if "/up" in laid else "/home/alice/out/x.log"
+    seen = as_user(lab, "fetch", "-b", "--limit", "n1", path, str(tmp_path))
+    (row,) = seen.report["changes"]
+    why = LAID[laid]
+    if why:
+        assert (seen.code, row["outcome"]) == (1, "failed")
+        assert why in row["detail"]
+        assert not list((tmp_path / "n1").glob("*"))
+    else:
+        assert (seen.code, (tmp_path / "n1" / "x.log").read_text()) == (0, "mine\n")
+    assert left_over(host) == ""

@@ -70,6 +70,63 @@ def script(lab: Lab, inventory: Path, body: str) -> dict[str, object]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+LURE = r"""
+import os, subprocess, sys
+parent = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True).stdout
+prompts = ["[sudo] password: ", "[sudo] password for alice: "]
+for line in parent.splitlines():
+    words = line.split()
+    if "-p" in words[:-1]:
+        prompts.append(words[words.index("-p") + 1])
+for prompt in prompts:
+    print(prompt, flush=True)
+    print(prompt, file=sys.stderr, flush=True)
+import select
+if select.select([0], [], [], 3)[0]:
+    print("caught", os.read(0, 99), flush=True)
+"""
+
+
+def test_a_program_of_another_user_is_not_given_the_password(lab: Lab, inventory: Path) -> None:
+    """It says what sudo says, also the prompt of this very run, which a list of processes has."""
+    lab.host("n2").write("/srv/lure.py", LURE)
+    seen = script(
+        lab,
+        inventory,
+        """
+        one = cluster.connection("n2")
+        try:
+            result = one.sudo("python3 /srv/lure.py", user="nobody", hide=True, warn=True)
+            text = result.stdout + result.stderr
+        except Exception as error:
+            text = f"{error!r} {error}"
+        print(json.dumps({"text": text}))
+        """,
+    )
+    assert "[sudo] password" in str(seen["text"]) or "AuthFailure" in str(seen["text"])
+    assert "caught" not in str(seen["text"])
+    assert PASSWORD not in str(seen["text"])
+
+
+def test_a_wrong_password_is_no_endless_wait(lab: Lab, inventory: Path) -> None:
+    seen = script(
+        lab,
+        inventory,
+        """
+        from clusterprep.fabric.connection import PasswordOnce
+        from invoke.exceptions import AuthFailure
+        from clusterprep.remote.transports.sudo import SudoPassword
+        one = cluster.connection("n2")
+        secret = SudoPassword("wrong")
+        try:
+            one._run_under_sudo(secret, "id -un", {"hide": True, "in_stream": False})
+        except AuthFailure as error:
+            print(json.dumps({"refused": True}))
+        """,
+    )
+    assert seen == {"refused": True}
+
+
 def test_run_sudo_put_and_get(lab: Lab, inventory: Path, tmp_path: Path) -> None:
     (tmp_path / "sent").write_text("sent\n")
     seen = script(

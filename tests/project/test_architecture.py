@@ -135,6 +135,7 @@ SPEAKERS = {
     "cli.everyday": "is a part of the command line",
     "fabric.connection": "looks whether stdin is a terminal",
     "fabric.tasks": "takes the exit of a task as its result",
+    "inventory.site.plugins": "takes the exit of a site's function as its error",
     "cli.exit": "says how a command ended",
     "__main__": "ends at a signal before signals are taken",
     "survey.parse_process": "is also the process that it starts, and answers on its stdout",

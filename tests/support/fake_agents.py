@@ -77,6 +77,7 @@ class FakeNode:
     locked_by: str | None = None  # this one does
     boots: int = 1
     broken_switch: bool = False  # turning it on has no effect
+    unseen: str = ""  # why its files cannot be looked at
     parts: set[str] = field(default_factory=lambda: {"look"})
     damaged: dict[str, str] = field(default_factory=dict)  # run → why its record cannot be read
 
@@ -401,6 +402,7 @@ class FakeAgents:
         for fact in plan.facts:
             kind, _, path = fact.name.partition(":")
             if kind == "target":
-                facts[fact.name] = FileState(path, fake.read(path))
+                state = Absent(fake.unseen) if fake.unseen else FileState(path, fake.read(path))
+                facts[fact.name] = state
         known = {fact.name: facts.get(fact.name, Absent("missing")) for fact in plan.facts}
         return NodeSnapshot(node.name, node.address, True, facts=known)

@@ -49,7 +49,16 @@ from clusterprep.cli.commands.write_stages import (
 )
 from clusterprep.errors import ClusterprepError, InputError
 from clusterprep.history.applied import is_job_wide
-from clusterprep.model import BatchRow, ChangeRow, Finding, Fleet, Report, StepOutcome, Verdict
+from clusterprep.model import (
+    Absent,
+    BatchRow,
+    ChangeRow,
+    Finding,
+    Fleet,
+    Report,
+    StepOutcome,
+    Verdict,
+)
 from clusterprep.model.files import FileState
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.environment import Environment
@@ -240,8 +249,15 @@ class _RollOut:
         else:
             self.succeeded = True
             return
-        if self._invocation.settings.rollback_all and not self._unconfirmed:
-            self._take_back_earlier()
+        if self._invocation.settings.rollback_all:
+            if self._unconfirmed:
+                # It may be final on some of its nodes, and a rollback is of all of them.
+                self._invocation.notices.append(
+                    "nothing was taken back, because a node did not confirm that its batch stays: "
+                    "`clusterprep rollback` puts back what this run wrote"
+                )
+            else:
+                self._take_back_earlier()
         self._note_rest()
         self._say_who_has_what()
 
@@ -545,10 +561,15 @@ def _seen_failure(fleet: Fleet, plan: ChangePlan, batch: Batch) -> str:
     if missing:
         return f"{fold(missing)} gave no answer when it was looked at again"
     states: dict[tuple[str, str], object] = {}
+    unseen: dict[str, None] = {}
     for change in plan.files:
         state = fleet.fact(change.node, f"target:{change.path}")
         if isinstance(state, FileState):
             states[change.node, change.path] = state.content
+        elif isinstance(state, Absent) and state.reason != "not_asked":
+            unseen[f"{change.path} on {change.node} ({state.reason})"] = None
+    if unseen:
+        return f"it is not known whether it is as written: {', '.join(unseen)}"
     differing = unwritten(plan.files, states)
     if differing:
         return f"not what was written, when it was looked at again: {', '.join(differing)}"

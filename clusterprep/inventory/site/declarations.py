@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,14 +20,16 @@ from clusterprep.inventory.site.declared import (
     Declaration,
     check_of,
     check_wanted,
+    endless_example,
     fact_of,
     wrong_examples,
 )
 from clusterprep.inventory.site.names import NAME, files_in, name_of_file, names_in
-from clusterprep.inventory.site.trust import Distrusted, trusted_path
+from clusterprep.inventory.site.trust import Distrusted, trusted_file
 from clusterprep.model.extensions import Broken
 from clusterprep.model.units import parse_duration
 from clusterprep.remedies import check_site_template
+from clusterprep.survey.parse_process import ParseProcess
 
 SUFFIXES = (".yaml", ".yml")
 SOURCES = ("file", "command", "module")
@@ -71,15 +74,20 @@ class Declared(Struct, frozen=True):
 
 def read_declarations(folder: Path) -> Iterator[Declared]:
     """Yield the checks of all files of a folder `checks.d`, in the order of the files' names."""
-    for path in files_in(folder, SUFFIXES):
-        yield from read_file(path)
+    try:
+        paths = files_in(folder, SUFFIXES)
+    except OSError as error:
+        yield from _broken_file(folder, str(folder), f"it cannot be read: {error.strerror}")
+        return
+    with contextlib.closing(ParseProcess()) as parser:
+        for path in paths:
+            yield from read_file(path, parser)
 
 
-def read_file(path: Path) -> Iterator[Declared]:
+def read_file(path: Path, parser: ParseProcess) -> Iterator[Declared]:
     """Yield the checks of one file. What is wrong with it is yielded as broken checks."""
     try:
-        trusted_path(path.parent)
-        trusted_path(path)
+        trusted_file(path)
         document = read_document(path, WRITTEN, "a list of site checks", top="list")
     except Distrusted as error:
         yield from _broken_file(path, str(path), f"it is not used: {error}")
@@ -96,7 +104,7 @@ def read_file(path: Path) -> Iterator[Declared]:
     for number, row in enumerate(document.data):
         declaration = None
         if number not in spoilt:
-            declaration = _declaration(document, number, row)
+            declaration = _declaration(document, number, row, parser)
         problems = _problems_of(document, number)
         if declaration is None or problems:
             yield Declared(broken=_broken_row(document, number, row, problems))
@@ -154,7 +162,9 @@ def _problems_of(document: Document, number: int) -> list[Problem]:
 # ---------------------------------------------------------------- one check
 
 
-def _declaration(document: Document, number: int, row: Mapping[str, Any]) -> Declaration | None:
+def _declaration(
+    document: Document, number: int, row: Mapping[str, Any], parser: ParseProcess
+) -> Declaration | None:
     """Return the declaration of a row; what is wrong with it is complained about."""
 
     def complain(message: str, *keys: str | int, hint: str | None = None) -> None:
@@ -201,9 +211,21 @@ def _declaration(document: Document, number: int, row: Mapping[str, Any]) -> Dec
     _complain_of(declaration, row, complain)
     if _problems_of(document, number):
         return None
+    _complain_of_examples(declaration, parser, complain)
+    return declaration
+
+
+def _complain_of_examples(
+    declaration: Declaration, parser: ParseProcess, complain: Callable[..., None]
+) -> None:
+    """Complain of examples that do not do as they say, and of one over which no end is found."""
+    endless = endless_example(declaration, parser.parse)
+    if endless is not None:
+        key, position = endless
+        complain("the expression takes too long for this example", "examples", key, position)
+        return
     for key, position, message in wrong_examples(declaration):
         complain(message, "examples", key, position)
-    return declaration
 
 
 def _operand(value: Any) -> str:
@@ -255,30 +277,49 @@ def _complain_of(
     declaration: Declaration, row: Mapping[str, Any], complain: Callable[..., None]
 ) -> None:
     """Complain of what the schema cannot express."""
-    meaning = declaration.meaning
+    if not _complain_of_expressions(declaration, complain):
+        return
+    _complain_of_source(declaration, row, complain)
+    try:
+        check_wanted(declaration)
+    except ValueError as error:
+        complain(str(error), "expect", declaration.meaning)
+    _complain_of_remedy(declaration, row, complain)
+
+
+def _complain_of_expressions(declaration: Declaration, complain: Callable[..., None]) -> bool:
+    """Complain of an expression that is none. Return whether all can be used."""
     expressions = []
     if declaration.form == "regex":
         expressions.append((declaration.argument, ("take", "regex")))
-    if meaning == "matches":
+    if declaration.meaning == "matches":
         expressions.append((declaration.wanted, ("expect", "matches")))
     for expression, keys in expressions:
         try:
             re.compile(expression)
         except (re.error, OverflowError, RecursionError) as error:
             complain(f"not a regular expression: {error}", *keys)
-            return
-    is_always_there = declaration.source == "command" and declaration.form in ("text", "exit_code")
-    if meaning == "exists" and is_always_there:
+            return False
+    return True
+
+
+def _complain_of_source(
+    declaration: Declaration, row: Mapping[str, Any], complain: Callable[..., None]
+) -> None:
+    """Complain of a meaning that does not fit what is read, and of a command that is too long."""
+    meaning = declaration.meaning
+    is_command = declaration.source == "command"
+    if meaning == "exists" and is_command and declaration.form in ("text", "exit_code"):
         complain("what a command prints is always there; expected another meaning", "expect")
-    words = row["command"] if declaration.source == "command" else ()
-    if sum(map(len, words)) > MOST_COMMAND:
+    if is_command and sum(map(len, row["command"])) > MOST_COMMAND:
         complain(f"a command has at most {MOST_COMMAND:,} characters", "command")
     if meaning == "one_of" and any("," in word for word in row["expect"]["one_of"]):
         complain("a value with a comma cannot be one of several", "expect", "one_of")
-    try:
-        check_wanted(declaration)
-    except ValueError as error:
-        complain(str(error), "expect", meaning)
+
+
+def _complain_of_remedy(
+    declaration: Declaration, row: Mapping[str, Any], complain: Callable[..., None]
+) -> None:
     if "remedy" in row and "advice" in row:
         complain("a check has either remedy, a line for a shell, or advice, a sentence", "advice")
     try:

@@ -28,7 +28,7 @@ from clusterprep.checks import (
     uniform,
     unknown,
 )
-from clusterprep.errors import printable
+from clusterprep.errors import LinkLost, printable
 from clusterprep.facts import Fact
 from clusterprep.model import Absent, Inventory, Json, Node, Read, Severity
 from clusterprep.model.versions import conditions_of, satisfies
@@ -419,10 +419,16 @@ def _remedy(declaration: Declaration, node: str, seen: str, wanted: str) -> Reme
 
 
 def _shown(text: str) -> str:
-    """Return a value for findings: printable, and long ones by their beginning and a checksum."""
-    if len(text) <= LONGEST_SHOWN:
+    """Return a value for findings: printable, and with a checksum where that alone tells it apart.
+
+    Values are compared by what is shown of them: of long ones that is the beginning, and a
+    backslash may stand for itself or begin the name of a letter that no terminal shows.
+    """
+    if len(text) <= LONGEST_SHOWN and "\\" not in text:
         return printable(text)
-    mark = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:_MARK]
+    mark = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_MARK]
+    if len(text) <= LONGEST_SHOWN:
+        return f"{printable(text)} (sha256 {mark})"
     return f"{printable(text[:LONGEST_SHOWN])}… ({len(text):,} characters, sha256 {mark})"
 
 
@@ -551,22 +557,47 @@ def raw_answer(declaration: Declaration, text: str | None) -> Json:
     return {f"{folder}/{names[declaration.form]}": text}
 
 
+def endless_example(
+    declaration: Declaration, parse: Callable[[Fact, Sequence[Json]], object]
+) -> tuple[str, int] | None:
+    """Return the list and the number of an example over which its expression finds no end.
+
+    `parse` does what the fact does where it can be ended, and raises LinkLost if it had to be.
+    """
+    fact = fact_of(declaration)
+    if not fact.guarded:
+        return None
+    for key, number, example in _examples(declaration):
+        answers = [raw_answer(declaration, example), *_met(declaration)]
+        try:
+            parse(fact, [["ok", answer] for answer in answers])
+        except LinkLost:
+            return key, number
+    return None
+
+
+def _examples(declaration: Declaration) -> Iterable[tuple[str, int, str]]:
+    """Yield the list, the number and the text of each example."""
+    for key, examples in (("pass", declaration.passes), ("fail", declaration.fails)):
+        for number, example in enumerate(examples):
+            yield key, number, example
+
+
 def wrong_examples(declaration: Declaration) -> Iterable[tuple[str, int, str]]:
     """Yield the list, the number and what is wrong with each example that does not do as it says.
 
     Examples of values that should be equal say nothing by themselves.
     """
     parse: Callable[..., Any] = fact_of(declaration).parse
-    for key, examples in (("pass", declaration.passes), ("fail", declaration.fails)):
-        for number, example in enumerate(examples):
-            try:
-                taken = parse(raw_answer(declaration, example), *_met(declaration))
-                verdict = _verdict_of(declaration, taken)
-            except (ValueError, TypeError, RecursionError) as error:
-                yield key, number, f"nothing can be taken from this example: {error}"
-                continue
-            if verdict not in ("", key):
-                yield key, number, f"with this example the check says {verdict}"
+    for key, number, example in _examples(declaration):
+        try:
+            taken = parse(raw_answer(declaration, example), *_met(declaration))
+            verdict = _verdict_of(declaration, taken)
+        except (ValueError, TypeError, RecursionError) as error:
+            yield key, number, f"nothing can be taken from this example: {error}"
+            continue
+        if verdict not in ("", key):
+            yield key, number, f"with this example the check says {verdict}"
 
 
 def _met(declaration: Declaration) -> list[Json]:

@@ -5,15 +5,18 @@ Its checks are then unknown and not gone.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}\.[a-z0-9][a-z0-9_]{0,63}", re.ASCII)
 LARGEST = 1 << 20  # bytes of a file that are looked at
-# `- name: site.thing` of YAML and `Check("site.thing"` of Python.
+# `- name: site.thing` of YAML and `Check("site.thing"` of Python. The file may be another user's,
+# so no name is looked for over several lines: time would grow by the square of empty ones.
 _NAMES = re.compile(
-    r"""(?:^[-\s]*name:\s*["']?|\bCheck\(\s*(?:name\s*=\s*)?["'])"""
+    r"""(?:^[- \t]*name:[ \t]*["']?|\bCheck\(\s*(?:name\s*=\s*)?["'])"""
     r"([a-z][a-z0-9_]{0,31}\.[a-z0-9][a-z0-9_]{0,63})(?![\w.])",
     re.MULTILINE | re.ASCII,
 )
@@ -42,10 +45,12 @@ def name_of_file(path: Path) -> str:
 def names_in(path: Path) -> list[str]:
     """Return the names of checks that a file seems to have, each once; none if it has no text.
 
-    Nothing of the file is run.
+    Nothing of the file is run, and a pipe is not waited for.
     """
     try:
-        with path.open("rb") as stream:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return []
             content = stream.read(LARGEST)
     except OSError:
         return []

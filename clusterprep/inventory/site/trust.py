@@ -6,15 +6,29 @@ every node.
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 from pathlib import Path
 
 MOST_LINKS = 40  # as many as the kernel follows
+_ACCESS_LIST = "system.posix_acl_access"
 
 
 class Distrusted(Exception):
     """A file that others may change; the text says which place, whose it is and what to do."""
+
+
+def trusted_file(path: Path) -> None:
+    """Raise Distrusted if another user could change this file, or if it is no regular one.
+
+    Raises OSError if it is not there.
+    """
+    trusted_path(path.parent)
+    trusted_path(path)
+    if not stat.S_ISREG(path.stat().st_mode):  # the opening of a pipe may wait for ever
+        raise Distrusted(f"{path} is no regular file")
 
 
 def trusted_path(path: Path) -> None:
@@ -63,6 +77,29 @@ def _refuse(place: Path, state: os.stat_result, *, is_way: bool) -> None:
         )
     if stat.S_ISLNK(state.st_mode):
         return  # the mode of a link says nothing
-    is_shared = bool(state.st_mode & stat.S_IWOTH)
-    if is_shared and not (is_way and state.st_mode & stat.S_ISVTX):
+    if is_way and state.st_mode & stat.S_ISVTX:
+        return
+    if state.st_mode & stat.S_IWOTH:
         raise Distrusted(f"every user may write to {place}; chmod o-w {place}")
+    if state.st_mode & stat.S_IWGRP and not _is_own_group(place, state.st_gid):
+        raise Distrusted(f"group {state.st_gid} may write to {place}; chmod g-w {place}")
+
+
+def _is_own_group(place: Path, gid: int) -> bool:
+    """Return whether the bits of a place's group are for root or this user alone.
+
+    Distributions make a group of its own for each user, with the user's name. With an access list
+    the bits are those of all that it names.
+    """
+    try:
+        if _ACCESS_LIST in os.listxattr(place):
+            return False
+    except OSError:  # a file system without any
+        pass
+    if gid == 0:
+        return True
+    try:
+        user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return group.gr_name == user and not set(group.gr_mem) - {user}

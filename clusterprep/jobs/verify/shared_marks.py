@@ -40,10 +40,11 @@ class Seen(Struct, frozen=True):
     """What came of a mark.
 
     `refused` says why it could not be written; `by` has by node the seconds until it was read, or
-    why it was not; `left` says which file may remain, and why.
+    why it was not; `left` says which file may remain, and why. `place` is that file.
     """
 
     mark: Mark
+    place: str
     refused: Absent | None = None
     by: Mapping[str, float | Absent] | None = None
     left: str = ""
@@ -94,7 +95,7 @@ def try_mark(fanout: Fanout, mark: Mark, seconds: float = SECONDS) -> Seen:
     if refused is not None:
         # A node that did not answer may have written it.
         left = "" if _is_answered(answer) else f"{place}: {writer} did not say whether it is there"
-        return Seen(mark, refused, left=left or _left(answer))
+        return Seen(mark, place, refused, left=left or _left(answer))
     bodies = {}
     for node in mark.readers:
         bodies[node.name] = {**what, "user": user_of_job(node), "seconds": seconds}
@@ -105,7 +106,7 @@ def try_mark(fanout: Fanout, mark: Mark, seconds: float = SECONDS) -> Seen:
     left = _left(removed)
     if isinstance(removed, LinkLost):
         left = f"{place}: {writer} was lost before it said that it is removed"
-    return Seen(mark, None, by, left)
+    return Seen(mark, place, None, by, left)
 
 
 def _is_answered(answer: object) -> bool:
@@ -146,7 +147,7 @@ def judge(seen: Seen) -> Iterable[Finding]:
     writer = (mark.writer.name,)
     if seen.left:
         message = f"a mark that was written to {mark.path} may remain"
-        cure = shell_line("rm {path}/.clusterprep-*", path=mark.path)
+        cure = shell_line("rm -f {place}", place=seen.place)
         yield _finding("fail", writer, message, seen.left, "removed", cure)
     if seen.refused is not None:
         refused = seen.refused

@@ -29,10 +29,11 @@ LEASH = (
     "code=child.wait()\n"
     "os._exit(code if code>=0 else 128-code)\n"
 )
-# Words of a job's command line that this program decides itself: the terminal, the background, the
-# name and the end of the container.
-DECIDED = ("-it", "-ti", "-t", "--tty", "-i", "--interactive", "-d", "--detach", "--rm")
-NAMES = ("--name", "--cidfile", "--pull")  # options with a value, likewise
+# Options of a job's command line that this program decides itself: the terminal, the background,
+# the name and the end of the container. One in the background would not end with its client.
+SWITCHES = ("-t", "--tty", "-i", "--interactive", "-d", "--detach", "--rm")
+WITH_VALUE = ("--name", "--cidfile", "--pull", "-a", "--attach", "--restart")
+PLAIN_LETTERS = frozenset("ditPq")  # of docker and podman, without a value: others may follow them
 # (reason, pattern in what an engine printed), the first that matches counts. The texts are those of
 # moby, of the docker client, podman, crun, runc, apptainer, enroot and pyxis.
 PROBLEMS = (
@@ -75,6 +76,9 @@ OWN_LINES = re.compile(
     re.M,
 )
 LONGEST = 500  # characters of an engine's message that are reported
+# Characters of a message that are looked at, its end: the time of patterns grows by the square of
+# what an image prints, and the agent gives no sign of life meanwhile.
+MOST_SEARCHED = 4096
 
 
 def new_name():
@@ -136,17 +140,32 @@ def client_environment(container, env, handed):
 
 
 def job_options(options):
-    """Return the options of the job's launcher without those that are decided here."""
+    """Return the options of the job's launcher without those that are decided here.
+
+    >>> job_options(["-itv", "/data:/data", "--detach=true", "--name", "job"])
+    ['-v', '/data:/data']
+    """
     kept = []
     skips = False
     for word in options:
         if skips:
             skips = False
-        elif word in NAMES:
-            skips = True
-        elif word not in DECIDED and word.partition("=")[0] not in NAMES:
-            kept.append(word)
+            continue
+        for option in _spelled_out(word):
+            name, sign, _ = option.partition("=")
+            if name in WITH_VALUE:
+                skips = not sign
+            elif name not in SWITCHES and not option.startswith("-a"):
+                kept.append(option)
     return kept
+
+
+def _spelled_out(word):
+    """Yield each of the short options that one word holds: -it is -i and -t."""
+    while word[:1] == "-" and word[1:2] in PLAIN_LETTERS and word[2:] and word[2] != "=":
+        yield word[:2]
+        word = "-" + word[2:]
+    yield word
 
 
 def leashed(argv):
@@ -163,6 +182,7 @@ def problem(container, code, text):
     if code == 0:
         return None
     engine = container["engine"]
+    text = text[-MOST_SEARCHED:]
     is_own = code in OWN_CODES.get(engine, ()) or OWN_LINES.search(text) is not None
     if not is_own:
         return None

@@ -31,7 +31,7 @@ from clusterprep.remote.agent.disk import (
     refuse_shared,
     sync_folder,
 )
-from clusterprep.remote.agent.places import opened
+from clusterprep.remote.agent.places import foreign_links, opened
 
 PIECE = 1 << 20  # bytes
 PREFIX = ".clusterprep-copy-"
@@ -198,11 +198,8 @@ class Copying(object):
 
     def _readable(self, path, known):
         """Return what a file is called, how large it is, its sum, and where it can be read."""
-        source = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with os.fdopen(source, "rb") as file:
-            state = os.fstat(source)
-            if not stat.S_ISREG(state.st_mode):
-                raise Stop("not_a_file", "%s is not a regular file" % path)
+        with os.fdopen(open_to_read(path), "rb") as file:
+            state = os.fstat(file.fileno())
             total = hashlib.sha256()
             left = state.st_size  # a log may grow meanwhile
             for data in pieces(file, left):
@@ -259,6 +256,33 @@ class Background(object):
         if self._answer is not None:
             self._agent.polls.remove(self._poll)
             self._agent.answer(self._request, **self._answer)
+
+
+def open_to_read(path):
+    """Return a descriptor of a regular file that is to be fetched. Raises Stop or OSError.
+
+    A link of another user leads to files of that user alone: root may read what that user
+    may not. What is no file is not opened, as that may already do something.
+    """
+    handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        state = os.fstat(handle)
+        if not stat.S_ISREG(state.st_mode):
+            raise Stop("not_a_file", "%s is not a regular file" % path)
+        place, links = foreign_links(path)
+        if not os.path.samestat(os.lstat(place), state):
+            raise Stop("changed", "%s was replaced while it was looked at" % path)
+        user = login_user()
+        for link, uid in links:
+            if uid != state.st_uid and (user is None or uid != user[0]):
+                why = "%s is a link of user %d to a file of user %d: it is not followed"
+                raise Stop("denied", why % (link, uid, state.st_uid))
+        try:
+            return os.open("/proc/self/fd/%d" % handle, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path)
+    finally:
+        os.close(handle)
 
 
 def login_user():

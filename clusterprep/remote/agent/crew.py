@@ -254,14 +254,17 @@ class Crew(object):
         argv = [python, "-c", BOOT, self._nonce, mark]
         self._argv = command(container, argv, values={MARK: mark}, name=self.name)
         self.client = None
+        self.remover = None  # the engine's client that removes the container, see `insist`
+        self._start_client = None  # starts a command as the user whose container it is
 
     def begin(self, popen, env, account):
         """Start the engine's client. Raises OSError or SubprocessError if that fails."""
+        self._start_client = lambda argv, **streams: popen(account, argv, env, **streams)
         self._given, given = socket.socketpair()
         self._out, out = os.pipe()
         self._err, err = os.pipe()
         try:
-            self.client = popen(account, self._argv, env, stdin=given, stdout=out, stderr=err)
+            self.client = self._start_client(self._argv, stdin=given, stdout=out, stderr=err)
         except BaseException:
             os.close(self._out)
             os.close(self._err)
@@ -407,16 +410,19 @@ class Crew(object):
         return [self.client.pid]
 
     def insist(self):
-        """Have the engine remove a container that did not end by itself."""
+        """Have the engine remove a container that did not end by itself.
+
+        It is asked as the user: an engine without a daemon knows the user's own containers alone.
+        """
         engine = self._container["engine"]
-        if engine in DAEMONS:
-            subprocess.Popen(
-                [engine, "rm", "--force", self.name],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        if engine not in DAEMONS:
+            return
+        argv = [engine, "rm", "--force", self.name]
+        try:
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            self.remover = self._start_client(argv, **quiet)
+        except (OSError, subprocess.SubprocessError):
+            pass  # what is left of it ends with its client
 
     def close(self):
         """Forget the container; its client has ended, or is left to `insist`."""

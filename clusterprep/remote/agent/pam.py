@@ -166,18 +166,19 @@ def _lines_of_service(name, depth, kind=None):
             continue
         included, of_kind = _included(words)
         if included is None:
-            this_kind = words[0].lstrip("-")
-            if this_kind in ("session", "auth") and kind in (None, this_kind):
+            if _counts(words[0].lstrip("-"), kind):
                 lines.append(words[1:])
-            continue
-        if depth >= MOST_INCLUDES or (kind and of_kind and kind != of_kind):
-            continue
-        if of_kind in (None, "session", "auth"):
+        elif depth < MOST_INCLUDES and (of_kind is None or _counts(of_kind, kind)):
             more = _lines_of_service(included, depth + 1, of_kind or kind)
             if more is None:
                 return None
             lines += more
     return lines
+
+
+def _counts(of_kind, kind):
+    """Return whether lines of a type set up sessions, and are of `kind` if that is not None."""
+    return of_kind in ("session", "auth") and kind in (None, of_kind)
 
 
 def _included(words):

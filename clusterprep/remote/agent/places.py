@@ -210,6 +210,37 @@ def _names_of_ours(path, state):
     return count
 
 
+def foreign_links(path):
+    """Return where a path leads, and (link, user) of each link of another user on the way.
+
+    Raises OSError as the kernel does, also for more links than it follows.
+    """
+    links = []
+    count = 0
+    place = "/"
+    parts = _parts(path)
+    while parts:
+        name = parts.pop(0)
+        if name == "..":
+            place = os.path.dirname(place)
+            continue
+        here = os.path.join(place, name)
+        state = os.lstat(here)
+        if not stat.S_ISLNK(state.st_mode):
+            place = here
+            continue
+        count += 1
+        if count > MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        if not _trusted(state.st_uid):
+            links.append((here, state.st_uid))
+        target = os.readlink(here)
+        if target.startswith("/"):
+            place = "/"
+        parts = _parts(target) + parts
+    return place, links
+
+
 def owned_text(path):
     """Return the bytes of a file that only root or this user could have written.
 

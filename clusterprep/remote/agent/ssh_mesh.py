@@ -5,6 +5,7 @@ The system's own ssh is run as that user, with the user's own configuration and 
 known_hosts nor the socket of a shared connection.
 """
 
+import os
 import subprocess
 import time
 
@@ -73,12 +74,15 @@ class Try(object):
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
+                    bufsize=0,
                 )
             return False
         code = self._process.poll()
         if code is None:
             return False
-        said = self._process.stderr.read(1 << 16).decode("utf-8", "replace")
+        # What ssh started, such as a ProxyCommand, may hold the other end for ever.
+        os.set_blocking(self._process.stderr.fileno(), False)
+        said = (self._process.stderr.read(1 << 16) or b"").decode("utf-8", "replace")
         self._process.stderr.close()
         self._process = None
         meaning, text = explain(code, said)
@@ -127,35 +131,45 @@ def read_ssh_mesh(user, session, *hosts, seconds=SECONDS, program="ssh"):
 
 
 def try_all(program, hosts, env, seconds):
+    """Return what `read_ssh_mesh` does, but for the user; this process is one of the user."""
     waiting = [Try(program, host, env) for host in hosts]
     waiting.reverse()
     running, done = [], []
-    end = time.monotonic() + seconds
     try:
-        while (waiting or running) and time.monotonic() < end:
-            while waiting and len(running) < AT_ONCE:
-                running.append(waiting.pop())
-            now = time.monotonic()
-            ended = [one for one in running if one.look(now)]
-            done.extend(ended)
-            running = [one for one in running if one.result is None]
-            if not ended:
-                time.sleep(0.01)
+        _run(waiting, running, done, time.monotonic() + seconds)
     except FileNotFoundError as error:
         raise NoAnswer("missing_tool", "%s: %s" % (program, error.strerror))
     finally:
         for one in running:
             one.stop()
+    return {
+        "tried": len(done),
+        "failed": _failures(done),
+        "untried": [one.host for one in running + waiting],
+    }
+
+
+def _run(waiting, running, done, end):
+    """Move tries from `waiting` to `done`, AT_ONCE at a time, until all are or the time is over."""
+    while (waiting or running) and time.monotonic() < end:
+        while waiting and len(running) < AT_ONCE:
+            running.append(waiting.pop())
+        now = time.monotonic()
+        ended = [one for one in running if one.look(now)]
+        done.extend(ended)
+        running[:] = [one for one in running if one.result is None]
+        if not ended:
+            time.sleep(0.01)
+
+
+def _failures(done):
+    """Return [meaning, a line of ssh, [hosts]] of the tries that failed, sorted by the meaning."""
     rows = {}
     for one in done:
         meaning, text = one.result
         if meaning:
             rows.setdefault(meaning, [meaning, text, []])[2].append(one.host)
-    return {
-        "tried": len(done),
-        "failed": [rows[meaning] for meaning in sorted(rows)],
-        "untried": [one.host for one in running + waiting],
-    }
+    return [rows[meaning] for meaning in sorted(rows)]
 
 
 def install(agent):

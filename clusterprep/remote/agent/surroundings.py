@@ -55,9 +55,8 @@ def look():
 def devices():
     """Return {path: 1 if this process may use the device, else 0} of what jobs need."""
     paths = []
-    for name in names_in("/dev"):
-        if name.startswith(("nvidia", "gdrdrv", "knem", "xpmem")):
-            paths.append("/dev/" + name)
+    for name in names_in("/dev", ("nvidia", "gdrdrv", "knem", "xpmem")):
+        paths.append("/dev/" + name)
     for folder in ("/dev/infiniband", "/dev/nvidia-caps", "/dev/nvidia-caps-imex-channels"):
         paths += [folder + "/" + name for name in names_in(folder)]
     usable = {}
@@ -168,10 +167,10 @@ def cached(cache, name):
     return [cache[start : cache.find(b"\0", end)].decode("utf-8", "replace")]
 
 
-def names_in(folder):
-    """Return the sorted names in a folder; none if it cannot be read."""
+def names_in(folder, starts=("",)):
+    """Return the sorted names in a folder that begin so; none if it cannot be read."""
     try:
-        return sorted(os.listdir(folder))[:MOST]
+        return sorted(name for name in os.listdir(folder) if name.startswith(starts))[:MOST]
     except OSError:
         return []
 

@@ -136,6 +136,22 @@ def test_what_is_not_there_when_a_batch_is_looked_at_again_fails(command: Make) 
     assert any("of n1 it is not known" in notice for notice in report.notices)
 
 
+def test_what_cannot_be_looked_at_again_is_not_taken_for_written(command: Make) -> None:
+    """The next batch is not begun on the word of a node that does not say what it has."""
+    done = command(canary="1")
+
+    def close() -> None:
+        done.agents.nodes["n1"].unseen = "hung"
+
+    done.agents.before_second_survey = close
+    report = done.apply()
+    assert report.code == 1
+    (first, *others) = report.batches or ()
+    assert f"it is not known whether it is as written: {MOTD} on n1 (hung)" in first.detail
+    assert {row.outcome for row in others} == {"not-started"}
+    assert has(done.agents) == only()
+
+
 def test_verify_tries_each_batch_by_itself_and_all_of_them_at_the_end(command: Make) -> None:
     done = command(gate="verify", verify=True)
     report = done.apply()
@@ -244,6 +260,7 @@ def test_a_batch_that_a_node_does_not_confirm_is_the_last(command: Make, fault: 
     assert has(done.agents) == only("n1", "n2")
     assert rows(report) == [("1", "done", None), ("2", "not-started", None)]
     assert "n2 did not confirm it" in (report.batches or ())[0].detail
+    assert any("nothing was taken back, because" in notice for notice in report.notices)
 
 
 def test_a_failed_verify_takes_back_its_batch(command: Make) -> None:

@@ -126,6 +126,17 @@ def test_explain_takes_the_inventory_that_is_there_and_says_so(folder: Path) -> 
     assert ran(folder, "explain", "mem.free", "--inventory", "inventory.yaml").returncode == 2
 
 
+def test_an_inventory_that_others_may_have_put_there_is_not_taken_unasked(folder: Path) -> None:
+    """It may be a program, which ansible-inventory would run with the rights of this user."""
+    (folder / "inventory.yaml").chmod(0o666)
+    done = ran(folder, "explain", "mem.free")
+    assert (done.returncode, done.stdout.partition("\n")[0]) == (
+        0,
+        "mem.free: Memory for the job",
+    )
+    assert "without the checks of ./inventory.yaml: every user may write to " in done.stderr
+
+
 def test_explain_wants_a_name_or_the_list(folder: Path) -> None:
     assert ran(folder, "explain").returncode == 2
     assert ran(folder, "explain", "mem.free", "--list").returncode == 2

@@ -231,6 +231,13 @@ def test_long_values_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
     assert found == {"n1": "pass", "n2": "pass", "n3": "fail error"}
 
 
+def test_values_that_look_alike_on_a_terminal_are_told_apart(tmp_path: Path) -> None:
+    """A control letter is shown by its name, which another node may have written out."""
+    inventory = site(tmp_path, f"- name: site.thing\n{FILE}  expect: {{same: all}}\n")
+    found = by_node(judged(inventory, "site.thing", text("a\x01"), text("a\\x01"), text("a\x01")))
+    assert found == {"n1": "pass", "n2": "fail error", "n3": "pass"}
+
+
 def test_what_require_demands_wins_and_is_an_error(tmp_path: Path) -> None:
     declared = f"{FILE}  expect: {{at_least: 4}}\n  severity: warning"
     answers = [text("5"), text("6")]

@@ -11,6 +11,7 @@ import pytest
 
 from clusterprep.errors import InputError
 from clusterprep.inventory.load import load_inventory
+from clusterprep.inventory.site.names import names_in
 from clusterprep.inventory.site.trust import Distrusted, trusted_path
 from clusterprep.model import Fleet, Inventory, NodeSnapshot
 from clusterprep.survey import registry
@@ -420,6 +421,101 @@ def test_an_installed_package_offers_checks(
     assert done.stdout.splitlines() == expected
 
 
+WRONG_FIELDS = [
+    ('remedy=sentence("call the site")', 'remedy="call the site"', "remedy: expected what shell_"),
+    ('title="Fans"', "title=None", "title: expected a text; seen None"),
+    ('why="Hot nodes are slow."', "why=7", "why: expected a text; seen 7"),
+    ('severity="warning"', 'severity="huge"', "severity: expected error or warning; seen 'huge'"),
+    ('facts=("site.fans",)', "facts=None", "facts: expected a tuple of texts; seen None"),
+    ('facts=("site.fans",)', 'facts=("site.fans")', "facts: expected a tuple of texts; seen 'site"),
+    ('judge=each(judge, "site.fans")', "judge=7", "judge: expected a function; seen 7"),
+    ('how="/sys/fans"', 'how="", uses=None', "uses: expected a tuple of texts; seen None"),
+    ('how="/sys/fans"', 'how="", tags=7', "tags: expected a tuple of texts; seen 7"),
+    ('how="/sys/fans"', 'how="", wants=None', "wants: expected a function; seen None"),
+    ('how="/sys/fans"', 'how="", grave=None', "grave: expected a function; seen None"),
+    ("proof=Proof(", "proof=tuple(", ""),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong", "expected"), WRONG_FIELDS)
+def test_a_field_that_no_report_could_show_is_named_when_the_file_is_read(
+    tmp_path: Path, right: str, wrong: str, expected: str
+) -> None:
+    content = PYTHON.replace(right, wrong)
+    assert content != PYTHON
+    inventory = site(tmp_path, {"mine/fans.py": content, "checks.d/a.yaml": GOOD}, plugins="mine")
+    (said,) = broken(inventory, tmp_path)
+    assert said.startswith(f"mine/fans.py: {expected}" if expected else "mine/fans.py:")
+    assert verdicts(inventory, {"/etc/good": "x"}) == {
+        "site.fans": "unknown error broken",
+        "site.good": "pass",
+    }
+
+
+WRONG_OUTCOMES = [
+    "7",
+    "'pass'",
+    "replace(passed(node, 'fine'), verdict='good')",
+    "replace(passed(node, 'fine'), nodes=None)",
+    "replace(passed(node, 'fine'), message=None)",
+    "replace(failed(node, 'bad'), remedy='rm -rf /')",
+    "replace(failed(node, 'bad'), severity='huge')",
+    "replace(failed(node, 'bad'), seen=7)",
+    "exit(0)",
+]
+
+
+@pytest.mark.parametrize("outcome", WRONG_OUTCOMES)
+def test_what_is_no_outcome_is_unknown_and_ends_no_command(tmp_path: Path, outcome: str) -> None:
+    content = PYTHON.replace("def judge", "from dataclasses import replace\n\ndef judge")
+    content = content.replace("return passed", f"return {outcome}\n    return passed")
+    inventory = site(tmp_path, {"mine/fans.py": content, "checks.d/a.yaml": GOOD}, plugins="mine")
+    found = verdicts(inventory, {"/sys/fans": "7", "/etc/good": "x"})
+    assert found["site.good"] == "pass"
+    assert found["site.fans"].startswith("unknown ")
+
+
+# ---------------------------------------------------------------- files that are none, or never end
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, mode: int) -> None:
+    site(tmp_path, {"checks.d/a.yaml": GOOD, "mine/fans.py": PYTHON}, plugins="mine")
+    for place in ("checks.d/b.yaml", "mine/pipe.py"):
+        os.mkfifo(tmp_path / place)
+        (tmp_path / place).chmod(mode)
+    inventory = load_inventory(tmp_path / "inventory.yaml")
+    assert len(broken(inventory, tmp_path)) == 2
+    assert verdicts(inventory, {"/etc/good": "x", "/sys/fans": "7"}) == {
+        "site.good": "pass",
+        "site.b": "unknown error broken",
+        "site.fans": "pass",
+        "site.pipe": "unknown error broken",
+    }
+
+
+def test_names_are_found_in_a_file_of_another_user_in_time_that_grows_with_its_length(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "a.yaml"
+    place.write_text("\n" * 999_000 + GOOD + "-   name:   'site.b'\n")
+    assert names_in(place) == ["site.good", "site.b"]
+
+
+def test_an_example_over_which_an_expression_finds_no_end_is_named(tmp_path: Path) -> None:
+    endless = (
+        "- name: site.endless\n  file: /x\n  take: {regex: '^(a+)+$'}\n  expect: {equals: a}\n"
+        f"  examples: {{pass: [a], fail: [{'a' * 60}!]}}\n"
+    )
+    inventory = site(tmp_path, {"checks.d/a.yaml": endless + GOOD})
+    (said,) = broken(inventory, tmp_path)
+    assert said.startswith("checks.d/a.yaml:5: examples.fail[0]: the expression takes too long")
+    assert verdicts(inventory, {"/etc/good": "x"}) == {
+        "site.endless": "unknown error broken",
+        "site.good": "pass",
+    }
+
+
 # ---------------------------------------------------------------- whose files are used
 
 
@@ -469,6 +565,21 @@ def test_a_link_leads_to_what_has_to_be_trusted(tmp_path: Path) -> None:
     (tmp_path / "round").symlink_to("round")
     with pytest.raises(Distrusted, match="more than 40 links"):
         trusted_path(tmp_path / "round")
+
+
+@pytest.mark.machine
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another group")
+@pytest.mark.parametrize("place", ["mine/a.py", "mine", "."])
+def test_a_group_that_may_write_is_another_user(tmp_path: Path, place: str) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.py").touch()
+    os.chown(tmp_path / place, 0, 12345)
+    trusted_path(tmp_path / "mine" / "a.py")
+    (tmp_path / place).chmod(0o775)
+    with pytest.raises(Distrusted, match=r"group 12345 may write to .*; chmod g-w"):
+        trusted_path(tmp_path / "mine" / "a.py")
+    os.chown(tmp_path / place, 0, 0)
+    trusted_path(tmp_path / "mine" / "a.py")
 
 
 @pytest.mark.machine

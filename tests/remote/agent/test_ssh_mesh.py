@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -55,6 +57,17 @@ def test_every_host_is_tried_and_equal_failures_are_one_row(tmp_path: Path) -> N
     ((meaning, said, hosts),) = answer["failed"]
     assert (meaning, sorted(hosts)) == ("no key", ["bad1", "bad2"])
     assert said.endswith("Permission denied (publickey).")
+
+
+def test_what_ssh_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
+    """A ProxyCommand of the user's configuration has stderr of ssh, and may never end."""
+    said = 'echo "n2: Permission denied (publickey)." >&2'
+    ssh = program(tmp_path, f"sleep 300 & echo $! > {tmp_path}/pid; {said}; exit 255")
+    try:
+        answer = read_ssh_mesh(None, False, "n2", program=ssh)
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert (answer["tried"], answer["failed"][0][0]) == (1, "no key")
 
 
 def test_ssh_asks_for_nothing_and_writes_nothing(tmp_path: Path) -> None:
