@@ -183,7 +183,7 @@ def release(c):
 def test_a_task_at_the_time_limit_is_not_a_failure(lab: Lab, inventory: Path) -> None:
     fabfile = lab.folder / "slow.py"
     fabfile.write_text("from fabric import task\n\n@task\ndef slow(c):\n    c.run('sleep 60')\n")
-    words = ("--task", f"{fabfile}:slow", "--timeout", "4")
+    words = ("--task", f"{fabfile}:slow", "--timeout", "15")
     seen = clusterprep(lab, "exec", *words, inventory=inventory)
     assert seen.code == 3
     assert {(row["exit"], row["reason"]) for row in seen.report["results"]} == {(None, "timed_out")}
