@@ -98,6 +98,10 @@ def test_compare_changes_no_file(capsys: CAPSYS, tmp_path: Path) -> None:
     [
         (["exec", "{}"], "give one of"),
         (["exec", "{}", "--script", "x", "--", "true"], "give one of"),
+        (
+            ["exec", "{}", "uname", "-r"],
+            "'-r'. (options of the command for the nodes go behind --)",
+        ),
         (["exec", "{}", "--", ""], "is not a command"),
         (["exec", "{}", "--script", "/none"], "No such file"),
         (["exec", "{}", "--task", "x.py:y"], "--task needs SSH"),
