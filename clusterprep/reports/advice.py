@@ -95,13 +95,10 @@ def _after_unknown(report: Report, place: str) -> Advice:
 def _after_success(report: Report) -> Advice:
     outcomes = {row.outcome for row in report.changes or ()}
     if "planned" in outcomes:
+        again = "clusterprep apply with the same options writes it"
         if report.batches is not None:
-            again = "nothing has been written yet; the same command without --dry-run writes it"
-            return [("next", again)]
-        return [
-            ("next", "nothing has been written yet; this writes it:"),
-            ("run", shell_line("clusterprep apply INVENTORY")),
-        ]
+            again = "the same command without --dry-run writes it"
+        return [("next", f"nothing has been written yet; {again}")]
     return _undo(report)
 
 

@@ -250,6 +250,17 @@ def test_a_batch_that_cannot_be_written_stops_it(command: Make) -> None:
     assert "n3: failed: No space left on device" in (report.batches or ())[1].detail
 
 
+def test_a_batch_that_could_not_be_staged_does_not_keep_a_rollback_back(command: Make) -> None:
+    done = command()
+    done.agents.faults["stage", "n3"] = FULL
+    assert done.apply().code == 1
+    assert has(done.agents) == only("n1", "n2")
+    second = again(command, done.agents, run=LATER)
+    report = second.rollback()
+    assert (report.code, report.notices) == (0, (f"run {RUN} is undone",))
+    assert has(second.agents) == only()
+
+
 @pytest.mark.parametrize("fault", [LOST_BEFORE, LOST_AFTER])
 def test_a_batch_that_a_node_does_not_confirm_is_the_last(command: Make, fault: str) -> None:
     done = command(rollback_all=True)
