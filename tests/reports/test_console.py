@@ -72,6 +72,28 @@ def test_what_was_not_changed_is_not_counted_as_a_change(outcomes: list[str], sa
     assert f"PASS     {said}" in lines
 
 
+@pytest.mark.parametrize(
+    ("outcome", "said", "added"),
+    [("not-started", "or go on without", True), ("done", "the others have what is", False)],
+)
+def test_who_has_gone_on_without_a_node_is_not_told_to(
+    outcome: str, said: str, added: bool
+) -> None:
+    lost = NodeSnapshot("n9", "10.77.0.9", reached=False, reason="timed_out")
+    row = ChangeRow(FOUR, "file", "/etc/x", "update", outcome)  # type: ignore[arg-type]
+    told = report(
+        "apply",
+        verdict="unknown",
+        code=3,
+        nodes=(*reached(FOUR), lost),
+        findings=(),
+        changes=(row,),
+    )
+    text = shown(told)
+    assert f"bring back n9, {said}" in text or f"bring back n9; {said}" in text
+    assert ("--partial" in text) == added
+
+
 def test_every_remedy_stands_on_a_line_of_its_own_however_long() -> None:
     remedy = shell_line("ssh n1 {words}", words=["very long"] * 12)
     text = shown(
