@@ -251,7 +251,7 @@ def test_a_copy_that_was_lost_while_being_placed_is_not_known() -> None:
 def test_a_copy_that_is_in_place_and_perhaps_not_on_the_disk_says_so() -> None:
     moved = copied({"stage": "/s"}, Failed("None: Input/output error", is_placed=True))
     assert moved.outcome == "failed"
-    assert "as it was" not in moved.detail
+    assert "nothing was changed" not in moved.detail
     assert "the new file is in place" in moved.detail
 
 
