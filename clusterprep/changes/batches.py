@@ -85,7 +85,7 @@ def _canary_nodes(
             raise InputError.of("0 is no number of nodes", key="--canary", hint="1, or their names")
         return tuple(names[: int(canary)])
     try:
-        chosen = select(canary, names, groups)
+        chosen = select(canary, names, groups, whole="among the nodes of this apply")
     except ValueError as error:
         raise InputError.of(str(error), key="--canary") from None
     if not chosen:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterprep.changes.playbook.steps import Owners, Step, at_once, resource_fact_names
-from clusterprep.changes.resources import NoPlan, Params, PlanContext, known_states
+from clusterprep.changes.resources import NoPlan, Params, PlanContext, StepResource, known_states
 from clusterprep.changes.unified_diff import unified_diff
 from clusterprep.errors import InputError, Problem
 from clusterprep.model import Absent, ChangeRow, Fleet, Node, StepOutcome
@@ -125,7 +125,7 @@ def _complete_context(
     files = _current_files(context, paths)
     if isinstance(files, Absent):
         return files
-    facts = _fact_values(context, fact_names)
+    facts = _fact_values(context, step, fact_names)
     if isinstance(facts, Absent):
         return facts
     if step.resource.name == "env":
@@ -149,12 +149,20 @@ def _current_files(context: PlanContext, paths: Iterable[str]) -> dict[str, File
     return known_states(states)
 
 
-def _fact_values(context: PlanContext, names: Iterable[str]) -> dict[str, Any] | Absent:
-    """Return the facts of the node by name; Absent says why the first unknown one is unknown."""
+def _fact_values(context: PlanContext, step: Step, names: Iterable[str]) -> dict[str, Any] | Absent:
+    """Return the facts of the node by name; Absent says why the first unknown one is unknown.
+
+    That a fact is not about this machine is known, and some resources take it as an answer.
+    """
+    resource = step.resource
+    takes_inapplicable = isinstance(resource, StepResource) and resource.inapplicable
     values = {}
     for name in names:
         value = context.fleet.fact(context.node.name, name)
         if isinstance(value, Absent):
+            if value.reason == "not_applicable" and takes_inapplicable:
+                values[name] = value
+                continue
             return Absent(value.reason, f"{name}: {value.detail}")
         values[name] = value
     return values

@@ -233,7 +233,7 @@ def other_nodes(remembered: RememberedRuns, run: str) -> OtherNodes:
     """
     wanted: dict[str, None] = {}
     seen = set()
-    parts = []
+    parts: list[tuple[OldRun, bool]] = []
     for node, runs in remembered.items():
         for old in runs:
             if old.run == run:
@@ -243,7 +243,8 @@ def other_nodes(remembered: RememberedRuns, run: str) -> OtherNodes:
     begun, later = _nodes_of_batches(parts)
     wanted.update(dict.fromkeys(begun))
     missing = [name for name in wanted if name not in seen]
-    forgetful = tuple(name for name in missing if name in remembered)
+    undone = _taken_back(parts)
+    forgetful = tuple(name for name in missing if name in remembered and name not in undone)
     possible = [name for name in later if name not in seen and name not in wanted]
     perhaps = tuple(name for name in possible if name in remembered)
     not_asked = tuple(name for name in missing if name not in remembered)
@@ -275,6 +276,25 @@ def _nodes_of_batches(parts: Iterable[tuple[OldRun, bool]]) -> tuple[list[str], 
         elif not taken_back:
             perhaps.extend(nodes)
     return begun, perhaps
+
+
+def _taken_back(parts: Iterable[tuple[OldRun, bool]]) -> set[str]:
+    """Return the nodes of batches that were taken back when they were written.
+
+    One that could not stage its files, as its disk was full, remembers nothing and has nothing.
+    `parts` are as in `_nodes_of_batches`.
+    """
+    standing = set()
+    names_by_batch: dict[int, set[str]] = {}
+    for old, has_rollback in parts:
+        if old.state != "undone" or has_rollback:
+            standing.add(old.batch)
+        names_by_batch.setdefault(old.batch, set()).update(old.nodes)
+    names = set()
+    for batch, of_batch in names_by_batch.items():
+        if batch and batch not in standing:
+            names |= of_batch
+    return names
 
 
 def plan_rollback(remembered: RememberedRuns, run: str, force: bool) -> tuple[FileChange, ...]:

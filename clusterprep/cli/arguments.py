@@ -49,6 +49,9 @@ def launch_request(params: Mapping[str, Any]) -> LaunchRequest:
         )
     if params["image"] is not None and params["form"] != "k8s":
         raise InputError.of("only --print k8s names an image", key="--image")
+    if params["form"] == "k8s" and not params["image"]:
+        hint = "--image REGISTRY/IMAGE:TAG"
+        raise InputError.of("a pod needs the image of the job", key="--print", hint=hint)
     folder = params["chdir"]
     if folder is not None and not folder.startswith("/"):
         raise InputError.of(

@@ -15,7 +15,22 @@ if TYPE_CHECKING:
     from clusterprep.model import Report
 
 
-@click.command("exec")
+class _CommandForNodes(click.Command):
+    """A command whose last words are for the nodes, and may look like options of ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words. Raises UsageError that says where the nodes' own options go."""
+        has_separator = "--" in args
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if has_separator:
+                raise
+            hint = "options of the command for the nodes go behind --"
+            raise click.UsageError(f"{error.format_message()} ({hint})", ctx) from None
+
+
+@click.command("exec", cls=_CommandForNodes)
 @options.inventory
 @click.argument("command", nargs=-1, metavar="-- CMD…", type=click.UNPROCESSED)
 @click.option(

@@ -21,7 +21,7 @@ from clusterprep.cli.exit_codes import OK
 from clusterprep.cli.history import compare, history, report
 from clusterprep.cli.init.command import init
 from clusterprep.cli.output import print_result, say, say_line, shown_text
-from clusterprep.errors import ClusterprepError, InputError
+from clusterprep.errors import ClusterprepError, InputError, Problem
 from clusterprep.runtime.signals import SignalPipe
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from clusterprep.history.runs import Runs
     from clusterprep.jobs.diagnose.model import Diagnosis
     from clusterprep.model import Inventory, Report
-    from clusterprep.model.extensions import Extensions
+    from clusterprep.model.extensions import Broken, Extensions
     from clusterprep.runtime.budget import Budget
     from clusterprep.runtime.deadline import Deadline
 
@@ -578,9 +578,20 @@ def _validation_report(inventory: Inventory) -> Report:
     from clusterprep.cli.exit_codes import OK
     from clusterprep.model.units import pluralize
 
+    problems = [_problem_of(broken) for broken in inventory.extensions.broken]
+    if problems:
+        raise InputError(tuple(problems))
     notice = f"{inventory.path} is valid: {pluralize(len(inventory.nodes), 'node')}"
     notices = (notice, *inventory.warnings)
     return new_report("validate", OK, cluster=inventory.cluster, notices=notices)
+
+
+def _problem_of(broken: Broken) -> Problem:
+    """Return what is wrong with a file of the site as a mistake of the input."""
+    file, _, line = broken.place.rpartition(":")
+    if line.isdigit():
+        return Problem(broken.why, file, int(line))
+    return Problem(broken.why, broken.place)
 
 
 def _finish(report: Report, params: dict[str, Any]) -> NoReturn:

@@ -28,6 +28,7 @@ def failed_nodes(history: History, run: str) -> tuple[str, ...]:
 
     A node failed if it was not reached, not written, or is named by an error or as a culprit. `run`
     is the name of the run, the beginning of it, or `last`. Raises InputError if it is not recorded.
+    A node of which an error could not be determined counts as failed: it is to be tried again.
     """
     from clusterprep.history.recall import failed_in
 
@@ -41,6 +42,8 @@ def limited_to_failed(
 
     With `peers` it also has enough others of their kind to compare them with.
     """
+    from clusterprep.history.recall import run_of
     from clusterprep.inventory.limit import limit_to_failed
 
-    return limit_to_failed(inventory, failed_nodes(history, run), run, peers=peers)
+    name = run_of(history.applied, history.runs, history.cluster, run)
+    return limit_to_failed(inventory, failed_nodes(history, name), name, peers=peers)

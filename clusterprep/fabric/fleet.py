@@ -72,6 +72,8 @@ def on_every_node(
             task.close()
         outcomes[node.name] = outcome
         del working[node.name]
+        if over.is_set():  # we have ended it, which says nothing about the node
+            return
         word = outcome.reason if isinstance(outcome, Unreached) else "reached"
         fleet.watch.step(node.name, word)
 

@@ -49,12 +49,13 @@ class Failed(Exception):
 
 
 class RemoteFile(Struct, frozen=True):
-    """A file of a node: its name there, its size and sum, and where it can be read."""
+    """A file of a node: its name there, its size and sum, where it can be read, and its mode."""
 
     name: str
     size: int
     sha: str
     source: str
+    mode: int
 
 
 class BoundedSftp(SFTPClient):
@@ -107,11 +108,15 @@ class NodeFiles:
                 self._move(len(piece))
 
     def get(self, file: RemoteFile, place: Path) -> None:
-        """Write the bytes of a file there to a file here, all of it or nothing. Raises Failed."""
+        """Write the bytes of a file there to a file here, all of it or nothing. Raises Failed.
+
+        Users who may not read the file there may not read the one here either.
+        """
         beside = files.draft_beside(place)
+        mode = files.PRIVATE | (files.SHARED & file.mode)
         total = hashlib.sha256()
         try:
-            with _told(), os.fdopen(files.open_exclusively(beside), "wb") as sink:
+            with _told(), os.fdopen(files.open_exclusively(beside, mode), "wb") as sink:
                 for piece in self._pieces(file):
                     sink.write(piece)
                     total.update(piece)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import io
+import re
 import sys
 import threading
 import time
@@ -28,6 +30,15 @@ from clusterprep.model.nodeset import nearest
 from clusterprep.remote.transports.sudo import SudoPassword
 
 FAILED = 1
+NO_EXIT_CODE = -1  # paramiko's word for it
+_FABRIC_1 = re.compile(
+    r"^\s*(from|import)\s+fabric\.(api|contrib|operations|context_managers|colors|state)\b",
+    re.MULTILINE,
+)
+
+
+class _Cut(Exception):
+    """A command of a task ended without an exit code: by a signal, or with its connection."""
 
 
 class _KeptStream:
@@ -63,6 +74,7 @@ def find_task(text: str) -> Task[Any]:
     # Fabric writes names with dashes.
     for spelling in (name, name.replace("-", "_"), name.replace("_", "-")):
         if spelling in tasks:
+            refuse_parameters(tasks[spelling], text)
             return tasks[spelling]
     near = nearest(name, tasks) or f"it has {', '.join(tasks) or 'no task'}"
     raise InputError.of(f"there is no task '{name}'", file=file, key="--task", hint=near)
@@ -115,14 +127,17 @@ class NodeTask:
         connection.open()
         _thread.kept = connection.kept
         reason = None
-        code: int | None
+        code: int | None = None
         try:
             code = self._call()
+            if self._closed:  # it may have gone over a command that was ended
+                code, reason = None, "timed_out"
+        except _Cut:
+            reason = self._why_cut() or "killed"
         except CONNECTION_ERRORS as error:
-            if not self._closed and connection.opened_alive:
+            reason = self._why_cut()
+            if reason is None:
                 code = self._failed(error)
-            else:
-                code, reason = None, "timed_out" if self._closed else "hung"
         finally:
             _thread.kept = None
         seconds = time.monotonic() - began
@@ -134,6 +149,8 @@ class NodeTask:
         except Unreached as error:  # of sudo, or of a further connection
             return self._failed(error)
         except UnexpectedExit as error:
+            if error.result.exited == NO_EXIT_CODE:
+                raise _Cut from error
             self._failed(error)
             return int(error.result.exited)
         except SystemExit as leaving:
@@ -149,6 +166,12 @@ class NodeTask:
         if isinstance(value, str):
             self._connection.kept["out"].feed(f"{value}\n".encode())
         return 0
+
+    def _why_cut(self) -> str | None:
+        """Return why a command could not end by itself; None if nothing is wrong with its node."""
+        if self._closed:
+            return "timed_out"
+        return None if self._connection.opened_alive else "hung"
 
     def _left(self, code: object) -> int:
         """Return the exit code that Python would give sys.exit(code), and print what it would."""
@@ -182,8 +205,26 @@ def _imported(file: str) -> Any:
         spec.loader.exec_module(module)
     except Exception as error:
         message = f"it cannot be imported: {type(error).__name__}: {error}"
-        raise InputError.of(message, file=file, key="--task") from error
+        hint = _import_hint(path)
+        raise InputError.of(message, file=file, key="--task", hint=hint) from error
     return module
+
+
+def _import_hint(path: Path) -> str | None:
+    """Return what to do about a fabfile of Fabric 1, which is another library; None for others."""
+    if _FABRIC_1.search(path.read_text(encoding="utf-8", errors="replace")):
+        return "it is written for Fabric 1; here a task is @task of Fabric 2 or 3, def NAME(c)"
+    return None
+
+
+def refuse_parameters(task: Task[Any], text: str) -> None:
+    """Raise InputError for a task that cannot be called with a connection alone."""
+    try:
+        inspect.signature(task.body).bind(None)
+    except TypeError as error:
+        message = f"the task takes more than the connection: {error}"
+        hint = "give its parameters defaults; their values may come from the environment"
+        raise InputError.of(message, file=text, key="--task", hint=hint) from None
 
 
 def _call_once(tasks: Iterable[Any]) -> None:

@@ -31,7 +31,7 @@ LONGEST_NAME = 255  # bytes of a file's name
 LONGEST_PATH = 4096  # PATH_MAX of linux/limits.h
 LONGEST_SUM = 64  # digits
 MOST_FILES = 1000  # of one pattern on one node, as its agent has it
-UNTOUCHED = "the file there is as it was"
+UNTOUCHED = "nothing was changed there"
 PLACED = "the new file is in place, and perhaps not on the disk yet"
 
 
@@ -113,6 +113,7 @@ class _NodeTransfer:
         self._connection = start.connection(node)
         self._closed = False
         self._target = ""
+        self._action = "update"
         self._is_placing = False  # it is not known what the node has
 
     def run(self) -> list[Moved]:
@@ -126,12 +127,12 @@ class _NodeTransfer:
             return self._transfer(files)
         except Failed as failed:
             if failed.is_placed:
-                return [Moved(self._target, "update", "failed", f"{failed}; {PLACED}")]
+                return [Moved(self._target, self._action, "failed", f"{failed}; {PLACED}")]
             return [self._failed(str(failed))]
         except LinkLost as lost:
             if self._is_placing:
                 why = f"{lost}; the file there is the old one or the new one, whole"
-                return [Moved(self._target, "update", "unanswered", why)]
+                return [Moved(self._target, self._action, "unanswered", why)]
             return [self._failed(str(lost))]
         finally:
             files.close()
@@ -142,7 +143,7 @@ class _NodeTransfer:
     def _failed(self, why: str) -> Moved:
         if self._closed:
             why = "the time was up"
-        return Moved(self._target, "update", "failed", f"{why}; {UNTOUCHED}")
+        return Moved(self._target, self._action, "failed", f"{why}; {UNTOUCHED}")
 
     def close(self) -> None:
         self._closed = True
@@ -163,17 +164,23 @@ class NodeCopy(_NodeTransfer):
             "copy_look",
             path=request.path,
             sha=request.sha,
+            size=request.size,
             mode=request.mode,
             user=request.user,
             group=request.group,
         )
         if answer.get("same"):
             return [Moved(request.path, "none", "unchanged")]
+        self._action = _action(answer)
         files.put(request.source, str(answer.get("stage")))
         self._is_placing = True
         answer = files.ask("copy_place")
-        action = "create" if answer.get("action") == "create" else "update"
-        return [Moved(request.path, action, "done")]
+        return [Moved(request.path, _action(answer), "done")]
+
+
+def _action(answer: Mapping[str, Any]) -> str:
+    """Return what a copy does, as the node says it."""
+    return "create" if answer.get("action") == "create" else "update"
 
 
 class NodeFetch(_NodeTransfer):
@@ -184,6 +191,7 @@ class NodeFetch(_NodeTransfer):
         self._pattern = pattern
         self._base = folder
         self._target = folder
+        self._action = "create"
 
     def _transfer(self, files: NodeFiles) -> list[Moved]:
         folder = folder_of(self._base, self._node.name)
@@ -208,6 +216,8 @@ class NodeFetch(_NodeTransfer):
             return self._fetched(files, folder, row)
         except Failed as failed:
             return self._failed(str(failed))
+        except FileExistsError as error:
+            return self._failed(f"{error.filename} is here already, and is no folder")
         except OSError as error:
             return self._failed(f"{error.filename}: {error.strerror}")
 
@@ -225,11 +235,6 @@ class NodeFetch(_NodeTransfer):
             raise Failed(f"it has {size}, and {format_size(room)} is free in {place.parent}")
         files.get(file, place)
         return Moved(str(place), action, "done")
-
-    def _failed(self, why: str) -> Moved:
-        if self._closed:
-            why = "the time was up"
-        return Moved(self._target, "create", "failed", f"{why}; nothing was changed there")
 
 
 # ---------------------------------------------------------------- places here
@@ -318,6 +323,7 @@ def remote_file(row: Any) -> RemoteFile:
             require_integer(row["size"]),
             require_text(row["sha"], LONGEST_SUM),
             require_text(row["from"], LONGEST_PATH),
+            require_integer(row["mode"]),
         )
     except (ValueError, TypeError, KeyError) as error:
         raise Failed("the node answered with no list of files") from error

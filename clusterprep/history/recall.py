@@ -59,13 +59,30 @@ def recalled_environment(
     return environment, tuple(notices)
 
 
+def run_of(applied: AppliedEnvironments, runs: Runs, cluster: str, text: str) -> str:
+    """Return the name of the run that a text names. Raises InputError.
+
+    `last` is the last run that was about nodes: a mistake on the command line is none.
+    """
+    if text in applied.applies(cluster):
+        return text
+    try:
+        if text == "last":
+            for recorded in runs.all(cluster):
+                if recorded.nodes:
+                    return recorded.run
+        return runs.named(text, cluster, "--retry-failed").run
+    except Unusable as error:
+        raise InputError.of(str(error), key="--retry-failed") from None
+
+
 def failed_in(applied: AppliedEnvironments, runs: Runs, cluster: str, run: str) -> tuple[str, ...]:
     """Return the nodes that failed in a recorded run of a cluster. Raises InputError for others."""
-    if run in applied.applies(cluster):
-        return applied.failed(cluster, run)
+    name = run_of(applied, runs, cluster, run)
+    if name in applied.applies(cluster):
+        return applied.failed(cluster, name)
     try:
-        recorded = runs.named(run, cluster, "--retry-failed")
-        outcome_by_node = outcomes(runs.report(recorded.run))
+        outcome_by_node = outcomes(runs.report(name))
     except Unusable as error:
         raise InputError.of(str(error), key="--retry-failed") from None
     nodes = []

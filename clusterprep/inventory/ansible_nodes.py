@@ -164,6 +164,9 @@ def _document(
     document = Document(file, converter.tree(), written)
     if not inventory.hosts and not problems:
         problems.append(Problem("an inventory of Ansible's without a host", file, 1))
+    elif not converter.node_of:
+        for sentence in converter.left_out_sentences():
+            problems.append(Problem(f"no node remains: {sentence}", file, 1))
     document.problems += problems
     document.notices = (*converter.all_notices(), *notices)
     return document
@@ -265,7 +268,11 @@ class _Converter:
 
     def all_notices(self) -> list[str]:
         """Return what the user has to know, each sentence once."""
-        sentences = list(self.notices)
+        return [*self.notices, *self.left_out_sentences()]
+
+    def left_out_sentences(self) -> list[str]:
+        """Return which hosts are no nodes, and why."""
+        sentences = []
         for reason, names in self.left_out.items():
             verb = "is" if len(names) == 1 else "are"
             sentences.append(f"{fold(names)} {verb} left out: {reason}")

@@ -22,10 +22,18 @@ def limit_to(inventory: Inventory, text: str) -> Inventory:
     try:
         names = frozenset(select(text, known, inventory.groups))
     except ValueError as error:
-        raise InputError.of(str(error), file=inventory.path, key="--limit") from None
+        raise _wrong_limit(text, str(error), inventory) from None
     if not names:
-        raise InputError.of("names no node", file=inventory.path, key="--limit")
+        raise _wrong_limit(text, "names no node", inventory)
     return _keep(inventory, names)
+
+
+def _wrong_limit(text: str, message: str, inventory: Inventory) -> InputError:
+    """Return the error about a text that selects nothing; Ansible's patterns have colons."""
+    hint = None
+    if ":" in text:
+        hint = "Ansible's a:b, a:!b and a:&b are a,b and a!b and a&b here"
+    return InputError.of(message, file=inventory.path, key="--limit", hint=hint)
 
 
 def limit_to_failed(

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 MAX_NODES = 100_000
+ALL = "all"  # in a selection: every node, if no node and no group has this name
 
 # Brackets are skipped, with the commas in them.
 _OPERATOR = re.compile(r"\[[^\[\]]*\]|([,!&^])")
@@ -48,11 +49,12 @@ def select(
     known: Sequence[str],
     groups: Mapping[str, Sequence[str]] | None = None,
     missing_ok: bool = False,
+    whole: str = "in the inventory",
 ) -> list[str]:
     """Return the names of `known`, in their order, that the text selects.
 
-    An operand of the text may also be the name of a group. Raises ValueError that lists unknown
-    names and the most similar known one, unless `missing_ok`.
+    An operand of the text may also be the name of a group, or `all`. Raises ValueError that lists
+    names that are not `whole`, and the most similar known one, unless `missing_ok`.
     """
     members = groups or {}
     names = frozenset(known)
@@ -60,12 +62,14 @@ def select(
     def meaning(operand: str) -> list[str]:
         if operand in members and operand not in names:
             return list(members[operand])
+        if operand == ALL and operand not in names:
+            return list(known)
         return _expand_operand(operand)
 
     wanted = frozenset(_evaluate(text, meaning))
     unknown = sorted(wanted - names)
     if unknown and not missing_ok:
-        raise ValueError(_unknown(unknown, [*known, *members]))
+        raise ValueError(_unknown(unknown, [*known, *members], whole))
     return [name for name in known if name in wanted]
 
 
@@ -254,18 +258,16 @@ def _too_many(text: str) -> str:
     return f"'{shown}' stands for more than {MAX_NODES:,} nodes"
 
 
-def _unknown(names: list[str], valid: list[str]) -> str:
-    """Return the message about names that the inventory does not have."""
-    message = f"'{fold(names)}' is not in the inventory"
-    close = nearest_word(names[0], valid)
-    if close is None:
-        return message
-    stem = _stem(close)
-    if stem != _stem(names[0]):
-        return f"{message} (did you mean '{close}'?)"
+def _unknown(names: list[str], valid: list[str], whole: str) -> str:
+    """Return the message about names that are not among the valid ones."""
+    message = f"'{fold(names)}' is not {whole}"
     # Another number of the same name is not a misspelling: what helps is a list of the numbers.
+    stem = _stem(names[0])
     similar = [word for word in valid if _stem(word) == stem]
-    return f"{message}, which has {fold(similar)}"
+    if similar:
+        return f"{message}, which has {fold(similar)}"
+    close = nearest(names[0], valid)
+    return f"{message} ({close})" if close else message
 
 
 def _stem(name: str) -> str:

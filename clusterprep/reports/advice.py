@@ -80,7 +80,11 @@ def _after_unknown(report: Report, place: str) -> Advice:
     if not (reached and unreached):
         sentence = f"what could not be learned is not taken for good; see {place}"
         return [("next", sentence), *_explain(report, worst(report, "unknown"))]
-    steps = [("next", f"bring back {fold_nodes(unreached)}, or go on without")]
+    missing = fold_nodes(unreached)
+    outcomes = {row.outcome for row in report.changes or ()}
+    if outcomes & {"done", "undone"}:  # it has gone on without them
+        return [("next", f"bring back {missing}; the others have what is reported {place}")]
+    steps = [("next", f"bring back {missing}, or go on without")]
     if report.command in ("apply", "plan"):
         # With --limit apply refuses what all nodes must share.
         return [*steps, ("add", "--partial")]
@@ -95,13 +99,10 @@ def _after_unknown(report: Report, place: str) -> Advice:
 def _after_success(report: Report) -> Advice:
     outcomes = {row.outcome for row in report.changes or ()}
     if "planned" in outcomes:
+        again = "clusterprep apply with the same options writes it"
         if report.batches is not None:
-            again = "nothing has been written yet; the same command without --dry-run writes it"
-            return [("next", again)]
-        return [
-            ("next", "nothing has been written yet; this writes it:"),
-            ("run", shell_line("clusterprep apply INVENTORY")),
-        ]
+            again = "the same command without --dry-run writes it"
+        return [("next", f"nothing has been written yet; {again}")]
     return _undo(report)
 
 

@@ -7,7 +7,7 @@ from datetime import date
 
 from msgspec import Struct
 
-from clusterprep.model import CommandResult, Culprit, Finding, NodeSnapshot, Report
+from clusterprep.model import ChangeRow, CommandResult, Culprit, Finding, NodeSnapshot, Report
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import Remedy, sentence, shell_line
 from clusterprep.reports.plain import distinct, nonblank_lines
@@ -45,6 +45,15 @@ GAP_REMEDIES: Mapping[str, Remedy] = {
         "dmesg -T | tail -50; uptime   # on the node: what does not answer, or too much load"
     ),
 }
+
+# Why a command of `exec` has no exit code; UNENDED are those of which it is not known whether it
+# would have failed.
+_ENDINGS = {
+    "timed_out": "still running when the time was up",
+    "hung": "lost: the connection ended before the command did",
+    "killed": "ended by a signal",
+}
+UNENDED = ("timed_out", "hung")
 
 # The fields of a finding that all findings of a block have in common.
 _COMMON = ("check", "verdict", "severity", "reason", "fixed", "silenced", "until")
@@ -238,7 +247,7 @@ def summarize(report: Report) -> str:
     if report.nodes:
         nodes = f" on {pluralize(len(report.nodes), 'node')}"
     if report.findings is None:
-        return _summarize_without_findings(report) + nodes
+        return _summarize_without_findings(report, nodes)
     counts = {
         "error": 0,
         "warning": 0,
@@ -255,7 +264,16 @@ def summarize(report: Report) -> str:
     return text + nodes + _summarize_not_counting(report.findings)
 
 
-def _summarize_without_findings(report: Report) -> str:
+def _summarize_without_findings(report: Report, nodes: str) -> str:
+    if report.error is None and report.env is None:
+        if report.changes is not None:
+            return _summarize_changes(report.changes, nodes)
+        if report.results is not None and report.verify is None:
+            return _summarize_results(report.results, nodes)
+    return _summarize_rest(report) + nodes
+
+
+def _summarize_rest(report: Report) -> str:
     if report.error is not None:
         message = str(report.error.get("message") or "")
         return pluralize(len(nonblank_lines(message)), "problem")
@@ -264,22 +282,51 @@ def _summarize_without_findings(report: Report) -> str:
         for value in report.env:
             names.add(value.name)
         return pluralize(len(names), "variable")
-    if report.changes is not None:
-        return pluralize(len(report.changes), "change")
     if report.verify is not None:
         return f"verify {report.verify.verdict}"
-    if report.results is not None:
-        return summarize_results(report.results)
     return "finished"
 
 
-def summarize_results(results: Sequence[CommandResult]) -> str:
-    """Return `one result`, or how many different ones and on how many nodes it did not end well."""
-    bad = sum(len(result.nodes) for result in results if result.exit_code != 0)
-    text = pluralize(len(results), "result")
-    if bad:
-        text += f", {pluralize(bad, 'node')} did not end with 0,"
+def _summarize_changes(changes: Iterable[ChangeRow], nodes: str) -> str:
+    """Return `2 changes on 4 nodes, 1 failed`."""
+    counts = {"changed": 0, "failed": 0, "unanswered": 0}
+    for row in changes:
+        if row.outcome in counts:
+            counts[row.outcome] += 1
+        elif row.outcome != "unchanged":
+            counts["changed"] += 1
+    text = pluralize(counts["changed"], "change") + nodes
+    for outcome in ("failed", "unanswered"):
+        if counts[outcome]:
+            text += f", {counts[outcome]} {outcome}"
     return text
+
+
+def _summarize_results(results: Sequence[CommandResult], nodes: str) -> str:
+    """Return `3 results on 4 nodes; exit code not 0 on 1 node, not known on 2 nodes`."""
+    counts = {"not 0": 0, "not known": 0}
+    for result in results:
+        if result.reason in UNENDED:
+            counts["not known"] += len(result.nodes)
+        elif result.exit_code != 0:
+            counts["not 0"] += len(result.nodes)
+    parts = []
+    for what, count in counts.items():
+        if count:
+            parts.append(f"{what} on {pluralize(count, 'node')}")
+    text = pluralize(len(results), "result") + nodes
+    if parts:
+        text += f"; exit code {', '.join(parts)}"
+    return text
+
+
+def describe_ending(result: CommandResult) -> str:
+    """Return `exit code 2`, or why a command has none. Empty if it ended with 0."""
+    if result.exit_code == 0:
+        return ""
+    if result.exit_code is not None:
+        return f"exit code {result.exit_code}"
+    return _ENDINGS.get(result.reason or "", "not known how it ended")
 
 
 def _summarize_not_counting(findings: Iterable[Finding]) -> str:

@@ -6,14 +6,10 @@ from collections.abc import Sequence
 
 from clusterprep.model import CommandResult
 from clusterprep.model.units import pluralize
+from clusterprep.reports.blocks import describe_ending
 from clusterprep.reports.page import Part, ReportPage
 
 LONGEST = 4096  # characters of a line
-_WHY = {
-    "timed_out": "still running when the time was up",
-    "hung": "lost: the connection ended before the command did",
-    "killed": "ended by a signal",
-}
 
 
 def write_commands(page: ReportPage, results: Sequence[CommandResult] | None) -> None:
@@ -33,11 +29,10 @@ def _write_head(page: ReportPage, result: CommandResult) -> None:
 
 
 def _ending(result: CommandResult) -> Part:
-    if result.exit_code == 0:
+    text = describe_ending(result)
+    if not text:
         return ""
-    if result.exit_code is not None:
-        return (f"  exit code {result.exit_code}", "bold red")
-    return (f"  {_WHY.get(result.reason or '', 'not known how it ended')}", "bold yellow")
+    return (f"  {text}", "bold yellow" if result.exit_code is None else "bold red")
 
 
 def _write_lines(page: ReportPage, text: str, style: str) -> None:

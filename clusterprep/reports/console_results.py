@@ -152,7 +152,14 @@ def write_env_paths(page: ReportPage, rows: Sequence[EnvPath] | None) -> None:
         nodes: Part = (fold_nodes(row.nodes), "cyan")
         page.row(label, nodes, f"  {_reached_variables(page, row)}", indent=16)
         if row.add:
-            page.under(f"lacks some; add {safe_text(row.add)}", indent=16)
+            page.under(_remaining(safe_text(row.add)), indent=16)
+
+
+def _remaining(add: str) -> str:
+    """Return what a way lacks: a target or a setting to add, or a sentence that stands alone."""
+    if add.startswith(("target ", "EnvironmentFile=")):
+        return f"lacks some; add {add}"
+    return add
 
 
 def _reached_variables(page: ReportPage, row: EnvPath) -> str:

@@ -22,12 +22,26 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from clusterprep import __version__
-from clusterprep.model import BatchRow, ChangeRow, EnvValue, NodeSnapshot, Report, VerifyResult
+from clusterprep.model import (
+    BatchRow,
+    ChangeRow,
+    CommandResult,
+    EnvValue,
+    NodeSnapshot,
+    Report,
+    VerifyResult,
+)
 from clusterprep.model.history import Turn
 from clusterprep.model.units import format_size
 from clusterprep.reports import html_charts, html_findings, html_pairs, html_trial
 from clusterprep.reports.advice import advice
-from clusterprep.reports.blocks import culprits_of, number_reached, summarize, unreported_nodes
+from clusterprep.reports.blocks import (
+    culprits_of,
+    describe_ending,
+    number_reached,
+    summarize,
+    unreported_nodes,
+)
 from clusterprep.reports.html_nodes import Roster, grid_of, label, many
 from clusterprep.reports.plain import (
     clean,
@@ -132,6 +146,7 @@ def context(report: Report) -> dict[str, Any]:
     values |= _env_context(report, roster)
     values |= _batches_context(report.batches or (), roster)
     values |= _changes_context(report.changes or (), roster)
+    values |= _results_context(report.results or (), roster)
     values |= _verify_context(report.verify)
     values["heats"] = html_pairs.heats(report, roster)
     values["launched"] = []
@@ -290,6 +305,31 @@ def _change(row: ChangeRow, roster: Roster) -> dict[str, Any]:
     values["ranges"] = roster.ranges(row.nodes)
     values["kind"] = _OUTCOMES.get(row.outcome, "n")
     return values
+
+
+def _results_context(results: Sequence[CommandResult], roster: Roster) -> dict[str, Any]:
+    """Return what the template's section about the outputs of a command uses, by name."""
+    rows = []
+    for result in results[:CHANGES]:
+        row: dict[str, Any] = {"ending": describe_ending(result), "left_out": result.left_out}
+        row["kind"] = "p"
+        if row["ending"]:
+            row["kind"] = "u" if result.exit_code is None else "f"
+        row["nodes"] = roster.label(result.nodes)
+        row["size"] = len(result.nodes)
+        row["ranges"] = roster.ranges(result.nodes)
+        row["outputs"] = [_lines_of(result.stdout), _lines_of(result.stderr)]
+        rows.append(row)
+    return {"results": rows, "results_left": max(0, len(results) - CHANGES)}
+
+
+def _lines_of(output: str) -> list[str]:
+    """Return the first lines of an output, and how many more there are."""
+    lines = output.rstrip().splitlines()
+    shown = lines[:DIFF]
+    if len(lines) > DIFF:
+        shown.append(f"… {len(lines) - DIFF:,} more lines")
+    return shown
 
 
 def _difference(diff: str) -> list[str]:

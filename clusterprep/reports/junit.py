@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from clusterprep.model import (
     ChangeRow,
     CollectiveResult,
+    CommandResult,
     Culprit,
     Finding,
     Json,
@@ -26,6 +27,7 @@ from clusterprep.model import (
     VerifyResult,
 )
 from clusterprep.model.units import pluralize
+from clusterprep.reports.blocks import UNENDED, describe_ending
 from clusterprep.reports.plain import clean, fold_nodes, fold_ranks, safe_text
 
 MOST_CASES = 1000  # tests of one finding, one per node; all other nodes share one more
@@ -127,6 +129,8 @@ def cases(report: Report) -> Iterator[Case]:
         yield from _nodes(report)
     for finding in report.findings or ():
         yield from _finding(finding, report.strict)
+    for result in report.results or ():
+        yield from _result(result)
     for row in report.changes or ():
         yield _change(row)
     if report.verify is not None:
@@ -204,7 +208,7 @@ def _finding(finding: Finding, strict: bool) -> Iterator[Case]:
         reason = _skip_reason(finding)
         names = [f"{finding.check} ({reason})"]
     elif kind != "pass":
-        names = _failed_names(finding)
+        names = _failed_names(finding.check, finding.nodes)
         about = f"{finding.severity} {finding.reason or finding.verdict}"
     for name in names:
         yield Case(
@@ -228,20 +232,20 @@ def _finding_kind(finding: Finding, strict: bool) -> Kind:
     return "error"
 
 
-def _failed_names(finding: Finding) -> list[str]:
-    """Return the names of a finding's tests: `check [node]` for each node, or the check alone."""
-    if not finding.nodes:
-        return [finding.check]
+def _failed_names(about: str, nodes: Sequence[str]) -> list[str]:
+    """Return the names of the tests of what failed: `check [node]` for each node, or it alone."""
+    if not nodes:
+        return [about]
     names = []
-    for node in finding.nodes[:MOST_CASES]:
+    for node in nodes[:MOST_CASES]:
         if node:
-            names.append(f"{finding.check} [{_node_name(node)}]")
+            names.append(f"{about} [{_node_name(node)}]")
         else:
-            names.append(finding.check)
-    remaining = len(finding.nodes) - MOST_CASES
+            names.append(about)
+    remaining = len(nodes) - MOST_CASES
     if remaining > 0:
         more = pluralize(remaining, "more node")
-        names.append(f"{finding.check} [{more}]")
+        names.append(f"{about} [{more}]")
     return names
 
 
@@ -289,6 +293,30 @@ def _details(finding: Finding) -> str:
         line = f"{key}: {text}"
         lines.append(line)
     return "\n".join(lines)
+
+
+def _result(result: CommandResult) -> Iterator[Case]:
+    """Yield one test for all nodes on which a command ended with 0, else one per node."""
+    kind: Kind = "pass"
+    names = ["command"]
+    ending = describe_ending(result)
+    if ending:
+        kind = "error" if result.reason in UNENDED else "failure"
+        names = _failed_names("command", result.nodes)
+    lines = [f"nodes: {fold_nodes(result.nodes, NODES)}"]
+    for output in (result.stdout, result.stderr):
+        if output.strip():
+            lines += _long_texts(output.rstrip().split("\n"))
+    for name in names:
+        yield Case(
+            suite="command",
+            name=name,
+            kind=kind,
+            message=ending,
+            text="\n".join(lines),
+            seconds=result.seconds,
+            type=result.reason or "exit",
+        )
 
 
 def _change(row: ChangeRow) -> Case:

@@ -14,6 +14,7 @@ from clusterprep.model import (
     BatchRow,
     ChangeRow,
     CollectiveResult,
+    CommandResult,
     Culprit,
     EnvValue,
     Finding,
@@ -31,6 +32,7 @@ from clusterprep.reports.blocks import (
     Block,
     accepted,
     blocks_of,
+    describe_ending,
     gap_remedy,
     group_gaps,
     number_reached,
@@ -77,6 +79,7 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
         _env(report.env),
         _batches(report.batches),
         _changes(report.changes),
+        _results(report.results or ()),
         _advice(report),
     ]
     text = ""
@@ -448,6 +451,22 @@ def _change(row: ChangeRow) -> str:
     if row.detail:
         text += f": {inline(row.detail)}"
     return text + "\n"
+
+
+def _results(results: Sequence[CommandResult]) -> str:
+    """Return what a command of `exec` printed, each output once."""
+    text = ""
+    for result in results[:ROWS]:
+        size = pluralize(len(result.nodes), "node")
+        text += f"- **{describe_ending(result) or 'exit code 0'}** {_where(result.nodes)}, {size}\n"
+        lines = [*result.stdout.rstrip().splitlines(), *result.stderr.rstrip().splitlines()]
+        if lines:
+            text += "\n" + block(_cut(lines, DIFF), indent="  ")
+        if result.left_out:
+            text += f"\n  … {result.left_out:,} more bytes were not kept\n"
+    if len(results) > ROWS:
+        text += f"- {pluralize(len(results) - ROWS, 'more result')}\n"
+    return text
 
 
 # ---------------------------------------------------------------- verify and launch

@@ -81,6 +81,11 @@ def test_a_batch_has_the_worst_outcome_of_its_nodes() -> None:
     assert worst_outcome(["failed", "not-started"]) == "failed"
 
 
+def test_a_canary_that_the_command_does_not_have_is_told_as_that() -> None:
+    with pytest.raises(InputError, match="'n3' is not among the nodes of this apply, which has"):
+        split(["n1", "n2"], canary="n3")
+
+
 def test_files_that_are_not_as_written() -> None:
     changes = [
         FileChange("n1", "file", "/a", None, b"1\n"),

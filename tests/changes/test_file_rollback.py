@@ -122,6 +122,18 @@ def test_the_other_nodes_of_a_run_are_known_by_the_names_that_they_had() -> None
     assert other_nodes({"n1": [run(R1, FILE)], "n2": []}, R1) == OtherNodes(), "an old release's"
 
 
+def test_a_node_that_could_not_stage_its_batch_has_nothing_to_remember() -> None:
+    """Its disk was full, say: its batch was taken back, and the batches before it stand."""
+    batches = (("n1",), ("n2", "n3"))
+    first = replace(run(R1, FILE), nodes=("n1",), batch=1, batches=batches)
+    second = replace(first, nodes=("n2", "n3"), batch=2, state="undone")
+    assert other_nodes({"n1": [first], "n2": [], "n3": [second]}, R1) == OtherNodes()
+    standing = replace(second, state="done")
+    assert other_nodes({"n1": [first], "n2": [], "n3": [standing]}, R1).forgetful == ("n2",)
+    later = [second, run(R2, FILE, undoes=R1)]  # it stood until that rollback
+    assert other_nodes({"n1": [first], "n2": [], "n3": later}, R1).forgetful == ("n2",)
+
+
 def test_a_run_asked_for_must_be_one_of_this_cluster() -> None:
     memories = {"n1": [run(R1, FILE), run(R2, FILE, cluster="other"), run(R3, FILE, undoes=R1)]}
     assert last_run(memories, "demo", R1) == R1

@@ -99,6 +99,41 @@ def test_a_fact_that_is_not_known_is_a_gap_and_nothing_is_started(tmp_path: Path
     assert {row.outcome for row in found.none_started()} == {"not-started"}
 
 
+INAPPLICABLE = Absent("not_applicable", "a machine that has none")
+
+
+@pytest.mark.parametrize(
+    ("step", "facts"),
+    [
+        ("governor: {name: performance}", ["governor:policies"]),
+        ("driver_hold: {}", ["nv.packages"]),
+        ("acs: {}", ["acs:words", "acs:tree"]),
+    ],
+)
+def test_a_step_that_a_machine_has_no_use_for_is_done_there(
+    tmp_path: Path, step: str, facts: list[str]
+) -> None:
+    """Else a shipped playbook would change nothing on any node, where one is a virtual machine."""
+    files = (
+        "/etc/tmpfiles.d/clusterprep-governor.conf",
+        "/etc/udev/rules.d/90-clusterprep-acs.rules",
+    )
+    known: dict[str, Any] = {f"target:{path}": FileState(path, None) for path in files}
+    known |= dict.fromkeys(facts, INAPPLICABLE)
+    found = change_plan(tmp_path, f"- {step}\n", **known)
+    assert found.gaps == {}
+    assert {row.outcome for row in found.rows()} == {"unchanged"}
+    late = change_plan(tmp_path, f"- {step}\n", **known | {facts[0]: Absent("timed_out")})
+    assert sorted(late.gaps) == ["n1", "n2"]
+
+
+def test_a_step_that_needs_its_fact_is_a_gap_where_it_does_not_apply(tmp_path: Path) -> None:
+    found = change_plan(
+        tmp_path, "- service: {name: a, running: true}\n", **{"service:a.service": INAPPLICABLE}
+    )
+    assert sorted(found.gaps) == ["n1", "n2"]
+
+
 def test_what_became_of_a_node_stands_in_the_rows_of_its_files(tmp_path: Path) -> None:
     found = change_plan(tmp_path, f"- file: {{path: {CONF}, content: x}}\n")
     rows = found.rows({"n1": "done", "n2": "failed"}, {"n2": "no_space: /etc"})

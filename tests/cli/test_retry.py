@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.cli.commands.record import line_of
 from clusterprep.cli.retry import History, failed_nodes, limited_to_failed
@@ -89,6 +90,20 @@ def test_a_run_without_a_failure_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError) as raised:
         limited_to_failed(inventory, kept, "last")
     assert raised.value.problems[0].key == "--retry-failed"
+
+
+def test_a_mistake_on_the_command_line_is_not_the_last_run(tmp_path: Path) -> None:
+    kept = history(tmp_path, report("check", findings=(ERROR,)))
+    mistake = replace(report("check"), run="20261121-100000-0000", nodes=())
+    kept.runs.record(packed(mistake, line_of(mistake, "inventory.yaml")))
+    assert failed_nodes(kept, "last") == ("n3",)
+
+
+def test_a_sentence_about_the_last_run_has_its_name(tmp_path: Path) -> None:
+    kept = history(tmp_path, report("check", findings=()))
+    inventory = Inventory("c", (Node("n1", "n1", 0),))
+    with pytest.raises(InputError, match="no node failed in run 20261121-093000-4f2a"):
+        limited_to_failed(inventory, kept, "last")
 
 
 def test_a_run_that_is_not_recorded_is_an_error(tmp_path: Path) -> None:

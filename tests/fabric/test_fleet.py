@@ -142,8 +142,10 @@ def test_a_signal_ends_everything_and_is_raised() -> None:
 
     with Deadline() as deadline:
         threading.Timer(0.3, lambda: deadline.stop(Interrupted(2))).start()
+        watched = fleet(deadline)
         with pytest.raises(Interrupted):
-            on_every_node(fleet(deadline), "run", begin)
+            on_every_node(watched, "run", begin)
+    assert watched.watch.steps == {}  # type: ignore[attr-defined]
     assert len(begun) == len(NODES)
     assert all(work.closed.is_set() for work in begun)
 

@@ -11,12 +11,14 @@ from invoke.context import Context
 
 from clusterprep.errors import InputError
 from clusterprep.fabric.printed import kept_of
+from clusterprep.fabric.results import Answer
 from clusterprep.fabric.tasks import NodeTask, find_task, prints_by_thread
 
 FABFILE = """\
 import sys, threading
 from fabric import task
-from invoke.exceptions import Exit
+from invoke.exceptions import Exit, UnexpectedExit
+from invoke.runners import Result
 
 @task
 def by_node(c):
@@ -47,6 +49,18 @@ def returns(c):
     return "a value"
 
 @task
+def takes(c, password, ref="main"):
+    pass
+
+@task
+def is_ended(c):
+    raise UnexpectedExit(Result(exited=-1))
+
+@task
+def goes_on(c):
+    c.close()
+
+@task
 def breaks(c):
     raise KeyError("x")
 
@@ -75,6 +89,7 @@ def test_a_task_has_both_spellings(fabfile: Path, name: str) -> None:
         ("{}:by_nod", "there is no task 'by_nod'"),
         ("{}:no_task", "there is no task 'no_task'"),
         ("{}.none:by_node", "there is no such file"),
+        ("{}:takes", "takes more than the connection: missing a required argument: 'password'"),
     ],
 )
 def test_what_cannot_be_found_is_told(fabfile: Path, text: str, said: str) -> None:
@@ -88,16 +103,47 @@ def test_a_file_that_cannot_be_imported_is_told(tmp_path: Path) -> None:
         find_task(f"{tmp_path}/broken.py:x")
 
 
-def ended(fabfile: Path, name: str) -> tuple[int | None, str, str]:
-    """How a task ended on a node, and what it printed there."""
+@pytest.mark.parametrize(
+    "text",
+    ["from fabric.api import run\n", "import fabric.contrib.files\n", "print 1\nfrom fabric"],
+)
+def test_a_fabfile_of_fabric_1_is_told_to_be_one(tmp_path: Path, text: str) -> None:
+    (tmp_path / "old.py").write_text(text)
+    is_old = "fabric." in text
+    with pytest.raises(InputError) as raised:
+        find_task(f"{tmp_path}/old.py:x")
+    assert ("written for Fabric 1" in str(raised.value)) == is_old
+
+
+def run(fabfile: Path, name: str, alive: bool = True) -> Answer:
+    """How a task ended on a node. One that calls `c.close` is closed as at the time limit."""
     kept = kept_of("n1", None)
     connection: Any = Context()
-    connection._set(kept=kept, host="n1", opened_alive=True)
-    connection._set(open=lambda: None, close=lambda: None)
+    connection._set(kept=kept, host="n1", opened_alive=alive, open=lambda: None)
     work = NodeTask(connection, None, find_task(f"{fabfile}:{name}"))
+    connection._set(close=lambda: setattr(work, "_closed", True))
     with prints_by_thread(lambda line: None):
-        answer = work.run()
+        return work.run()
+
+
+def ended(fabfile: Path, name: str) -> tuple[int | None, str, str]:
+    answer = run(fabfile, name)
     return answer.exit_code, answer.stdout, answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "alive", "reason"),
+    [
+        ("is_ended", True, "killed"),
+        ("is_ended", False, "hung"),
+        ("goes_on", True, "timed_out"),
+    ],
+)
+def test_a_task_that_could_not_end_has_no_exit_code(
+    fabfile: Path, name: str, alive: bool, reason: str
+) -> None:
+    answer = run(fabfile, name, alive)
+    assert (answer.exit_code, answer.reason, answer.stderr) == (None, reason, "")
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class Files:
 
 
 def row(name: str, sha: str = SHA) -> dict[str, Any]:
-    return {"name": name, "size": 3, "sha": sha, "from": name}
+    return {"name": name, "size": 3, "sha": sha, "from": name, "mode": 0o644}
 
 
 def fetched(folder: Path, pattern: str, answer: Any, node: str = "n1") -> list[Moved]:
@@ -143,10 +143,11 @@ def test_a_name_that_leads_elsewhere_is_refused(pattern: str, name: str, tmp_pat
         {"files": [5]},
         {"files": ["abc"]},
         {"files": [None]},
-        {"files": [{"name": "/x", "size": -1, "sha": SHA, "from": "/x"}]},
-        {"files": [{"name": "/x", "size": True, "sha": SHA, "from": "/x"}]},
-        {"files": [{"name": "/x", "size": 1 << 70, "sha": SHA, "from": "/x"}]},
-        {"files": [{"name": 5, "size": 1, "sha": SHA, "from": "/x"}]},
+        {"files": [{"name": "/x", "size": -1, "sha": SHA, "from": "/x", "mode": 0}]},
+        {"files": [{"name": "/x", "size": True, "sha": SHA, "from": "/x", "mode": 0}]},
+        {"files": [{"name": "/x", "size": 1 << 70, "sha": SHA, "from": "/x", "mode": 0}]},
+        {"files": [{"name": 5, "size": 1, "sha": SHA, "from": "/x", "mode": 0}]},
+        {"files": [row("/x") | {"mode": "0644"}]},
     ],
 )
 def test_an_answer_of_another_shape_fails(answer: Any, tmp_path: Path) -> None:
@@ -167,7 +168,8 @@ def test_a_node_fills_no_disk_by_what_it_says(tmp_path: Path) -> None:
 
 def test_a_row_is_read_as_it_is() -> None:
     file = remote_file(row("/x"))
-    assert (file.name, file.size, file.sha, file.source) == ("/x", 3, SHA, "/x")
+    seen = (file.name, file.size, file.sha, file.source, file.mode)
+    assert seen == ("/x", 3, SHA, "/x", 0o644)
 
 
 # ---------------------------------------------------------------- places here
@@ -243,7 +245,12 @@ def test_a_folder_that_another_user_linked_is_not_entered(tmp_path: Path) -> Non
 def test_a_copy_that_failed_before_its_place_changed_nothing() -> None:
     moved = copied(Failed("no folder /etc/none"))
     assert (moved.outcome, moved.action) == ("failed", "update")
-    assert moved.detail == "no folder /etc/none; the file there is as it was"
+    assert moved.detail == "no folder /etc/none; nothing was changed there"
+
+
+def test_a_copy_that_failed_names_what_it_would_have_done() -> None:
+    moved = copied({"stage": "/s", "action": "create"}, Failed("the disk is full"))
+    assert (moved.outcome, moved.action) == ("failed", "create")
 
 
 def test_a_copy_that_was_lost_while_being_placed_is_not_known() -> None:
@@ -255,7 +262,7 @@ def test_a_copy_that_was_lost_while_being_placed_is_not_known() -> None:
 def test_a_copy_that_is_in_place_and_perhaps_not_on_the_disk_says_so() -> None:
     moved = copied({"stage": "/s"}, Failed("None: Input/output error", is_placed=True))
     assert moved.outcome == "failed"
-    assert "as it was" not in moved.detail
+    assert "nothing was changed" not in moved.detail
     assert "the new file is in place" in moved.detail
 
 

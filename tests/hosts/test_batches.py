@@ -81,7 +81,7 @@ def test_a_gate_that_fails_on_the_second_batch(lab8: Lab) -> None:
         "n1 has what this apply writes; n[2-8] has what was there before"
         in (stopped.report["notices"])
     )
-    assert stopped.report["batches"][1]["detail"].endswith("ended with 9\nn3 is slow")
+    assert stopped.report["batches"][1]["detail"].endswith("ended with 9:\nn3 is slow")
     assert asked.read_text().split() == ["n1", "n2,n3"]
 
     # A job across the batches is refused, within one it is not.

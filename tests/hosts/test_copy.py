@@ -216,6 +216,36 @@ def test_what_only_root_reads_is_fetched_under_sudo(lab: Lab, tmp_path: Path) ->
         assert left_over(host) == ""
 
 
+def test_what_the_kernel_makes_while_it_is_read_is_fetched_whole(lab: Lab, tmp_path: Path) -> None:
+    """Its size is 0 to all who ask."""
+    seen = clusterprep(lab, "fetch", "/proc/version", str(tmp_path))
+    assert (seen.code, changes(seen)) == (0, all_of("create", "done"))
+    for host in lab.hosts:
+        assert (tmp_path / host.name / "version").read_text() == host.read("/proc/version")
+        assert left_over(host) == ""
+
+
+def test_a_secret_of_a_node_is_no_secret_of_all_users_here(lab: Lab, tmp_path: Path) -> None:
+    lab.host("n1").write("/root/key", "secret\n", 0o600)
+    lab.host("n1").write("/root/open", "open\n", 0o755)
+    clusterprep(lab, "fetch", "--limit", "n1", "/root/key", str(tmp_path))
+    clusterprep(lab, "fetch", "--limit", "n1", "/root/open", str(tmp_path))
+    assert (tmp_path / "n1" / "key").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "n1" / "open").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_disk_that_is_full_is_named_and_keeps_its_file(lab: Lab) -> None:
+    host = lab.host("n2")
+    host.run(["mkdir", "/srv/small"])
+    host.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs", "/srv/small"])
+    host.write("/srv/small/x", "old\n")
+    path = large(lab, 1 << 20)
+    seen = clusterprep(lab, "copy", "--limit", "n2", str(path), "/srv/small/x")
+    assert (seen.code, changes(seen)) == (1, {("n2", "update", "failed")})
+    assert "No space left on device" in seen.report["changes"][0]["detail"]
+    assert host.read("/srv/small/x") == "old\n"
+
+
 def test_several_files_that_only_root_reads(lab: Lab, tmp_path: Path) -> None:
     """Each has a private folder on the node until all have been fetched."""
     host = lab.host("n1")

@@ -237,6 +237,15 @@ def release(c):
 """
 
 
+def test_a_task_at_the_time_limit_is_not_a_failure(lab: Lab, inventory: Path) -> None:
+    fabfile = lab.folder / "slow.py"
+    fabfile.write_text("from fabric import task\n\n@task\ndef slow(c):\n    c.run('sleep 60')\n")
+    words = ("--task", f"{fabfile}:slow", "--timeout", "15")
+    seen = clusterprep(lab, "exec", *words, inventory=inventory)
+    assert seen.code == 3
+    assert {(row["exit"], row["reason"]) for row in seen.report["results"]} == {(None, "timed_out")}
+
+
 def test_a_task_runs_on_every_node_and_is_folded(lab: Lab, inventory: Path) -> None:
     fabfile = lab.folder / "fabfile.py"
     fabfile.write_text(FABFILE)

@@ -35,11 +35,18 @@ INVENTORY = Inventory(
             [f"gpu{n:02}" for n in range(2, 13)],
             id="all-but-a-group-and-one-back",
         ),
+        pytest.param("all", NAMES, id="all"),
         pytest.param(" gpu01 , gpu02 ", ["gpu01", "gpu02"], id="blanks"),
     ],
 )
 def test_only_the_nodes_named_are_left(text: str, expected: list[str]) -> None:
     assert [node.name for node in limit_to(INVENTORY, text).nodes] == expected
+
+
+@pytest.mark.parametrize("text", ["rack1:rack2", "rack1:!gpu01", "rack1:&rack2", "all:!rack2"])
+def test_a_pattern_of_ansible_is_told_in_our_words(text: str) -> None:
+    with pytest.raises(InputError, match="a:!b and a:&b are a,b and a!b and a&b here"):
+        limit_to(INVENTORY, text)
 
 
 def test_everything_else_stays_and_nodes_keep_their_places() -> None:

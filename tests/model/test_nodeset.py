@@ -149,6 +149,8 @@ INVENTORY = ["gpu2", "gpu1", "gpu3", "login"]
         ("rack1,login", ["gpu1", "gpu3", "login"]),
         ("rack1!gpu3", ["gpu1"]),
         ("login", ["login"]),
+        ("all", INVENTORY),
+        ("all!rack1", ["gpu2", "login"]),
     ],
 )
 def test_a_selection_keeps_the_order_of_the_inventory(text: str, chosen: list[str]) -> None:
@@ -163,11 +165,21 @@ def test_a_selection_keeps_the_order_of_the_inventory(text: str, chosen: list[st
         ("gpu[3-5]", r"'gpu\[4-5\]' is not in the inventory, which has gpu\[1-3\]"),
         ("logni", r"'logni' is not in the inventory \(did you mean 'login'\?\)"),
         ("zzz", "'zzz' is not in the inventory$"),
+        ("l1", "'l1' is not in the inventory$"),
     ],
 )
 def test_a_selection_of_strangers_is_an_error(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         select(text, INVENTORY)
+
+
+def test_short_names_that_differ_in_their_number_are_listed() -> None:
+    with pytest.raises(ValueError, match=r"'n9' is not at hand, which has n\[1-2\]"):
+        select("n9", ["n1", "n2"], whole="at hand")
+
+
+def test_a_group_of_the_name_all_is_that_group() -> None:
+    assert select("all", INVENTORY, {"all": ["gpu1"]}) == ["gpu1"]
 
 
 def test_strangers_may_be_allowed() -> None:

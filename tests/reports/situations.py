@@ -9,6 +9,7 @@ from clusterprep.model import (
     Absent,
     ChangeRow,
     CollectiveResult,
+    CommandResult,
     Culprit,
     EnvValue,
     Finding,
@@ -413,6 +414,21 @@ def planned() -> Report:
     )
 
 
+def command_failed() -> Report:
+    """A command that ended well on two nodes, failed on one and was still running on one."""
+    return report(
+        "exec",
+        verdict="fail",
+        code=1,
+        nodes=reached(FOUR),
+        results=(
+            CommandResult(FOUR[:2], 0, "6.8.0-49-generic\n", "", 0.2),
+            CommandResult(FOUR[2:3], 3, "half of it\n", "no such `thing` <b>|</b>\n", 0.3),
+            CommandResult(FOUR[3:], None, "", "", 9.0, "timed_out", 70_000),
+        ),
+    )
+
+
 SITUATIONS: dict[str, Callable[[], Report]] = {
     situation.__name__: situation
     for situation in (
@@ -424,6 +440,7 @@ SITUATIONS: dict[str, Callable[[], Report]] = {
         launch_culprit,
         many_nodes,
         planned,
+        command_failed,
     )
 }
 

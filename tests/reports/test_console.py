@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from clusterprep.model import (
     ChangeRow,
+    EnvPath,
     EnvValue,
     Finding,
     NodeSnapshot,
@@ -37,6 +38,59 @@ def test_errors_come_before_warnings_before_unknowns_before_passes() -> None:
     text = shown(report("check", findings=findings))
     places = [text.index(word) for word in ("a.error", "a.warning", "a.unknown", "os.release")]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("add", "line"),
+    [
+        ("target container", "lacks some; add target container"),
+        ("EnvironmentFile=/etc/x", "lacks some; add EnvironmentFile=/etc/x"),
+        ("there is no slurmd, so nothing reads", "there is no slurmd, so nothing reads"),
+        ("`systemctl daemon-reload` after apply", "`systemctl daemon-reload` after apply"),
+    ],
+)
+def test_what_a_launch_path_lacks_is_a_sentence(add: str, line: str) -> None:
+    text = shown(report("check", findings=(), env_paths=(EnvPath("systemd", (), FOUR, add),)))
+    assert line in [each.strip() for each in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "said"),
+    [
+        (["unchanged"], "0 changes on 4 nodes"),
+        (["done", "unchanged"], "1 change on 4 nodes"),
+        (["done", "failed", "done"], "2 changes on 4 nodes, 1 failed"),
+        (["failed", "unanswered"], "0 changes on 4 nodes, 1 failed, 1 unanswered"),
+    ],
+)
+def test_what_was_not_changed_is_not_counted_as_a_change(outcomes: list[str], said: str) -> None:
+    rows = []
+    for number, outcome in enumerate(outcomes):
+        rows.append(ChangeRow(FOUR, "copy", f"/etc/{number}", "update", outcome))  # type: ignore[arg-type]
+    lines = shown(report("copy", nodes=reached(FOUR), changes=tuple(rows))).splitlines()
+    assert f"PASS     {said}" in lines
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said", "added"),
+    [("not-started", "or go on without", True), ("done", "the others have what is", False)],
+)
+def test_who_has_gone_on_without_a_node_is_not_told_to(
+    outcome: str, said: str, added: bool
+) -> None:
+    lost = NodeSnapshot("n9", "10.77.0.9", reached=False, reason="timed_out")
+    row = ChangeRow(FOUR, "file", "/etc/x", "update", outcome)  # type: ignore[arg-type]
+    told = report(
+        "apply",
+        verdict="unknown",
+        code=3,
+        nodes=(*reached(FOUR), lost),
+        findings=(),
+        changes=(row,),
+    )
+    text = shown(told)
+    assert f"bring back n9, {said}" in text or f"bring back n9; {said}" in text
+    assert ("--partial" in text) == added
 
 
 def test_every_remedy_stands_on_a_line_of_its_own_however_long() -> None:

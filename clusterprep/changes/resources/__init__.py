@@ -126,7 +126,7 @@ class StepResource(Struct, frozen=True):
     * `facts(params, inventory)` names what has to be known, as fresh Facts of its own. They are
       asked of the step's nodes, whatever its `when` says.
     * `paths(params, inventory)` names the files that are then in `context.files`. When plan is
-      called no file or fact is absent, except for a fact that is lenient itself.
+      called no file or fact is absent, except as `inapplicable` says.
     * `parts(params, inventory)` names what belongs to the step alone, such as
       («service chrony», ""). Two steps with the same part are an error.
     * `wrong(params)` yields a key and what is wrong with it.
@@ -138,6 +138,8 @@ class StepResource(Struct, frozen=True):
     * `live(params)` says why a node whose root is not / cannot have it.
     * `handles`: it may be a handler. Plan is then called with `context.notified` when its turn has
       come.
+    * `inapplicable`: plan is called on machines that a fact is not about, too. It then gets the
+      Absent of that fact, whose reason is `not_applicable`, and finds nothing to do.
     * `only_handles(params)` says why a step with these parameters has to be a handler, if it has.
     """
 
@@ -152,6 +154,7 @@ class StepResource(Struct, frozen=True):
     texts: Any = None
     live: Callable[[Params], str] = _live
     handles: bool = False
+    inapplicable: bool = False
     only_handles: Callable[[Params], str] = lambda params: ""
 
     @property

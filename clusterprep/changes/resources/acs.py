@@ -106,4 +106,6 @@ def _at_boot(context: PlanContext, words: Mapping[str, int | None]) -> Iterable[
         yield Write(FILE, file.content, content)
 
 
-RESOURCE = StepResource("acs", plan, facts=facts, paths=paths, parts=parts, texts=True)
+RESOURCE = StepResource(
+    "acs", plan, facts=facts, paths=paths, parts=parts, texts=True, inapplicable=True
+)

@@ -55,4 +55,4 @@ def _mark(verb: str, names: tuple[str, ...]) -> RunCommand:
     return RunCommand((*MARK, verb, *names), LOCK_LIMIT, env=QUIET)
 
 
-RESOURCE = StepResource("driver_hold", plan, facts=facts, parts=parts)
+RESOURCE = StepResource("driver_hold", plan, facts=facts, parts=parts, inapplicable=True)

@@ -142,5 +142,12 @@ def _at_boot(context: PlanContext, wanted: str) -> Iterable[Write]:
 
 
 RESOURCE = StepResource(
-    "governor", plan, facts=facts, paths=paths, parts=parts, wrong=wrong, texts=True
+    "governor",
+    plan,
+    facts=facts,
+    paths=paths,
+    parts=parts,
+    wrong=wrong,
+    texts=True,
+    inapplicable=True,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 import stat
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # `exec` needs none of them
     from clusterprep.fabric.transfers import CopyRequest
 
 MOST_SCRIPT = 16 << 20  # bytes
+_PLACEHOLDER = re.compile(r"\{\w*\}")
 
 
 class Errand(Struct, frozen=True):
@@ -169,10 +171,23 @@ def fetch(errand: Errand, source: str, folder: str) -> Report:
         raise InputError.of(
             f"'{source}' is not the same place on all nodes", key="SRC", hint="begin with /"
         )
-    if not folder:
-        raise InputError.of("an empty value names no folder", key="DIR")
+    refuse_folder(folder)
     outcomes, timed_out = transfers.fetch(errand.fleet, posixpath.normpath(source), folder)
     return _transfer_report(errand, outcomes, timed_out)
+
+
+def refuse_folder(folder: str) -> None:
+    """Raise InputError for a DIR of fetch in which there can be no folder of a node."""
+    from clusterprep.fabric.transfers import NODE, base_of
+
+    if not folder:
+        raise InputError.of("an empty value names no folder", key="DIR")
+    for name in _PLACEHOLDER.findall(folder):
+        if name != NODE:
+            raise InputError.of(f"'{name}' stands for nothing", key="DIR", hint=f"{NODE} does")
+    base = base_of(folder)
+    if base.exists() and not base.is_dir():
+        raise InputError.of("it is here already, and is no folder", file=str(base), key="DIR")
 
 
 def _transfer_report(errand: Errand, outcomes: Mapping[str, Any], timed_out: bool) -> Report:

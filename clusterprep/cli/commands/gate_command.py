@@ -37,6 +37,8 @@ class CommandEnd(Struct, frozen=True):
         how = f"the command ended with {self.code}"
         if self.code < 0:
             how = f"the command was ended by signal {-self.code}"
+        if self.lines:
+            how += ":"
         return "\n".join((how, *self.lines))
 
 

@@ -295,11 +295,15 @@ class _RollOut:
         notices = self._invocation.notices
         notices.append(contents_text(self._contents))
         names_new = [name for name, content in self._contents.items() if content == "new"]
-        if 0 < len(names_new) < len(self._contents):
-            notices.append(
-                "batches differ: launch across them is refused; the next apply goes on, and "
-                "`clusterprep rollback` puts back what this one wrote"
-            )
+        if not 0 < len(names_new) < len(self._contents):
+            return
+        text = (
+            "nodes differ: launch across them is refused where a value that must be equal on all "
+            "ranks differs; the next apply goes on"
+        )
+        if any(row.outcome == "done" for row in self.rows):
+            text += ", and `clusterprep rollback` puts back what this one wrote"
+        notices.append(text)
 
     # ------------------------------------------------------------ one batch
 

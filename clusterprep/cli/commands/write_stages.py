@@ -199,7 +199,8 @@ def findings_of_reached(invocation: Invocation, surveyed: Survey) -> list[Findin
     missing = [node.name for node in fleet.inventory.nodes if node.name not in reached]
     if not (invocation.settings.partial and missing):
         return list(surveyed.findings)
-    later = f"clusterprep apply {fleet.inventory.path} --retry-failed {invocation.run}"
+    # The same command: without its --playbook it would write something else.
+    later = f"the same command with --retry-failed {invocation.run}"
     notice = f"{fold(missing)} was not reached and keeps what it has; later: {later}"
     invocation.notices.append(notice)
     findings = surveyed.findings

@@ -2,11 +2,12 @@
 
 The bytes themselves come and go by SFTP, as the user who logged in. Operations:
 
-* `copy_look` {path, sha, mode, user, group}: `same`, or `stage`, an empty file to be written
+* `copy_look` {path, sha, size, mode, user, group}: `same`, or `stage`, an empty file to be
+  written, and `action`, which is create if there is no such file yet
 * `copy_place` {}: what was written there becomes the file, all of it or nothing; `action`. Where
   the answer is no and has `placed`, the new file is there and its folder could not be synced
-* `fetch_look` {path, known}: `files` of a pattern, each with `name`, `size`, `sha` and `from`,
-  which is where it can be read; a file whose sum is `known` is not made readable
+* `fetch_look` {path, known}: `files` of a pattern, each with `name`, `mode`, `size`, `sha` and
+  `from`, which is where it can be read; a file whose sum is `known` is not made readable
 
 Without sudo the stage lies beside the file. Under sudo the user may not write there, so it lies in
 a folder of the user's, and root copies it: the sum is taken of the bytes that root writes. What is
@@ -25,6 +26,7 @@ import tempfile
 import threading
 
 from clusterprep.remote.agent.disk import (
+    NO_ROOM,
     Stop,
     guarded,
     refuse_pinned,
@@ -38,6 +40,7 @@ PREFIX = ".clusterprep-copy-"
 SHARED = "/var/tmp"  # noqa: S108 - folders in it are private; /tmp may be memory
 STAGED = "file"  # the name of the file in such a folder
 MOST_FILES = 1000  # of one pattern
+MOST_MADE = 64 << 20  # bytes of a file that the kernel makes while it is read
 
 
 class Place(object):
@@ -46,6 +49,7 @@ class Place(object):
     def __init__(self, request):
         self.path = request["path"]
         self.sha = request["sha"]
+        self.size = request["size"]
         self.mode = request["mode"]
         self.owner = owner_of(request.get("user"), request.get("group"))
         self.stage = None
@@ -76,15 +80,17 @@ class Copying(object):
         if state is not None and self._is_same(place, state):
             return {"same": True}
         forget_left(os.path.dirname(place.path), PREFIX + os.path.basename(place.path) + "-")
+        require_room(os.path.dirname(place.path), place.size)
         self.place = place
         if login_user() is None:
             name = PREFIX + os.path.basename(place.path) + "-"
             place.lock, place.stage = tempfile.mkstemp("", name, os.path.dirname(place.path))
             fcntl.flock(place.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         else:
+            require_room(SHARED, place.size)
             folder, place.lock = self._private_folder()
             place.stage = os.path.join(folder, STAGED)
-        return {"stage": place.stage}
+        return {"stage": place.stage, "action": action_of(state)}
 
     def _checked(self, path):
         """Return the state of the file that is there, None if there is none. Raises Stop."""
@@ -122,7 +128,7 @@ class Copying(object):
 
         It is locked before it is the user's: what is theirs and not locked is removed as left.
         """
-        uid, gid = login_user()
+        uid, gid = reading_user()
         forget_left(SHARED, PREFIX, uid)
         folder = tempfile.mkdtemp("", PREFIX, SHARED)
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -150,7 +156,7 @@ class Copying(object):
         except OSError as error:
             return {"no": "failed", "why": str(error), "placed": True}
         self.end()
-        return {"action": "create" if state is None else "update"}
+        return {"action": action_of(state)}
 
     def _copied(self, place):
         """Copy what the user staged to a file of root's beside the place. Returns its name."""
@@ -176,6 +182,8 @@ class Copying(object):
         The sum is that of the bytes as they are on this node.
         """
         if sum_of(beside) != place.sha:
+            left = place.size - os.stat(beside).st_size
+            require_room(os.path.dirname(beside), left)
             raise Stop("garbled", "what arrived is not what was sent; was the file changed?")
         fd = os.open(beside, os.O_RDWR | os.O_NOFOLLOW)
         try:
@@ -194,28 +202,37 @@ class Copying(object):
         if len(paths) > MOST_FILES:
             raise Stop("truncated", "more than %d files" % MOST_FILES)
         found = [path for path in paths if len(paths) == 1 or os.path.isfile(path)]
+        if paths and not found:
+            raise Stop("not_a_file", "what matches are folders and no files")
         return {"files": [self._readable(path, request.get("known", {})) for path in found]}
 
     def _readable(self, path, known):
-        """Return what a file is called, how large it is, its sum, and where it can be read."""
+        """Return what a file is called, its mode and size, its sum, and where it can be read."""
         with os.fdopen(open_to_read(path), "rb") as file:
             state = os.fstat(file.fileno())
-            total = hashlib.sha256()
-            left = state.st_size  # a log may grow meanwhile
-            for data in pieces(file, left):
-                total.update(data)
-            row = {"name": path, "size": state.st_size, "sha": total.hexdigest(), "from": path}
-            if known.get(path) != row["sha"] and login_user() is not None:
-                file.seek(0)
-                row["from"] = self._copy_for_user(file, state.st_size)
+            row = {"name": path, "mode": stat.S_IMODE(state.st_mode), "from": path}
+            row["size"], row["sha"] = measured(file, state.st_size)  # a log may grow meanwhile
+            file.seek(0)
+            if row["size"] != state.st_size or (row["size"] == 0 and file.read(1)):
+                # A file of /proc or /sys: its size says nothing, and its bytes may change.
+                row["from"] = self._copy_for_user(file, MOST_MADE + 1)
+                with open(row["from"], "rb") as copy:
+                    row["size"], row["sha"] = measured(copy, MOST_MADE + 1)
+                if row["size"] > MOST_MADE:
+                    why = "%s has more than %d MiB, which are made while it is read"
+                    raise Stop("truncated", why % (path, MOST_MADE >> 20))
+            elif known.get(path) != row["sha"] and login_user() is not None:
+                row["from"] = self._copy_for_user(file, row["size"])
         return row
 
     def _copy_for_user(self, file, size):
+        """Copy at most `size` bytes to where the user who logged in can read them."""
         folder, fd = self._private_folder()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         copy = os.open(STAGED, flags, 0o600, dir_fd=fd)
         with os.fdopen(copy, "wb") as sink:
-            os.fchown(copy, *login_user())
+            os.fchown(copy, *reading_user())
+            file.seek(0)
             for data in pieces(file, size):
                 sink.write(data)
         return os.path.join(folder, STAGED)
@@ -291,6 +308,38 @@ def login_user():
     if os.geteuid() != 0 or uid == "0":
         return None
     return int(uid), int(os.environ.get("SUDO_GID", "0"))
+
+
+def reading_user():
+    """Return user and group as which SFTP reads: those that logged in."""
+    return login_user() or (os.geteuid(), os.getegid())
+
+
+def action_of(state):
+    """Return what a new file does to a place, whose state is None where there is no file."""
+    return "create" if state is None else "update"
+
+
+def require_room(folder, size):
+    """Raise Stop if a file system has not that many bytes left for this user."""
+    room = os.statvfs(folder)
+    if room.f_blocks == 0:  # it does not say
+        return
+    blocks = room.f_bfree if os.geteuid() == 0 else room.f_bavail
+    free = blocks * room.f_frsize
+    if free < size:
+        why = "%s: %s (%d bytes are free, and %d are to be written)"
+        raise Stop("no_space", why % (folder, os.strerror(NO_ROOM[0]), free, size))
+
+
+def measured(file, size):
+    """Return how many of the first `size` bytes of a file there are, and their SHA-256."""
+    total = hashlib.sha256()
+    count = 0
+    for data in pieces(file, size):
+        total.update(data)
+        count += len(data)
+    return count, total.hexdigest()
 
 
 def owner_of(user, group):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clusterprep.cli.commands.everyday import copy_request
+from clusterprep.cli.commands.everyday import copy_request, refuse_folder
 from clusterprep.errors import InputError
 from clusterprep.model import CommandResult
 from clusterprep.reports import render
@@ -97,6 +98,10 @@ def test_compare_changes_no_file(capsys: CAPSYS, tmp_path: Path) -> None:
     [
         (["exec", "{}"], "give one of"),
         (["exec", "{}", "--script", "x", "--", "true"], "give one of"),
+        (
+            ["exec", "{}", "uname", "-r"],
+            "'-r'. (options of the command for the nodes go behind --)",
+        ),
         (["exec", "{}", "--", ""], "is not a command"),
         (["exec", "{}", "--script", "/none"], "No such file"),
         (["exec", "{}", "--task", "x.py:y"], "--task needs SSH"),
@@ -115,6 +120,26 @@ def test_what_is_refused_before_a_node_is_reached(
     code, out, err = asked(capsys, *[word.format(inventory) for word in words])
     assert code == 2
     assert said in out + err
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("", "names no folder"),
+        ("logs/{nodes}", "'{nodes}' stands for nothing ({node} does)"),
+        ("{}", "stands for nothing"),
+        ("/etc/hostname", "is no folder"),
+        ("/etc/hostname/{node}", "is no folder"),
+    ],
+)
+def test_what_is_no_folder_for_fetched_files(folder: str, said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        refuse_folder(folder)
+
+
+@pytest.mark.parametrize("folder", ["/etc", "/none/{node}/x", "{node}", "a{b", "x-{node}-{node}"])
+def test_what_is_a_folder_for_fetched_files(folder: str) -> None:
+    refuse_folder(folder)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,14 @@ def test_where_the_first_node_is_down_ranks_meet_at_its_address_of_the_inventory
     assert out.count("--master-addr=127.0.0.1") == 2
 
 
+def test_a_pod_without_an_image_is_refused_before_a_node_is_asked(
+    launch: Launch, down: dict[str, Any]
+) -> None:
+    code, out, err = launch({"n1": down}, "--print", "k8s", "--", "train.py")
+    assert (code, out) == (2, "")
+    assert "a pod needs the image of the job (--image REGISTRY/IMAGE:TAG)" in err
+
+
 def test_without_any_node_nothing_is_printed(launch: Launch, down: dict[str, Any]) -> None:
     code, out, err = launch({"n1": down}, "--print", "hostfile", "--", "train.py")
     assert (code, out, "nothing is printed" in err) == (3, "", True)

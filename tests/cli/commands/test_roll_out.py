@@ -194,9 +194,10 @@ def test_a_failed_gate_takes_back_its_batch_and_begins_no_other(
     ]
     assert has(done.agents) == only("n1")
     second = (report.batches or ())[1]
-    assert second.detail == "the gate did not pass: the command ended with 7\nno n3"
+    assert second.detail == "the gate did not pass: the command ended with 7:\nno n3"
     assert report.notices[0] == "n1 has what this apply writes; n[2-8] has what was there before"
-    assert report.notices[1].startswith("batches differ: launch across them is refused")
+    assert report.notices[1].startswith("nodes differ: launch across them is refused where")
+    assert report.notices[1].endswith("`clusterprep rollback` puts back what this one wrote")
     assert {"stage", "commit"}.isdisjoint(done.agents.ops("n4"))
     assert {name for name, (_, failed) in outcomes(report).items() if failed} == set(NAMES[1:])
 
@@ -213,6 +214,20 @@ def test_rollback_all_takes_back_the_batches_before_it(command: Make, tmp_path: 
     assert has(done.agents) == only()
     assert report.notices == ("n[1-8] has what was there before",)
     assert {run["state"] for run in done.agents.nodes["n1"].runs.values()} == {"undone", "done"}
+
+
+def test_what_an_earlier_apply_wrote_is_not_what_rollback_takes_back(
+    command: Make, tmp_path: Path
+) -> None:
+    """n1 keeps what the first run wrote, and the second one has nothing left to take back."""
+    done = command(gate=gate_of(tmp_path, "n2"), canary="1")
+    assert done.apply().code == 1
+    settings: dict[str, Any] = {"gate": gate_of(tmp_path, "n3"), "rollback_all": True}
+    report = again(command, done.agents, run=LATER, **settings).apply()
+    assert report.code == 1
+    assert has(done.agents) == only("n1")
+    assert report.notices[0] == "n1 has what this apply writes; n[2-8] has what was there before"
+    assert report.notices[1].endswith("differs; the next apply goes on")
 
 
 def test_rollback_all_that_one_node_refuses_leaves_all_of_them(
@@ -249,6 +264,17 @@ def test_a_batch_that_cannot_be_written_stops_it(command: Make) -> None:
     assert rows(report) == [("1", "done", None), ("2", "failed", None)]
     assert has(done.agents) == only("n1", "n2")
     assert "n3: failed: No space left on device" in (report.batches or ())[1].detail
+
+
+def test_a_batch_that_could_not_be_staged_does_not_keep_a_rollback_back(command: Make) -> None:
+    done = command()
+    done.agents.faults["stage", "n3"] = FULL
+    assert done.apply().code == 1
+    assert has(done.agents) == only("n1", "n2")
+    second = again(command, done.agents, run=LATER)
+    report = second.rollback()
+    assert (report.code, report.notices) == (0, (f"run {RUN} is undone",))
+    assert has(second.agents) == only()
 
 
 @pytest.mark.parametrize("fault", [LOST_BEFORE, LOST_AFTER])
@@ -426,7 +452,7 @@ def test_every_format_says_what_became_of_the_batches(command: Make, tmp_path: P
             "nodes": list(NAMES[2:]),
             "outcome": "rolled-back",
             "gate": "fail",
-            "detail": "the gate did not pass: the command ended with 7\nno n3",
+            "detail": "the gate did not pass: the command ended with 7:\nno n3",
         },
     ]
     for fmt in ("console", "html", "markdown"):

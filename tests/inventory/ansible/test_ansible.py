@@ -166,6 +166,12 @@ def test_what_is_passed_over_is_said(tmp_path: Path) -> None:
     assert [node.name for node in inventory.nodes] == ["a"]
 
 
+def test_an_inventory_of_switches_alone_says_why_no_node_remains(tmp_path: Path) -> None:
+    text = "[leaves]\nsw1\nsw2\n[leaves:vars]\nansible_connection=network_cli\n"
+    said = "\n".join(problems(written(tmp_path, text)))
+    assert "no node remains: sw[1-2] are left out: the ansible_connection network_cli" in said
+
+
 def test_two_names_of_one_machine_are_one_node(tmp_path: Path) -> None:
     text = "[cpu]\na ansible_host=10.0.0.1\n[gpu]\nb ansible_host=10.0.0.1\nc\n"
     inventory = load_inventory(written(tmp_path, text))

@@ -74,6 +74,24 @@ def test_both_are_found_judged_and_in_the_report(folder: Path) -> None:
     assert {page["title"] for page in report["site_checks"]} == {"The scratch file system", "Fans"}
 
 
+def test_validate_lists_what_is_broken(folder: Path) -> None:
+    assert ran(folder, "validate", "inventory.yaml").returncode == 0
+    (folder / "checks.d" / "more.yaml").write_text(
+        "- {name: site.typo, fil: /etc/hostname, expect: {equals: x}}\n"
+        "- {name: site.scalar, file: /etc/hostname, expect: exists}\n"
+    )
+    (folder / "plugins").chmod(0o777)
+    done = ran(folder, "validate", "inventory.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    for said in (
+        "more.yaml:1: fil: unknown key (did you mean 'file'?)",
+        "more.yaml:2: expect: expected one of same, equals,",
+        "and exists, with its value, such as {exists: true}; seen 'exists'",
+        "fans.py: its code is not run: every user may write to",
+    ):
+        assert said in done.stderr
+
+
 def test_compare_leaves_out_what_moves(folder: Path) -> None:
     declared = folder / "checks.d" / "scratch.yaml"
     rows = (
