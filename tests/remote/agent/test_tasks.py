@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from clusterprep.checks.proc import DSTATE
@@ -139,7 +140,7 @@ def test_a_real_parent_after_vfork_is_in_d_and_not_stuck(tmp_path: Path) -> None
     mine = [stuck for stuck in tasks.stuck if stuck.pid == parent.pid]
     assert [stuck.children for stuck in mine] == [1]
     expected = "pass" if mine[0].wchan else "unknown warning denied"
-    long = {**vars(mine[0]), "age": 9000.0, "waited": 4000.0}
+    long = {**msgspec.structs.asdict(mine[0]), "age": 9000.0, "waited": 4000.0}
     seen = fleet(n1={"proc.tasks": parse_tasks({**EMPTY, "stuck": [long]})})
     assert told(seen, DSTATE.name) == {"n1": expected}
 
