@@ -101,11 +101,13 @@ class NodeFiles:
 
     def put(self, source: Path, place: str) -> None:
         """Write the bytes of a file here to a file there. Raises Failed."""
-        with _told(), source.open("rb") as data, self._sftp().open(place, "wb") as sink:
-            sink.set_pipelined(True)
-            while piece := data.read(PIECE):
-                sink.write(piece)
-                self._move(len(piece))
+        with _told():
+            sftp = self._sftp()
+            with source.open("rb") as data, sftp.open(place, "wb") as sink:
+                sink.set_pipelined(True)
+                while piece := data.read(PIECE):
+                    sink.write(piece)
+                    self._move(len(piece))
 
     def get(self, file: RemoteFile, place: Path) -> None:
         """Write the bytes of a file there to a file here, all of it or nothing. Raises Failed.
