@@ -33,7 +33,9 @@ echo 'export NCCL_ALGO=Ring' > {environment}/etc/conda/activate.d/nccl.sh
 echo 'export CONDA_EXE=/opt/lab-conda/bin/conda' > /root/.bash_profile
 mkdir -p {modules}/tool
 printf '#%%Module\\nsetenv NCCL_PROTO Simple\\n' > {modules}/tool/1.0
-echo 'if type module >/dev/null 2>&1; then module use {modules}; fi' >> /root/.bash_profile
+for init in /usr/share/lmod/lmod/init/bash /usr/share/modules/init/bash; do
+    [ ! -e $init ] || echo ". $init; module use {modules}" >> /root/.bash_profile
+done
 """
 
 

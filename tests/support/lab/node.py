@@ -50,6 +50,8 @@ _DEVICES = {
 }
 # By these one tells a node of Slurm's, and a host is none because its machine has the packages.
 _SLURM_NODE = ("usr/sbin/slurmd", "lib/systemd/system/slurmd.service")
+# Lmod and environment-modules cost each login shell 30 ms. A test that is about them starts them.
+_MODULES = ("etc/profile.d/lmod.sh", "etc/profile.d/modules.sh")
 _DOT_FILES = (
     ".bashrc",
     ".profile",
@@ -243,9 +245,9 @@ def _identity(birth: Birth) -> None:
     )  # a host is not a container, whatever the machine is
     if birth.spec.chrony:
         timekeeper.follower_config(etc)
-    if not birth.spec.slurm:
-        for path in _SLURM_NODE:
-            (birth.root / path).unlink(missing_ok=True)
+    hidden = _MODULES if birth.spec.slurm else (*_MODULES, *_SLURM_NODE)
+    for path in hidden:
+        (birth.root / path).unlink(missing_ok=True)
 
 
 def hosts_file(spec: Spec) -> str:
