@@ -504,9 +504,14 @@ def _memory(texts: Mapping[str, str]) -> int | None:
 def parse_daemon_cpus(answer: Mapping[str, Any]) -> tuple[tuple[str, frozenset[int]], ...]:
     """Return the CPUs that the daemons which launch jobs may run on, and so their children."""
     rows = []
+    sets: dict[str, frozenset[int]] = {}  # daemons mostly may run on the same CPUs
     for name, daemon in sorted((answer["daemons"] or {}).items()):
-        if daemon["cpus"] is not None:
-            rows.append((name, parse_cpus(daemon["cpus"])))
+        text = daemon["cpus"]
+        if text is None:
+            continue
+        if text not in sets:
+            sets[text] = parse_cpus(text)
+        rows.append((name, sets[text]))
     return tuple(rows)
 
 
