@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from ipaddress import IPv4Interface
 from typing import Any
 
@@ -83,17 +84,10 @@ class Interface(Struct, frozen=True):
         return self.bound is not None and IPv4Interface(self.bound).is_link_local
 
 
+@functools.lru_cache(maxsize=4096)
 def _network_of(address: str) -> str:
-    """Return «10.0.0.0/24» of «10.0.0.7/24».
-
-    It is asked for forty times of every node, and takes IPv4Interface six times as long.
-    """
-    host, _, prefix = address.partition("/")
-    one, two, three, four = host.split(".")
-    number = int(one) << 24 | int(two) << 16 | int(three) << 8 | int(four)
-    bits = 32 - int(prefix or "32")  # of the node within its network
-    first = number >> bits << bits
-    return f"{first >> 24}.{first >> 16 & 255}.{first >> 8 & 255}.{first & 255}/{32 - bits}"
+    """Return «10.0.0.0/24» of «10.0.0.7/24». It is asked for forty times of every node."""
+    return str(IPv4Interface(address).network)
 
 
 def parse_interfaces(rows: list[dict[str, Any]]) -> tuple[Interface, ...]:

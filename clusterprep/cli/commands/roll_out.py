@@ -64,6 +64,7 @@ from clusterprep.model.nodeset import fold
 from clusterprep.nccl.environment import Environment
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import blocking_findings
+from clusterprep.survey.node_lists import limited_fleet
 from clusterprep.survey.queries import QueryPlan
 
 CHECK, VERIFY = "check", "verify"  # gates that are ours; any other is a command of the user
@@ -311,7 +312,7 @@ class _RollOut:
         """Return what is planned for the nodes of a batch, as if there were no others."""
         names = frozenset(batch.nodes)
         surveyed = self._prepared.surveyed
-        fleet = _part_of_fleet(surveyed.fleet, names)
+        fleet = limited_fleet(surveyed.fleet, names)
         plan = self._prepared.change_plan
         files = tuple(change for change in plan.files if change.node in names)
         actions = tuple(each for each in plan.step_actions if each.step_action.node in names)
@@ -482,7 +483,7 @@ class _RollOut:
             return
         invocation = self._invocation
         moment = datetime.now(timezone.utc)
-        fleet = _part_of_fleet(self._prepared.surveyed.fleet, frozenset(names))
+        fleet = limited_fleet(self._prepared.surveyed.fleet, frozenset(names))
         undoing = self._transaction.followed_by(new_run_name(moment), fleet, moment)
         why = ""
         try:
@@ -527,16 +528,6 @@ class _RollOut:
 
 
 # ---------------------------------------------------------------- values
-
-
-def _part_of_fleet(fleet: Fleet, names: frozenset[str]) -> Fleet:
-    """Return the fleet with these nodes alone; all others are left out."""
-    inventory = fleet.inventory
-    nodes = tuple(node for node in inventory.nodes if node.name in names)
-    others = tuple(node for node in inventory.nodes if node.name not in names)
-    part = msgspec.structs.replace(inventory, nodes=nodes, left_out=(*inventory.left_out, *others))
-    snapshots = {node.name: fleet.snapshots[node.name] for node in nodes}
-    return Fleet(part, snapshots, limited=True)
 
 
 def _nodes_to_write(plan: ChangePlan) -> frozenset[str]:
