@@ -124,12 +124,22 @@ def is_lost(one: Connection) -> bool:
     but its data waits: acknowledgements take 0.2 s at most, and the looks are further apart.
     """
     socket = one.socket
-    if socket.probing or socket.passed:
+    if socket.passed or (socket.probing and not _has_read_all(one.peer_socket)):
         return False
     if socket.state == SYN_SENT:
         return socket.again >= 1
     waits = socket.again >= LOST or socket.passed == 0
     return socket.sendq > 0 and socket.held and waits
+
+
+def _has_read_all(peer: Socket | None) -> bool:
+    """Return whether this end is known to have room, as nothing waits there for its reader.
+
+    A sender whose peer has no room probes it. But so does one whose own kernel dropped the first
+    packet after all else was acknowledged: nothing is on the way then that could be sent again
+    (tcp_check_probe_timer of include/net/tcp.h).
+    """
+    return peer is not None and peer.recvq == 0
 
 
 def lost(connections: Iterable[Connection]) -> tuple[Connection, ...]:

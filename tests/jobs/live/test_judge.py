@@ -132,6 +132,11 @@ def test_every_cause_is_explained_and_its_check_exists(cause: Cause) -> None:
         pytest.param({"r1_r2": {**LOST, "again": 0}}, "link n2 - n3", id="dropped-at-its-own-host"),
         pytest.param({"r1_r2": {**LOST, "passed": None}}, "link n2 - n3", id="without-counters"),
         pytest.param({"r1_r2": {"state": 2, "again": 3}}, "link n2 - n3", id="not-answered"),
+        pytest.param(
+            {"r1_r2": {**LOST, "again": 0, "probing": True}},
+            "link n2 - n3",
+            id="first-packet-dropped-at-its-own-host",
+        ),
     ],
 )
 def test_a_link_that_loses_data_is_named(sockets: dict[str, Any], culprit: str) -> None:
@@ -140,16 +145,20 @@ def test_a_link_that_loses_data_is_named(sockets: dict[str, Any], culprit: str) 
     assert found.diagnosis.causes[0].confidence == 0.95 or "state" in sockets["r1_r2"]
 
 
+PROBING = {**LOST, "probing": True}
+
+
 @pytest.mark.parametrize(
-    "end",
+    "ends",
     [
-        pytest.param({**LOST, "probing": True}, id="the-peer-has-no-room"),
-        pytest.param({**LOST, "held": False, "again": 0}, id="just-sent"),
-        pytest.param({**LOST, "passed": 10, "again": 0}, id="on-its-way"),
+        pytest.param({"r1_r2": PROBING, "r2_r1": {"recvq": 1 << 20}}, id="the-peer-has-no-room"),
+        pytest.param({"r1_r2": PROBING, "r2_r1": None}, id="the-peer-may-have-no-room"),
+        pytest.param({"r1_r2": {**LOST, "held": False, "again": 0}}, id="just-sent"),
+        pytest.param({"r1_r2": {**LOST, "passed": 10, "again": 0}}, id="on-its-way"),
     ],
 )
-def test_data_that_waits_for_its_reader_is_no_lost_link(end: dict[str, Any]) -> None:
-    assert "link_cut" not in dict(causes(judged(*with_odd(0), r1_r2=end)))
+def test_data_that_waits_for_its_reader_is_no_lost_link(ends: dict[str, Any]) -> None:
+    assert "link_cut" not in dict(causes(judged(*with_odd(0), **ends)))
 
 
 def test_an_end_without_its_other_end_is_named() -> None:
