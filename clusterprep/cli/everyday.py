@@ -12,6 +12,7 @@ from clusterprep.errors import InputError
 
 if TYPE_CHECKING:
     from clusterprep.cli.commands.everyday import Errand
+    from clusterprep.fabric.fleet import Fleet
     from clusterprep.model import Report
 
 
@@ -126,8 +127,12 @@ def _work(command: str, params: dict[str, Any]) -> Callable[[Errand], Report]:
     if params["task"] is not None:
         return lambda errand: everyday.run_task(errand, params["task"], say_line)
     program = everyday.program_of(params["command"], params["script"])
-    hear = _screen(params) if params["stream"] else None
-    return lambda errand: everyday.run_program(errand, program, hear)
+
+    def run(errand: Errand) -> Report:
+        hear = _screen(params, errand.fleet) if params["stream"] else None
+        return everyday.run_program(errand, program, hear)
+
+    return run
 
 
 def _errand(command: str, params: dict[str, Any], deadline: Any, watch: Any) -> Errand:
@@ -176,13 +181,14 @@ def _refuse_transports(command: str, params: dict[str, Any], nodes: Iterable[Any
         )
 
 
-def _screen(params: dict[str, Any]) -> Callable[[str, str, str], None]:
+def _screen(params: dict[str, Any], fleet: Fleet) -> Callable[[str, str, str], None]:
     """Return what shows lines of nodes as they come: on stdout, unless a report goes there."""
     from clusterprep.cli.output import print_line, say_line
-    from clusterprep.fabric.printed import Screen
+    from clusterprep.fabric.printed import Screen, unchanged
 
     show = print_line if params["fmt"] == "console" else say_line
-    return Screen(show).hear
+    secret = fleet.password(fleet.nodes[0])  # one password is for all nodes
+    return Screen(show, unchanged if secret is None else secret.filter.line).hear
 
 
 def _finish(report: Report, params: dict[str, Any]) -> NoReturn:

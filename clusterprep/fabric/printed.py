@@ -14,10 +14,19 @@ LONGEST = 8192  # characters of a line; longer ones come in pieces
 Hear = Callable[[str, str, str], None]
 
 
-class LineSplitter:
-    """The lines of a stream. A line comes when its end does, or when it is LONGEST characters."""
+def unchanged(text: str) -> str:
+    """Return the text."""
+    return text
 
-    def __init__(self) -> None:
+
+class LineSplitter:
+    """The lines of a stream. A line comes when its end does, or in pieces of LONGEST characters.
+
+    `clean` takes what must not be shown out of a line, before that is cut into pieces.
+    """
+
+    def __init__(self, clean: Callable[[str], str] = unchanged) -> None:
+        self._clean = clean
         self._rest = ""
 
     def feed(self, text: str) -> list[str]:
@@ -25,16 +34,19 @@ class LineSplitter:
         *complete, self._rest = (self._rest + text).split("\n")
         lines = []
         for line in complete:
-            lines.extend(_pieces(line) or [""])
-        while len(self._rest) > LONGEST:
+            lines.extend(_pieces(self._clean(line)) or [""])
+        # What begins in the first piece has come to its end by then.
+        if len(self._rest) > 2 * LONGEST:
+            self._rest = self._clean(self._rest)
+        while len(self._rest) > 2 * LONGEST:
             lines.append(self._rest[:LONGEST])
             self._rest = self._rest[LONGEST:]
         return lines
 
     def end(self) -> list[str]:
-        """Return what is left, as a line."""
-        rest, self._rest = self._rest, ""
-        return [rest] if rest else []
+        """Return what is left, as a line or its pieces."""
+        rest, self._rest = self._clean(self._rest), ""
+        return _pieces(rest)
 
 
 def _pieces(line: str) -> list[str]:
@@ -44,18 +56,22 @@ def _pieces(line: str) -> list[str]:
 class Screen:
     """Shows lines of many nodes as they come, each behind the name of its node.
 
-    `show` writes one line and cleans it. Lines of one stream of one node stay whole.
+    `show` writes one line, without what would steer a terminal; `clean` takes secrets out of it.
+    Lines of one stream of one node stay whole.
     """
 
-    def __init__(self, show: Callable[[str], None]) -> None:
+    def __init__(
+        self, show: Callable[[str], None], clean: Callable[[str], str] = unchanged
+    ) -> None:
         self._show = show
+        self._clean = clean
         self._lock = threading.Lock()
         self._splitters: dict[tuple[str, str], LineSplitter] = {}
 
     def hear(self, node: str, stream: str, text: str) -> None:
         """Take text of a stream; an empty text is its end."""
         with self._lock:
-            splitter = self._splitters.setdefault((node, stream), LineSplitter())
+            splitter = self._splitters.setdefault((node, stream), LineSplitter(self._clean))
             for line in splitter.feed(text) if text else splitter.end():
                 self._show(f"{node}: {line}")
 

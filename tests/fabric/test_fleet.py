@@ -14,6 +14,7 @@ from clusterprep.fabric.execute import ending_of, take_output
 from clusterprep.fabric.fleet import Fleet, on_every_node
 from clusterprep.fabric.printed import LONGEST, LineSplitter, Screen, kept_of
 from clusterprep.model import Node
+from clusterprep.remote.transports.secret_filter import SecretFilter
 from clusterprep.runtime.deadline import Deadline
 
 NODES = tuple(Node(f"n{number}", f"n{number}", number) for number in range(1, 9))
@@ -244,10 +245,30 @@ def lines_of(*texts: str) -> list[str]:
         (("\n\n",), ["", ""]),
         (("x" * (2 * LONGEST + 1),), ["x" * LONGEST, "x" * LONGEST, "x"]),
         (("x" * (LONGEST + 1) + "\n",), ["x" * LONGEST, "x"]),
+        (("x" * LONGEST, "x" * LONGEST, "x" * LONGEST), ["x" * LONGEST] * 3),
     ],
 )
 def test_lines_stay_whole_and_are_bounded(texts: tuple[str, ...], lines: list[str]) -> None:
     assert lines_of(*texts) == lines
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        pytest.param(("it is correct-horse, 1\n",), id="a-line"),
+        pytest.param(("it is corr", "ect-horse, 1"), id="in-pieces"),
+        pytest.param(("y" * (LONGEST - 5), "correct-", "horse" + "y" * 3 * LONGEST), id="long"),
+    ],
+)
+def test_lines_hold_no_password(texts: tuple[str, ...]) -> None:
+    splitter = LineSplitter(SecretFilter("correct-horse").line)
+    shown = "".join(line for text in texts for line in splitter.feed(text))
+    shown += "".join(splitter.end())
+    assert shown == "".join(texts).replace("correct-horse", "<hidden>").replace("\n", "")
+
+
+def test_a_line_that_ends_as_a_password_begins_stays_whole() -> None:
+    assert SecretFilter("correct-horse").line("it is correct") == "it is correct"
 
 
 def test_the_screen_keeps_nodes_and_streams_apart() -> None:

@@ -153,6 +153,19 @@ def test_stream_shows_lines_with_their_nodes(lab: Lab) -> None:
         assert f"{name}: b" in lines
 
 
+def test_stream_shows_no_password(lab: Lab) -> None:
+    ssh = {**lab.inventory_content()["ssh"], "user": USER}
+    path = lab.inventory(lab.folder / "user.yaml", ssh=ssh)
+    # The word is not whole in what `ps` or the report shows of the command.
+    words = ["-b", "--stream", "--", "sh", "-c", "echo it is correct-$0; echo 1 >&2", "horse"]
+    env = {"CLUSTERPREP_BECOME_PASSWORD": PASSWORD}
+    done = lab.controller.run([*CLI, "exec", str(path), *words], timeout=60, env=env)
+    lines = done.stdout.splitlines()
+    for name in NAMES:
+        assert f"{name}: it is <hidden>" in lines
+    assert PASSWORD not in done.stdout + done.stderr
+
+
 # ---------------------------------------------------------------- nothing outlives it
 
 # One ignores SIGTERM, one has a child, and both are told apart by their argument.

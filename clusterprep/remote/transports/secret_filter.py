@@ -50,6 +50,10 @@ class SecretFilter:
             return text
         return self._without_cut_secret(self._any.sub(HIDDEN, text))
 
+    def line(self, line: str) -> str:
+        """Return a whole line of a node without the secret: it is not cut at its edges."""
+        return self._any.sub(HIDDEN, line) if self._secret.strip() else line
+
     def data(self, data: bytes) -> bytes:
         """Return a node's bytes without the secret. What is no UTF-8 becomes U+FFFD."""
         if not self._secret.strip() or not data:
