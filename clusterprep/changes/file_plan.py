@@ -33,10 +33,11 @@ _OBSTACLES = frozenset(
 
 
 class Gap(Struct, frozen=True):
-    """Why a step cannot be planned on a node."""
+    """Why a step cannot be planned on a node. `step` is its name, empty where none is at fault."""
 
     resource: str
     why: Absent
+    step: str = ""
 
     def __str__(self) -> str:
         return f"{self.why.reason}: {self.why.detail}"
@@ -80,7 +81,7 @@ def plan_file_changes(
             if result is None:
                 continue
             if isinstance(result, Absent):
-                gaps.setdefault(node.name, Gap(step.resource.name, result))
+                gaps.setdefault(node.name, Gap(step.resource.name, result, step.name))
                 continue
             if has_conditions:
                 refuse_conflict(owners, step, node, fleet)
@@ -258,15 +259,15 @@ def change_rows(
 
 def gap_rows(gaps: Mapping[str, Gap]) -> tuple[ChangeRow, ...]:
     """Return one row for all nodes that cannot be planned for the same reason."""
-    nodes_by_reason: dict[tuple[str, str], list[str]] = {}
+    nodes_by_gap: dict[tuple[str, str, str], list[str]] = {}
     for node, gap in gaps.items():
-        nodes_by_reason.setdefault((gap.resource, str(gap)), []).append(node)
+        nodes_by_gap.setdefault((gap.resource, gap.step, str(gap)), []).append(node)
     rows = []
-    for (resource, detail), nodes in nodes_by_reason.items():
+    for (resource, step, detail), nodes in nodes_by_gap.items():
         row = ChangeRow(
             tuple(nodes),
             resource,
-            "",
+            step,
             "none",
             "not-started",
             detail=detail,

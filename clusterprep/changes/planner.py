@@ -211,7 +211,7 @@ class _Forecast:
             if result is None:
                 continue
             if isinstance(result, Absent):
-                yield Gap(step.resource.name, result)
+                yield Gap(step.resource.name, result, step.name)
                 continue
             if has_conditions:
                 refuse_conflict(self._owners, step, self._node, self._fleet)

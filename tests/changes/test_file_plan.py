@@ -262,7 +262,8 @@ def test_a_condition_or_a_value_that_is_not_known_is_a_gap_of_its_node() -> None
     planned, gaps = plan_file_changes(seen, [line("a", "x", "kernel > 5")], NO_GAPS)
     assert ([c.node for c in planned], str(gaps["n1"])) == (["n2"], "denied: when: kernel: why")
     (row,) = gap_rows(gaps)
-    assert (row.nodes, row.resource, row.outcome) == (("n1",), "line", "not-started")
+    assert (row.nodes, row.resource, row.target) == (("n1",), "line", "a")
+    assert row.outcome == "not-started"
     _, gaps = plan_file_changes(seen, [line("a", "{{ kernel }}")], NO_GAPS)
     assert str(gaps["n1"]) == "denied: kernel: why"
 

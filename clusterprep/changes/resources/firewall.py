@@ -151,9 +151,10 @@ def parse_service(answer: Json) -> Unit | None:
     if isinstance(answer, Absent):
         return None
     try:
-        return parse_unit(answer)
+        unit = parse_unit(answer)
     except ValueError:
         return None
+    return None if isinstance(unit, Absent) else unit
 
 
 _FILTER_READS = (Read("firewall"), Read("command", ("nft", "--version")))

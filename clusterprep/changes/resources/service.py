@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
 from clusterprep.facts import Fact
-from clusterprep.model import Inventory, Json, Read
+from clusterprep.model import Absent, Inventory, Json, Read
 from clusterprep.model.operations import Action, RunCommand, StepAction
 
 # Seconds for one systemctl command; a unit's own limit is 90 s unless it says otherwise.
@@ -21,6 +21,8 @@ ENABLED = frozenset({"enabled", "alias", "static", "indirect", "generated"})
 RUNNING = frozenset({"active", "reloading", "activating", "refreshing"})
 SUFFIXES = (".service", ".socket", ".timer", ".mount", ".path", ".target")
 UNITS = ("/etc/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/")
+NO_SYSTEMD = "has not been booted with systemd"  # systemctl, since version 226
+WITHOUT_SYSTEMD = "services are told to systemd, and no systemd runs here"
 BRINGERS = ("package", "command")  # resources whose steps may bring a unit
 
 
@@ -54,8 +56,13 @@ def show_command(unit: str) -> tuple[str, ...]:
     return "systemctl", "show", "-p", properties, "--", unit
 
 
-def parse_unit(answer: Json) -> Unit:
-    """Parse the lines of `systemctl show -p …`, which has some for a missing unit, too."""
+def parse_unit(answer: Json) -> Unit | Absent:
+    """Parse the lines of `systemctl show -p …`, which has some for a missing unit, too.
+
+    The unit is absent on a node that runs another init system, or none.
+    """
+    if NO_SYSTEMD in str(answer["err"]):
+        return Absent("cannot", WITHOUT_SYSTEMD)
     properties = {}
     for line in str(answer["out"]).splitlines():
         key, separator, value = line.partition("=")

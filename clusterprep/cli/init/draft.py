@@ -365,7 +365,8 @@ def _version(key: str, versions: Mapping[str, Version]) -> list[Part]:
         notes.append(_about_differing(key, by_value, lacking))
         return notes
     beside = f"on {fold(names)}" if len(names) < len(versions) else ""
-    entry = YamlEntry(key, value, beside=beside)
+    required = f">={value}" if key in _AT_LEAST else value
+    entry = YamlEntry(key, required, beside=beside)
     return [entry, *notes]
 
 
@@ -420,6 +421,8 @@ def _version_of_torch(attribute: str) -> Callable[[Fleet, str], Version]:
     return version_on
 
 
+# Security updates raise it, and the checks tell where nodes differ.
+_AT_LEAST = frozenset({"kernel"})
 _VERSIONS: Mapping[str, Callable[[Fleet, str], Version]] = {
     "kernel": _kernel,
     "driver": _driver,

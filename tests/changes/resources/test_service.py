@@ -8,6 +8,7 @@ import pytest
 
 from clusterprep.changes.resources import NoPlan
 from clusterprep.changes.resources.service import RESOURCE, Unit, parse_unit, unit_name
+from clusterprep.model import Absent
 from clusterprep.model.files import FileState
 from clusterprep.model.operations import RunCommand, StepAction
 from tests.changes.resources.planned import commands, earlier, step_actions
@@ -105,15 +106,19 @@ def test_a_masked_unit_is_refused() -> None:
     ).operations
 
 
+def test_without_systemd_no_service_is_planned() -> None:
+    err = "System has not been booted with systemd as init system (PID 1). Can't operate.\n"
+    unit = parse_unit({"code": 1, "out": "", "err": err})
+    assert unit == Absent("cannot", "services are told to systemd, and no systemd runs here")
+
+
 def test_what_systemctl_says() -> None:
     out = "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nNeedDaemonReload=yes\n"
     assert parse_unit({"code": 0, "out": out, "err": ""}) == Unit(
         "loaded", "enabled", "active", True
     )
-    with pytest.raises(ValueError, match="not been booted with systemd"):
-        parse_unit(
-            {"code": 1, "out": "", "err": "System has not been booted with systemd as init system"}
-        )
+    with pytest.raises(ValueError, match="systemctl ended with 1: Access denied"):
+        parse_unit({"code": 1, "out": "", "err": "Access denied"})
     assert unit_name({"name": "fstrim.timer"}) == "fstrim.timer"
     assert RESOURCE.only_handles({"name": "x"})
     assert [key for key, _ in RESOURCE.wrong({"name": "x", "running": False, "reload": True})] == [

@@ -112,7 +112,7 @@ def test_what_is_not_known_is_a_comment_and_no_setting(tmp_path: Path) -> None:
     )
     inventory, text = written(fleet, tmp_path)
     assert inventory.nodes[0].gpus is None
-    assert dict(inventory.nodes[0].require) == {"kernel.version": "6.1.0"}
+    assert dict(inventory.nodes[0].require) == {"kernel.version": ">=6.1.0"}
     assert "# a[1-2]: gpus are not known: hung no answer" in text
 
 
