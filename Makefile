@@ -67,7 +67,7 @@ gates: check ## everything of CI that a new check, fact or cause meets
 	$(PYTEST) $(PARALLEL) --dist=loadfile --quiet -m "not hosts" $(GATES)
 
 # Ends by itself: 1 when anything was wrong. ARGS='--nodes 16 --minutes 3 --seed 7' for less.
-soak: setup ## as root: ten minutes of commands over 64 hosts that flap; renews docs/reliability.md
+soak: setup ## as root: ten minutes of commands over 64 hosts that flap; renews docs/why/reliability.md
 	$(BIN)/python -m tests.soak --write $(ARGS)
 
 docs: setup ## as root: `make format`, the run on top of README.md, and the picture of the page
@@ -99,7 +99,7 @@ fuzz: setup ## input that nobody thought of, TARGETS for SECONDS each; what brea
 	$(BIN)/pip install $(LOCKED) -r requirements/fuzz.txt
 	@for target in $(TARGETS); do echo "fuzz: $$target for $(SECONDS) s"; $(BIN)/python -m tests.fuzz $$target $(SECONDS) || exit 1; done
 
-test-mutants: $(VENV)/.tests ## 300 small faults planted in the core, one at a time: how many the tests find; renews docs/mutants.md
+test-mutants: $(VENV)/.tests ## 300 small faults planted in the core, one at a time: how many the tests find; renews docs/why/mutants.md
 	$(BIN)/pip install $(LOCKED) -r requirements/mutants.txt
 	$(BIN)/python -m tests.mutants --write $(ARGS)
 

@@ -379,7 +379,7 @@ KNOWN_BAD = Check(
     how="The versions of NCCL, torch, driver, fabric manager, kernel, CUDA toolkit, OFI plug-in, "
     "libfabric, firmware of network cards and container toolkit against a table with sources, each "
     "entry with its conditions on architecture, GPU and other versions. known_bad.yaml beside the "
-    "inventory adds entries (docs/known-bad.md). `explain ENTRY` shows one. "
+    "inventory adds entries (docs/reference/known-bad.md). `explain ENTRY` shows one. "
     "`require: {sw.known_bad: none}` makes each an error.",
     remedy=sentence("take the version that the finding names"),
     grade="a warning, or an error where the entry says that this very setup hangs or computes "

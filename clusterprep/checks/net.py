@@ -262,8 +262,8 @@ PORTS = Check(
     "that is open for part of the range is met. All directed pairs are dialled up to 64 nodes. "
     "Above that it is a sample, drawn with a fixed seed: twice the logarithm of their number for "
     "each node as dialer and as listener, some from each group to each other one, and more around "
-    "what failed; the report says how many, and docs/performance.md what it finds. What gives no "
-    "answer within three seconds is dialled eight times more. Failures that have a cause in common "
+    "what failed; the report says how many, and docs/why/performance.md what it finds. What gives "
+    "no answer within three seconds is dialled eight times more. Failures with a cause in common "
     "are one: a table of neighbours that was full meanwhile, groups, a range of ports, nodes.",
     remedy=placed(OPEN, PORT=29500),
     proof=Proof(

@@ -38,7 +38,8 @@ _HEAD = ("command", "run", "cluster", "started", "seconds", "verdict", "code")
 _FEW = 4  # names; sets of so many stay readable in the file
 _LARGE = 1 << 20  # bytes; what is longer is compressed more quickly
 _FAST, _SMALL = 1, 6  # levels of zlib
-# Characters of one fact of one node. Facts of honest nodes are far below, see docs/history.md.
+# Characters of one fact of one node. Facts of honest nodes are far below:
+# docs/howto/history.md.
 LONGEST_VALUE = 2 << 20
 LEFT_OUT = Absent("left out", "too long for the history")
 FACT_NAMES = ""  # the name under which is kept which facts each node has

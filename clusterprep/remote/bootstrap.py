@@ -4,8 +4,8 @@ Runs on the controller. The line is constant except for random nonces: no text o
 enters it.
 
 The agent and the first questions are sent in as few pieces as possible, because a far node pays for
-each with a round trip: the questions follow the agent at once. docs/performance.md counts the round
-trips.
+each with a round trip: the questions follow the agent at once. docs/why/performance.md counts the
+round trips.
 
 A node at most 5 ms away also gets the agent compiled, because compiling took a host 8 ms of the 53
 ms of a small check, and 40 of those of all checks. Compiled code is for one release of Python, so

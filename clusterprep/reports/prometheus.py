@@ -1,7 +1,7 @@
 """Render the report for node_exporter's textfile collector. The size does not grow with the fleet.
 
-docs/report.md lists the metrics; their names and labels are stable. Every sample has the labels
-cluster and command, so that files of several clusters and commands can be in one folder.
+docs/reference/report.md lists the metrics; their names and labels are stable. Every sample has the
+labels cluster and command, so that files of several clusters and commands can be in one folder.
 
 It counts checks and names nodes only where they are ill: a series for each node and check would be
 a million at ten thousand nodes.
@@ -60,7 +60,7 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
 
 
 def metrics(report: Report) -> list[Metric]:
-    """Return all metrics, in the order of docs/report.md."""
+    """Return all metrics, in the order of docs/reference/report.md."""
     rows = _of_run(report)
     if report.nodes is not None:
         rows.append(_nodes(report))

@@ -32,7 +32,9 @@ from clusterprep.survey.settings import RunSettings
 FACT = RESULTS.name
 NEVER, OLD = "never stored", "out of date"  # reasons
 LONGEST = 24 * 3600.0  # seconds; a timer that has missed a whole day does not run
-RENEW = shell_line("clusterprep check --local --deep --store   # from a timer: docs/prolog.md")
+RENEW = shell_line(
+    "clusterprep check --local --deep --store   # from a timer: docs/howto/prolog.md"
+)
 
 
 def is_deep(check: Check, facts: Mapping[str, Fact]) -> bool:

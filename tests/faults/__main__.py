@@ -1,6 +1,6 @@
 """Plants every fault and prints the table.
 
-`--write` also writes docs/faults.md, `--only TEXT` takes some of them.
+`--write` also writes docs/why/faults.md, `--only TEXT` takes some of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.faults import STAGES, row, seen, table
 from tests.support import real_nccl
 from tests.support.lab import Lab
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "why" / "faults.md"
 
 
 def main() -> int:

@@ -50,7 +50,7 @@ def _counts(found: Sequence[Seen]) -> list[str]:
 
 
 def markdown(found: Sequence[Seen], stages: Iterable[Stage]) -> str:
-    """The same for docs/faults.md."""
+    """The same for docs/why/faults.md."""
     text = [_HEADER]
     for title, kind in (("By the real mechanism", "real"), ("Laid over", "laid over")):
         rows = [

@@ -17,8 +17,8 @@ from tests.support.lab import Lab, faults
 pytestmark = pytest.mark.hosts
 
 FAR = 40  # milliseconds each way
-# How often the controller speaks after an answer, on one connection; docs/performance.md says what
-# each is for.
+# How often the controller speaks after an answer, on one connection; docs/why/performance.md says
+# what each is for.
 TURNS = {"kernel.version": 8, "time.offset": 12, "": 15}
 
 

@@ -205,7 +205,7 @@ def test_the_page_about_costs_states_these_chances(count):
         chance_of_share(count, 0.1),
     )
     cells = [f"{count:,}", f"{dials}", f"{count * dials:,}", *map(percent, chances)]
-    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "why" / "performance.md").read_text(encoding="utf-8")
     assert f"| {' | '.join(cells)} |" in page
 
 

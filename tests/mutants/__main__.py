@@ -14,7 +14,7 @@ from tests.mutants.drawing import Place, shares, shuffled
 from tests.mutants.making import Source
 from tests.mutants.trying import ROOT, Attempt, Tries, limit, workers
 
-SEED = 1  # that of docs/mutants.md
+SEED = 1  # that of docs/why/mutants.md
 DRAWN = 300
 FOR_ALL = 600  # CPU seconds for a file of tests without a mutant
 
@@ -43,7 +43,7 @@ def _words() -> argparse.Namespace:
     parser.add_argument("--draw", type=int, default=DRAWN, help="how many (default: %(default)s)")
     parser.add_argument("--only", default="", help="of modules whose path has this text")
     parser.add_argument("--processes", type=int, default=2, help="at a time (default: %(default)s)")
-    parser.add_argument("--write", action="store_true", help="renew docs/mutants.md")
+    parser.add_argument("--write", action="store_true", help="renew docs/why/mutants.md")
     return parser.parse_args()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The change as docs/mutants.md has it, and the reason.
+# The change as docs/why/mutants.md has it, and the reason.
 EQUIVALENT: dict[str, str] = {
     '- domain, _, rest = address.lower().partition(":")\n'
     '+ domain, _, rest = address.lower().rpartition(":")': (

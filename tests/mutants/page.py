@@ -1,4 +1,4 @@
-"""docs/mutants.md, as a run of mutants came out."""
+"""docs/why/mutants.md, as a run of mutants came out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.mutants.core import Part
 from tests.mutants.drawing import Place
 from tests.mutants.trying import PATIENCE
 
-PAGE = Path(__file__).parents[2] / "docs" / "mutants.md"
+PAGE = Path(__file__).parents[2] / "docs" / "why" / "mutants.md"
 OTHER = "Another draw: "  # how the line begins that a run with another seed renews
 ENDS = ("killed", "timed out", "alive")
 

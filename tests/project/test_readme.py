@@ -45,7 +45,7 @@ def test_the_picture_is_what_the_tool_prints_of_the_recorded_fleet() -> None:
 
 def test_no_document_names_a_check_that_does_not_exist() -> None:
     areas = {name.split(".")[0] for name in check_names()}
-    pages = [readme.README, *readme.ROOT.glob("*.md"), *(readme.ROOT / "docs").glob("*.md")]
+    pages = [readme.README, *readme.ROOT.glob("*.md"), *(readme.ROOT / "docs").rglob("*.md")]
     pages.remove(readme.PRIVILEGES)  # it names facts, and is made from them
     named = {n for page in pages for n in re.findall(r"`([a-z]+\.[a-z_0-9]+)`", page.read_text())}
     keys = {f"ssh.{key}" for key in load_schema("inventory")["$defs"]["ssh"]["properties"]}
@@ -57,6 +57,6 @@ def test_no_document_names_a_check_that_does_not_exist() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [*readme.ROOT.glob("*.md"), *(readme.ROOT / "docs").glob("*.md")]:
+    for page in [*readme.ROOT.glob("*.md"), *(readme.ROOT / "docs").rglob("*.md")]:
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"

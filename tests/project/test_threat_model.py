@@ -1,4 +1,4 @@
-"""docs/threat-model.md: every answer has a test, and every test that it names exists."""
+"""docs/why/threat-model.md: every answer has a test, and every test that it names exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/threat-model.md"
+PAGE = ROOT / "docs/why/threat-model.md"
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
 TEXT = PAGE.read_text()
 
@@ -44,6 +44,6 @@ def test_each_thing_is_told_once() -> None:
 def test_readme_and_policy_link_to_the_threat_model() -> None:
     readme, policy = (ROOT / "README.md").read_text(), (ROOT / "SECURITY.md").read_text()
     assert "](SECURITY.md)" in readme
-    assert "](docs/threat-model.md)" in readme
-    assert "](docs/threat-model.md)" in policy
-    assert "](../SECURITY.md)" in TEXT
+    assert "](docs/why/threat-model.md)" in readme
+    assert "](docs/why/threat-model.md)" in policy
+    assert "](../../SECURITY.md)" in TEXT

@@ -17,7 +17,7 @@ ALL = [
     for case in public.cases(kind)
 ]
 OF_TRIALS = ("nccl.transport", "nccl.nvls", "rdma.gdr_effective")
-PAGE = Path(__file__).parents[2] / "docs" / "gpu-nodes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "why" / "gpu-nodes.md"
 
 
 @pytest.mark.machine

@@ -15,7 +15,7 @@ from .situations import FOUR, SITUATIONS, reached, report
 from .three_fleets import FLEETS, one_odd_node
 
 ALL = SITUATIONS | FLEETS
-DOCS = Path(__file__).parents[2] / "docs" / "report.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "report.md"
 
 
 def samples(of: Report) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -2,7 +2,7 @@
 
 Ends with 1 when one violation was seen.
 
-With `--write` the page docs/reliability.md is renewed, when there was none.
+With `--write` the page docs/why/reliability.md is renewed, when there was none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.soak.play import Soak, Wanted
 from tests.support.lab import Lab
 from tests.support.lab.lab import why_not
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "why" / "reliability.md"
 
 
 def main() -> int:
@@ -59,7 +59,7 @@ def _words() -> argparse.Namespace:
         "--share", type=float, default=0.1, help="of the nodes that are wrong at any time, 0 to 0.4"
     )
     words.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
-    words.add_argument("--write", action="store_true", help="renew docs/reliability.md")
+    words.add_argument("--write", action="store_true", help="renew docs/why/reliability.md")
     return words.parse_args()
 
 

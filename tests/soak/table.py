@@ -85,7 +85,7 @@ def _halves(values: Sequence[int]) -> str:
 
 
 def markdown(tally: Tally, conditions: Sequence[str]) -> str:
-    """The page docs/reliability.md; `conditions` are those of the run, in words."""
+    """The page docs/why/reliability.md; `conditions` are those of the run, in words."""
     said = ", ".join(conditions)
     head = ["| fault | " + " | ".join(COMMANDS) + " |", "|---|" + "---:|" * len(COMMANDS)]
     rows = [

@@ -1,4 +1,4 @@
-"""Makes docs/privileges.md: what each fact reads on a node, and which user that needs."""
+"""Makes docs/reference/privileges.md: what each fact reads on a node, and which user that needs."""
 
 from __future__ import annotations
 

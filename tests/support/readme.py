@@ -25,11 +25,13 @@ from tests.support.messages import page as messages_page
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 RUN = re.compile(r"(?<=tests/project/test_readme.py compares -->\n```\n).*?(?=\n```\n)", re.DOTALL)
-PAGE = ROOT / "docs" / "checks.md"
-CAUSES = ROOT / "docs" / "causes.md"
-VARIABLES, RESOURCES = ROOT / "docs" / "variables.md", ROOT / "docs" / "resources.md"
-PRIVILEGES = ROOT / "docs" / "privileges.md"
-MESSAGES = ROOT / "docs" / "messages.md"
+REFERENCE = ROOT / "docs" / "reference"
+PAGE = REFERENCE / "checks.md"
+CAUSES = REFERENCE / "causes.md"
+VARIABLES = REFERENCE / "variables.md"
+RESOURCES = REFERENCE / "resources.md"
+PRIVILEGES = REFERENCE / "privileges.md"
+MESSAGES = REFERENCE / "messages.md"
 TABLE = re.compile(r"(?<=\| area \| checks \|\n\|---\|---\|\n)(?:\|.*\n)+")
 
 
@@ -74,7 +76,7 @@ judged from it alone.
 
 
 def checks_page() -> str:
-    """docs/checks.md."""
+    """docs/reference/checks.md."""
     parts = [HEAD.format(count=len(registry.checks()))]
     for area, names in areas().items():
         parts.append(f"## {area}\n")
@@ -112,7 +114,7 @@ GRADES_OF_CAUSES = {
 
 
 def causes_page() -> str:
-    """docs/causes.md."""
+    """docs/reference/causes.md."""
     return "\n".join(
         [CAUSES_HEAD.format(count=len(causes())), *map(_cause_entry, causes().values())]
     )

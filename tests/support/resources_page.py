@@ -1,4 +1,4 @@
-"""Makes docs/resources.md: every playbook resource with its parameters, from schema and code."""
+"""Makes docs/reference/resources.md: every playbook resource, from schema and code."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from clusterprep.inventory.schema import load_schema
 HEAD = """# Every resource
 
 Written by `make format` from the schema of playbooks and the resources themselves.
-[playbooks.md](playbooks.md) says how to write steps, and has notes on each resource. Parameters in
-bold are required; those marked {{ }} may contain variables.
+[playbooks.md](../howto/playbooks.md) says how to write steps, and has notes on each resource.
+Parameters in bold are required; those marked {{ }} may contain variables.
 """
 KINDS = {
     False: "Written on all nodes or on none; a rollback restores every byte.",

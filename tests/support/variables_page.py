@@ -1,4 +1,4 @@
-"""Makes docs/variables.md: one line for each variable of the registry, grouped by its reader."""
+"""Makes docs/reference/variables.md: one line for each variable, grouped by its reader."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ LABEL_WIDTH = 17  # columns of the left side of a variable's page
 
 _DEEP = (
     "It runs code of the job's user: under --budget the findings that `check --deep --store` "
-    "stored are shown instead (docs/prolog.md)."
+    "stored are shown instead (docs/howto/prolog.md)."
 )
 # Who may learn a fact, by Needs.who and Needs.partly.
 _RIGHTS = {
@@ -183,7 +183,7 @@ def _check_page(check: Check | TrialCheckPage, facts: Mapping[str, Fact] | None 
 
 
 def severity_sentence(check: Check | TrialCheckPage) -> str:
-    """Return how severe a failure is, as `explain` and docs/checks.md say it."""
+    """Return how severe a failure is, as `explain` and docs/reference/checks.md say it."""
     if isinstance(check, Check) and check.grade:
         grade = check.grade
     else:

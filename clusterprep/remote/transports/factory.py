@@ -10,7 +10,7 @@ from clusterprep.errors import InputError
 from clusterprep.model import Inventory, SshSettings
 from clusterprep.remote.transports.protocol import Transport
 
-# Worker processes, by the figures of benchmarks/workers.py (docs/performance.md).
+# Worker processes, by the figures of benchmarks/workers.py (docs/why/performance.md).
 LEAST_NODES = 129  # with fewer the start of workers takes longer than they save
 NODES_EACH = 64  # a worker's start takes as much of a processor as so many logins
 LEAST_WORKERS = 2  # one is hardly faster than none

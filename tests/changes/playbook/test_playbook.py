@@ -211,7 +211,7 @@ def test_a_tag_that_nothing_has_and_a_selection_of_nothing_are_told(tmp_path: Pa
 
 # ---------------------------------------------------------------- what docs say
 
-DOCS = (Path(__file__).parents[3] / "docs" / "playbooks.md").read_text()
+DOCS = (Path(__file__).parents[3] / "docs" / "howto" / "playbooks.md").read_text()
 
 
 def test_the_docs_have_every_name_every_resource_and_every_shipped_playbook() -> None:

@@ -207,7 +207,7 @@ def test_a_gap_of_another_node_does_not_matter() -> None:
 
 @pytest.mark.parametrize("name", causes())
 def test_a_cause_promises_no_check_that_is_not_there(name: str) -> None:
-    """What its page, the report of diagnose and docs/causes.md say finds it can be run."""
+    """What its page, the report of diagnose and the list of causes say finds it can be run."""
     check = causes()[name].check
     text = page(name)
     assert ("before the job starts" in text) == (check is not None)
@@ -229,7 +229,7 @@ def pages() -> dict[str, str]:
     """Every text that tells people what to run."""
     texts = {name: page(name) for name in (*registry.checks(), *PAGES, *causes(), *variables())}
     folder = Path(__file__).parents[3]
-    for path in (folder / "README.md", *(folder / "docs").glob("*.md")):
+    for path in (folder / "README.md", *(folder / "docs").rglob("*.md")):
         texts[path.name] = path.read_text(encoding="utf-8")
     return texts
 

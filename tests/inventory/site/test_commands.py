@@ -1,4 +1,4 @@
-"""docs/site-checks.md, followed to the letter: found, explained, proven, and broken ones named."""
+"""docs/howto/site-checks.md to the letter: found, explained, proven, and broken ones named."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILES = re.compile(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```\n", re.DOTALL)
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the files of the page."""
-    page_text = (ROOT / "docs" / "site-checks.md").read_text(encoding="utf-8")
+    page_text = (ROOT / "docs" / "howto" / "site-checks.md").read_text(encoding="utf-8")
     for name, content in FILES.findall(page_text):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)

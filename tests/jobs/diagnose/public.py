@@ -1,7 +1,7 @@
 """Public logs that had no part in building `diagnose`, how it answered them, and the figures.
 
     python -m tests.jobs.diagnose.public              # print the figures of today, and every miss
-    python -m tests.jobs.diagnose.public --write      # and renew the tables of docs/diagnose.md
+    python -m tests.jobs.diagnose.public --write    # and renew the tables of docs/howto/diagnose.md
 
 public.jsonl has one case a line: where it was published, what two readers or the thread's end say
 of it, and the lines of the log that matter, without secrets and names of people. `first` is what
@@ -23,7 +23,7 @@ from typing import Any, Literal
 from tests.jobs.diagnose.examination import diagnosed
 
 CASES = Path(__file__).with_name("public.jsonl")
-PAGE = Path(__file__).parents[3] / "docs" / "diagnose.md"
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "diagnose.md"
 ANSWERED = 0.5  # confidence below which an answer is a hint
 BANDS = ((0.9, 1.01, "0.9 and more"), (0.6, 0.9, "0.6 to 0.9"), (0.0, 0.6, "below 0.6"))
 INTERVAL = 0.90

@@ -10,7 +10,7 @@ from tests.jobs.diagnose import public
 from tests.jobs.diagnose.public import Answer, PublicCase
 
 CASES = public.cases()
-WRONG = 1  # answers that are wrong today, of all; docs/diagnose.md names them
+WRONG = 1  # answers that are wrong today, of all; docs/howto/diagnose.md names them
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Makes docs/messages.md: how many messages of other programs are known, and as what."""
+"""Makes docs/reference/messages.md: how many messages of other programs are known, and as what."""
 
 from __future__ import annotations
 
