@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from clusterprep.cli import options
+from clusterprep.cli import completion, options
 from clusterprep.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def exec_(**params: Any) -> None:
 
 @click.command()
 @options.inventory
-@click.argument("source", metavar="SRC")
+@click.argument("source", metavar="SRC", shell_complete=completion.files)
 @click.argument("destination", metavar="DEST")
 @click.option("--mode", metavar="MODE", help="Such as 0644; default: as the file has it here.")
 @click.option("--owner", metavar="USER[:GROUP]", help="Default: as the file there, else the user.")
@@ -76,7 +76,7 @@ def copy(**params: Any) -> None:
 @click.command()
 @options.inventory
 @click.argument("source", metavar="SRC")
-@click.argument("folder", metavar="DIR")
+@click.argument("folder", metavar="DIR", shell_complete=completion.folders)
 @options.fleet
 @options.reporting
 def fetch(**params: Any) -> None:

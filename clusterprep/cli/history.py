@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from clusterprep.cli import options
+from clusterprep.cli import completion, options
 from clusterprep.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ PLAIN = ("console", "json")  # formats of lists and comparisons, which are no re
 
 Answer = TypeVar("Answer")
 
-run_argument = click.argument("run", metavar="RUN")
+run_argument = click.argument("run", metavar="RUN", shell_complete=completion.runs)
 
 
 @click.group(invoke_without_command=True)
@@ -66,8 +66,8 @@ def report(run: str, **params: Any) -> None:
 
 
 @click.command()
-@click.argument("before", metavar="A")
-@click.argument("after", metavar="B", default="last")
+@click.argument("before", metavar="A", shell_complete=completion.runs)
+@click.argument("after", metavar="B", default="last", shell_complete=completion.runs)
 @options.reporting
 def compare(before: str, after: str, **params: Any) -> None:
     """What changed from run A to run B: failures, facts, environment, bandwidth.

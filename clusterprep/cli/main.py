@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from clusterprep import __version__
-from clusterprep.cli import everyday, options
+from clusterprep.cli import completion, everyday, options
 from clusterprep.cli.exit import ending, run_supervised
 from clusterprep.cli.exit_codes import OK
 from clusterprep.cli.history import compare, history, report
@@ -90,7 +90,7 @@ def plan(**params: Any) -> None:
 
 
 @cli.command()
-@click.argument("inventory", metavar="INVENTORY", required=False)
+@click.argument("inventory", metavar="INVENTORY", required=False, shell_complete=completion.files)
 @click.option("--local", is_flag=True, help="This machine, without an inventory and without SSH.")
 @options.fleet
 @options.selecting
@@ -158,7 +158,11 @@ def env(**params: Any) -> None:
 @options.fleet
 @options.reporting
 @click.option(
-    "--run", "undo", metavar="ID", help="Undo this run; default: the last that changed something."
+    "--run",
+    "undo",
+    metavar="ID",
+    shell_complete=completion.runs,
+    help="Undo this run; default: the last that changed something.",
 )
 @click.option(
     "--force", is_flag=True, help="Even if files were edited since; moves damaged records aside."
@@ -190,7 +194,9 @@ def validate(**params: Any) -> None:
 
 
 @cli.command()
-@click.argument("source", metavar="FILE|-", type=options.Content("rb"))
+@click.argument(
+    "source", metavar="FILE|-", type=options.Content("rb"), shell_complete=completion.files
+)
 @options.readers
 @options.reporting
 def lint(source: tuple[str, bytes], **params: Any) -> None:
@@ -214,7 +220,7 @@ def lint(source: tuple[str, bytes], **params: Any) -> None:
 
 
 @cli.command()
-@click.argument("logs", nargs=-1, metavar="LOG…|-")
+@click.argument("logs", nargs=-1, metavar="LOG…|-", shell_complete=completion.files)
 @click.option(
     "--live",
     metavar="INVENTORY",
@@ -223,6 +229,7 @@ def lint(source: tuple[str, bytes], **params: Any) -> None:
 @click.option(
     "--inventory",
     metavar="I",
+    shell_complete=completion.files,
     help="Name the nodes of ranks, and run the related checks on them now.",
 )
 @click.option(
@@ -261,7 +268,12 @@ def diagnose(logs: tuple[str, ...], redact: bool, live: str | None, **params: An
 
 
 @cli.command()
-@click.argument("topic", metavar="CHECK|VARIABLE|CAUSE", required=False)
+@click.argument(
+    "topic",
+    metavar="CHECK|VARIABLE|CAUSE",
+    required=False,
+    shell_complete=completion.topics,
+)
 @click.option("--list", "listed", is_flag=True, help="All names there are pages for.")
 @options.site
 def explain(topic: str | None, listed: bool, inventory: str | None) -> None:

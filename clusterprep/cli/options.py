@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from clusterprep.cli import completion
 from clusterprep.errors import InputError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -40,10 +41,11 @@ class Content(click.File):
             self.fail(f"'{stream.name}': {error.strerror}", param, ctx)
 
 
-inventory = click.argument("inventory", metavar="INVENTORY")
+inventory = click.argument("inventory", metavar="INVENTORY", shell_complete=completion.files)
 site = click.option(
     "--inventory",
     metavar="I",
+    shell_complete=completion.files,
     help="With the site's checks beside this inventory; default: ./inventory.yaml if it is there.",
 )
 
@@ -52,12 +54,18 @@ def _reporting(formats: str) -> Callable[[Command], Command]:
     """Return the options of a command that reports, in the formats that its help names."""
     return _all(
         click.option(
-            "--format", "fmt", default="console", metavar="F", help=f"On stdout: {formats}"
+            "--format",
+            "fmt",
+            default="console",
+            metavar="F",
+            shell_complete=completion.formats,
+            help=f"On stdout: {formats}",
         ),
         click.option(
             "--output",
             multiple=True,
             metavar="FILE",
+            shell_complete=completion.files,
             help="Also write this file, by suffix; repeats.",
         ),
         click.option("-v", "--verbose", count=True, help="Show more: passes, skips, facts."),
@@ -69,7 +77,12 @@ reporting = _reporting("console, json, html, markdown, junit, …")
 diagnosing = _reporting("console or json.")
 
 fleet = _all(
-    click.option("--limit", metavar="NODESET|GROUP", help="Contact only these nodes."),
+    click.option(
+        "--limit",
+        metavar="NODESET|GROUP",
+        shell_complete=completion.nodes,
+        help="Contact only these nodes.",
+    ),
     click.option(
         "--forks",
         default=64,
@@ -80,7 +93,12 @@ fleet = _all(
     click.option("--timeout", metavar="S", help="Limit of the whole command: 90, 2m."),
     click.option("-b", "--become/--no-become", default=None, help="sudo on the nodes."),
     click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for sudo's password."),
-    click.option("--known-hosts", metavar="FILE", help="Instead of ~/.ssh/known_hosts."),
+    click.option(
+        "--known-hosts",
+        metavar="FILE",
+        shell_complete=completion.files,
+        help="Instead of ~/.ssh/known_hosts.",
+    ),
     click.option(
         "--host-keys",
         type=click.Choice(["strict", "accept-new"]),
@@ -90,9 +108,14 @@ fleet = _all(
 
 selecting = _all(
     click.option(
-        "--only", metavar="CHECK,…", help="Only these checks; `time.` takes the whole area."
+        "--only",
+        metavar="CHECK,…",
+        shell_complete=completion.checks,
+        help="Only these checks; `time.` takes the whole area.",
     ),
-    click.option("--skip", metavar="CHECK,…", help="Not these checks."),
+    click.option(
+        "--skip", metavar="CHECK,…", shell_complete=completion.checks, help="Not these checks."
+    ),
     click.option(
         "--tags",
         metavar="TAG,…",
@@ -130,7 +153,10 @@ stress = _all(
 )
 
 retry = click.option(
-    "--retry-failed", metavar="RUN", help="Only nodes that failed in that run; `last`."
+    "--retry-failed",
+    metavar="RUN",
+    shell_complete=completion.runs,
+    help="Only nodes that failed in that run; `last`.",
 )
 rollout = _all(
     click.option(
@@ -153,7 +179,11 @@ rollout = _all(
     ),
 )
 playbook = click.option(
-    "--playbook", metavar="FILE|NAME", default="site", help="What to apply; default: site."
+    "--playbook",
+    metavar="FILE|NAME",
+    default="site",
+    shell_complete=completion.playbooks,
+    help="What to apply; default: site.",
 )
 ranks = _all(
     click.option(
@@ -238,7 +268,10 @@ choosing = _all(
     ),
 )
 retry = click.option(
-    "--retry-failed", metavar="RUN", help="Only nodes that failed in that run; `last`."
+    "--retry-failed",
+    metavar="RUN",
+    shell_complete=completion.runs,
+    help="Only nodes that failed in that run; `last`.",
 )
 
 readers = _all(

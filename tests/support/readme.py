@@ -19,7 +19,7 @@ from clusterprep.jobs.diagnose.known import causes, command_that_finds
 from clusterprep.jobs.diagnose.model import Cause
 from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.survey import registry
-from tests.support import pictures, privileges_page, resources_page, variables_page
+from tests.support import man_page, pictures, privileges_page, resources_page, variables_page
 from tests.support.messages import page as messages_page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +32,7 @@ VARIABLES = REFERENCE / "variables.md"
 RESOURCES = REFERENCE / "resources.md"
 PRIVILEGES = REFERENCE / "privileges.md"
 MESSAGES = REFERENCE / "messages.md"
+MAN = ROOT / "docs" / "man" / "clusterprep.1"
 TABLE = re.compile(r"(?<=\| area \| checks \|\n\|---\|---\|\n)(?:\|.*\n)+")
 
 
@@ -175,11 +176,12 @@ def renew_derived() -> None:
     _renew(RESOURCES, resources_page.page())
     _renew(PRIVILEGES, privileges_page.page())
     _renew(MESSAGES, messages_page.page())
+    _renew(MAN, man_page.page())
     pictures.renew_console()
 
 
 def _renew(path: Path, text: str) -> None:
-    if path.read_text() != text:
+    if not path.exists() or path.read_text() != text:
         path.write_text(text)
 
 

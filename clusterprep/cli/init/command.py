@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterprep.cli import options
+from clusterprep.cli import completion, options
 from clusterprep.cli.output import print_result, say_line, shown_text
 from clusterprep.errors import Refused
 
@@ -66,6 +66,7 @@ SOURCE_OPTIONS = ("--from-ansible", "--from-slurm", "--from-ssh-config")
     default=DEFAULT,
     show_default=True,
     metavar="FILE",
+    shell_complete=completion.files,
     help="What to write; - is stdout.",
 )
 @click.option("--force", is_flag=True, help="Overwrite that file.")
