@@ -52,6 +52,7 @@ WORLDLY = {
     "guard": "runs in the user's training scripts, and imports torch there",
     "cli.main": "reads options and the terminal, prints, asks, exits",
     "cli.options": "declares options",
+    "cli.completion": "reads the inventory of the line that is being typed",
     "cli.terminal": "shows and asks at the terminal",
     "cli.output": "writes to stdout and stderr",
     "jobs.diagnose.sources": "reads the user's logs",
