@@ -28,7 +28,7 @@ LOCKED := --quiet --require-hashes --only-binary=:all:
 TORCH :=
 
 .PHONY: help setup packages demo test test-hosts test-all check format gates soak docs bench fuzz lock clean
-.PHONY: test-bounds test-mutants
+.PHONY: test-bounds test-mutants docs-site
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,8 +70,14 @@ gates: check ## everything of CI that a new check, fact or cause meets
 soak: setup ## as root: ten minutes of commands over 64 hosts that flap; renews docs/why/reliability.md
 	$(BIN)/python -m tests.soak --write $(ARGS)
 
-docs: setup ## as root: `make format`, the run on top of README.md, and the picture of the page
+docs: setup ## as root: `make format`, the run of the demo and its recording, and the picture of the page
 	$(BIN)/python -m tests.support.readme
+
+# Strict: a link or an anchor that leads nowhere ends it, and so does a page that loads something from the network.
+docs-site: $(VENV)/.tests ## the pages of docs/ as a site with search, in build/site
+	$(BIN)/pip install $(LOCKED) -r requirements/docs.txt
+	$(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m tests.support.docs_site build/site
 
 # ---------------------------------------------------------------- less often
 

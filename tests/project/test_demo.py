@@ -1,6 +1,6 @@
 """`make demo` where no lab can run: the same job on this machine alone.
 
-The lab's own is what README.md shows.
+The lab's own is what docs/start/try.md shows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""README.md shows what the tool does: the run of `make demo`, and the checks that exist."""
+"""The documents show what the tool does: the run of `make demo`, and the checks that exist."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ RENEW = "`make format` renews it"
 
 @pytest.mark.hosts
 @pytest.mark.timeout(240)
-def test_the_demo_works_and_prints_the_run_on_top() -> None:
+def test_the_demo_works_and_prints_the_run_that_is_shown() -> None:
     require_lab()
     shown = readme.demo()
     assert shown.returncode == 0, shown.stdout + shown.stderr
-    top = readme.run_shown(readme.README.read_text()).split("\n", 2)[2]
+    top = readme.run_shown(readme.TRY.read_text()).split("\n", 2)[2]
     assert readme.shape(top) == readme.shape(readme.first_report(shown.stdout)), (
         "`make docs` renews the run"
     )
 
 
 def test_the_table_and_the_page_have_all_checks() -> None:
-    assert readme.rows_shown(readme.README.read_text()) == readme.rows(), RENEW
+    assert readme.rows_shown(readme.CHECKING.read_text()) == readme.rows(), RENEW
     assert readme.PAGE.read_text() == readme.checks_page(), RENEW
     assert readme.CAUSES.read_text() == readme.causes_page(), RENEW
     assert readme.RESOURCES.read_text() == resources_page.page(), RENEW

@@ -1,4 +1,4 @@
-"""The pictures of README.md, which the tool prints of a recorded fleet with planted faults."""
+"""The pictures of the documents: of a recorded fleet with planted faults, and of the demo."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from clusterprep.survey import registry
 from clusterprep.survey.judge import judge
 from clusterprep.survey.port_matrix import probe_pairs
 from clusterprep.survey.queries import Queries, plan_queries
-from tests.support import grown
+from tests.support import grown, recording
 from tests.support.browser import Browser, found
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 CONSOLE, PAGE = FOLDER / "check.svg", FOLDER / "report.png"
+RECORDING = FOLDER / "demo.svg"
 NODES, WIDTH = 64, 110
 FAULTS = {
     "node00009": "kernel.version",
@@ -92,6 +93,12 @@ def console(seen: Report) -> str:
         title="", theme=THEME, code_format=plain, unique_id="check", font_aspect_ratio=0.6
     )
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
+
+
+def recorded(screen: str) -> str:
+    """Return the recording of the demo, of what a terminal showed."""
+    title = "Two faults are found on four hosts; after their repair the same command passes"
+    return recording.draw(screen, THEME, title)
 
 
 def page(seen: Report, picture: Path) -> None:

@@ -1,17 +1,25 @@
 """Writes the generated parts of the documents.
 
-These are the run on top of README.md, its table of checks, pictures, and lists in docs/.
+These are the run of the demo in docs/start/try.md, the table of checks in docs/howto/check.md,
+pictures, and the lists in docs/reference/.
 
 `make format` renews what follows from the code alone, `make docs` the run and the pictures too.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 import textwrap
 from pathlib import Path
+
+from rich.text import Text
 
 from clusterprep.checks import Check
 from clusterprep.cli.commands.explain import severity_sentence
@@ -19,12 +27,21 @@ from clusterprep.jobs.diagnose.known import causes, command_that_finds
 from clusterprep.jobs.diagnose.model import Cause
 from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
 from clusterprep.survey import registry
-from tests.support import man_page, pictures, privileges_page, resources_page, variables_page
+from tests.support import (
+    man_page,
+    pictures,
+    privileges_page,
+    recording,
+    resources_page,
+    variables_page,
+)
 from tests.support.messages import page as messages_page
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 RUN = re.compile(r"(?<=tests/project/test_readme.py compares -->\n```\n).*?(?=\n```\n)", re.DOTALL)
+TRY = ROOT / "docs" / "start" / "try.md"
+CHECKING = ROOT / "docs" / "howto" / "check.md"
 REFERENCE = ROOT / "docs" / "reference"
 PAGE = REFERENCE / "checks.md"
 CAUSES = REFERENCE / "causes.md"
@@ -38,13 +55,13 @@ TABLE = re.compile(r"(?<=\| area \| checks \|\n\|---\|---\|\n)(?:\|.*\n)+")
 
 def run_shown(text: str) -> str:
     found = RUN.search(text)
-    assert found, "README.md has no run on top"
+    assert found, "docs/start/try.md has no run"
     return found[0]
 
 
 def rows_shown(text: str) -> list[str]:
     found = TABLE.search(text)
-    assert found, "README.md has no table of checks"
+    assert found, "docs/howto/check.md has no table of checks"
     return found[0].splitlines()
 
 
@@ -146,6 +163,40 @@ def demo() -> subprocess.CompletedProcess[str]:
     )
 
 
+def demo_on_a_terminal() -> str:
+    """Return what the demo prints on a terminal, with its colours. Exit if it fails."""
+    ours, theirs = pty.openpty()
+    size = struct.pack("HHHH", recording.ROWS, recording.COLUMNS, 0, 0)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
+    argv = [sys.executable, "-m", "tests.support.demo"]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=theirs, stderr=subprocess.PIPE) as process:
+        os.close(theirs)
+        shown = b""
+        while piece := _read(ours):
+            shown += piece
+    os.close(ours)
+    text = shown.decode().replace("\r\n", "\n")
+    if process.returncode:
+        sys.exit(text)
+    return text
+
+
+def _read(terminal: int) -> bytes:
+    """Return the next bytes of a terminal; at its end Linux answers with an error."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
+
+
+def screens(output: str) -> str:
+    """Return what the demo's two commands printed, without the words of the demo itself."""
+    _, first, second = output.split("$ clusterprep apply")
+    heading = re.compile(r"\n(?:\x1b\[1m)?==>")
+    parts = [heading.split(part, maxsplit=1)[0] for part in (first, second)]
+    return "\n".join(f"$ clusterprep apply{part.rstrip()}\n" for part in parts)
+
+
 def first_report(output: str) -> str:
     """What the first apply of the demo printed."""
     return (
@@ -169,7 +220,7 @@ def shape(text: str) -> str:
 def renew_derived() -> None:
     """Write everything that follows from the code alone, where it has changed."""
     table = "".join(row + "\n" for row in rows())
-    _renew(README, TABLE.sub(lambda _: table, README.read_text()))
+    _renew(CHECKING, TABLE.sub(lambda _: table, CHECKING.read_text()))
     _renew(PAGE, checks_page())
     _renew(CAUSES, causes_page())
     _renew(VARIABLES, variables_page.page())
@@ -186,12 +237,11 @@ def _renew(path: Path, text: str) -> None:
 
 
 def main() -> None:
-    """Run the demo and write its first report into README.md, then everything else."""
-    shown = demo()
-    if shown.returncode:
-        sys.exit(shown.stdout + shown.stderr)
-    run = "$ clusterprep apply inventory.yaml\n\n" + first_report(shown.stdout)
-    README.write_text(RUN.sub(lambda _: run, README.read_text()))
+    """Run the demo and write its first report into its page, then everything else."""
+    screen = screens(demo_on_a_terminal())
+    pictures.RECORDING.write_text(pictures.recorded(screen))
+    run = "$ clusterprep apply inventory.yaml\n\n" + first_report(Text.from_ansi(screen).plain)
+    TRY.write_text(RUN.sub(lambda _: run, TRY.read_text()))
     renew_derived()
     pictures.main()
 
