@@ -62,7 +62,7 @@ class CheckContext(Struct, frozen=True):
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of the nodes of this context."""
-        return tuple([node.name for node in self.nodes])
+        return names_of(self.nodes)
 
     def value(self, node: Node, fact: str) -> Any:
         """Return the value of a fact on a node, or the Absent that says why it is not known."""
@@ -79,16 +79,18 @@ class CheckContext(Struct, frozen=True):
         """Return what `require:` of the inventory says about this check and node, as written."""
         return node.require.get(self.check)
 
-    def alike(self, *facts: str | Part) -> Iterable[tuple[Node, ...]]:
+    def alike(self, *facts: str, parts: Iterable[Part] = ()) -> Iterable[tuple[Node, ...]]:
         """Return the nodes in classes that the check cannot tell apart by the facts that it names.
 
-        The nodes of a class are alike in their settings too. `facts` are all that is looked at, or
-        parts of them, if that is not all that the check names. Each node is a class of its own if
-        it is not known what the check may look at.
+        The nodes of a class are alike in their settings too. `facts` are all that is looked at, if
+        that is not all that the check names, and `parts` all that is looked at of their facts. Each
+        node is a class of its own if it is not known what the check may look at.
         """
         if not self.facts:
             return [(node,) for node in self.nodes]
-        return alike_nodes(self.fleet, self.nodes, facts or self.facts)
+        looked_at: dict[str, str | Part] = {fact: fact for fact in facts or self.facts}
+        looked_at |= {part.fact: part for part in parts}
+        return alike_nodes(self.fleet, self.nodes, tuple(looked_at.values()))
 
 
 # ---------------------------------------------------------------- outcomes about one node
@@ -163,12 +165,17 @@ def skipped(
     )
 
 
+def names_of(nodes: Iterable[Node]) -> tuple[str, ...]:
+    """Return the names of nodes."""
+    return tuple([node.name for node in nodes])
+
+
 def about_all(nodes: tuple[Node, ...], outcomes: Iterable[Outcome]) -> Iterable[Outcome]:
     """Yield the outcomes about one node of a class as outcomes about all nodes of it."""
     if len(nodes) == 1:
         yield from outcomes
         return
-    names = tuple([node.name for node in nodes])
+    names = names_of(nodes)
     for outcome in outcomes:
         yield replace(outcome, nodes=names)
 
@@ -284,9 +291,7 @@ class NodeJudge(Struct, frozen=True):
             for node in context.nodes:
                 yield from self.outcomes_of(context, node)
             return
-        looked_at: dict[str, str | Part] = {fact: fact for fact in (*context.facts, *self.facts)}
-        looked_at |= {part.fact: part for part in self.parts}
-        for nodes in context.alike(*looked_at.values()):
+        for nodes in context.alike(*context.facts, *self.facts, parts=self.parts):
             yield from about_all(nodes, self.outcomes_of(context, nodes[0]))
 
     def outcomes_of(self, context: CheckContext, node: Node) -> Iterable[Outcome]:

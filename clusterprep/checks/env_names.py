@@ -145,7 +145,7 @@ def _judge_of(
 
     def judge(context: CheckContext) -> Iterable[Outcome]:
         yield from unread_paths(context)
-        for nodes in context.alike("env.paths", "torch.build", _ANSWERED):
+        for nodes in context.alike("env.paths", "torch.build", parts=[_ANSWERED]):
             node = nodes[0]
             paths: Paths = context.value(node, "env.paths")
             versions = versions_of(context.value(node, "torch.build"))

@@ -177,7 +177,7 @@ def affected(entry: KnownBad, found: Installed) -> tuple[str, ...]:
 def known_bad(context: CheckContext) -> Iterable[Outcome]:
     """Yield a failure for each node and entry, and what could not be compared."""
     entries = [entry for entry in _entries(context) if not entry.is_security]
-    for nodes in context.alike(*_looked_at(entries)):
+    for nodes in context.alike(parts=[_CARDS, _uptime(entries)]):
         found = installed(context, nodes[0])
         yield from about_all(nodes, _judge_installed(context, nodes[0], found, entries))
 
@@ -196,22 +196,15 @@ def _judge_installed(
         yield passed(node, "no version is known to be bad", _shown(found))
 
 
-def _looked_at(entries: Iterable[KnownBad]) -> list[str | Part]:
-    """Return what is looked at of a node.
-
-    No two nodes are up for the same time: it matters which conditions on it are met. And each has
-    other addresses in its network cards.
-    """
+def _uptime(entries: Iterable[KnownBad]) -> Part:
+    """Return what matters of the time since boot: which conditions on it are met."""
     conditions = {entry.when[UPTIME]: None for entry in entries if UPTIME in entry.when}
 
     def met(seconds: float) -> Hashable:
         days = _READ["host.uptime"](seconds)[UPTIME]
         return tuple([meets(UPTIME, days, condition) for condition in conditions])
 
-    looked_at: dict[str, str | Part] = {fact: fact for fact in (*FACTS, *USES)}
-    looked_at["host.uptime"] = Part("host.uptime", met)
-    looked_at["rdma.devices"] = _CARDS
-    return list(looked_at.values())
+    return Part("host.uptime", met)
 
 
 def _matches(entries: Iterable[KnownBad], found: Installed) -> list[tuple[KnownBad, str]]:
@@ -308,7 +301,8 @@ ON_DEMAND = frozenset({"driver"})
 def security(context: CheckContext) -> Iterable[Outcome]:
     """Yield a failure for each node and component with known vulnerabilities."""
     entries = [entry for entry in _entries(context) if entry.is_security]
-    for nodes in context.alike(*_looked_at(entries), LIBRARY):
+    parts = [_CARDS, _uptime(entries)]
+    for nodes in context.alike(*FACTS, *USES, LIBRARY, parts=parts):
         found = _secured(context, nodes[0])
         by_component: dict[str, list[KnownBad]] = {}
         for entry, _ in _matches(entries, found):
