@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from clusterprep.model import NOT_ASKED, Fleet, Inventory, Json, Node, Read, Severity, Verdict
 from clusterprep.model.alike import alike_nodes
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import Remedy
 
@@ -61,7 +62,7 @@ class CheckContext(Struct, frozen=True):
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of the nodes of this context."""
-        return tuple(node.name for node in self.nodes)
+        return names_of(self.nodes)
 
     def value(self, node: Node, fact: str) -> Any:
         """Return the value of a fact on a node, or the Absent that says why it is not known."""
@@ -70,11 +71,26 @@ class CheckContext(Struct, frozen=True):
 
     def values(self, fact: str) -> dict[str, Any]:
         """Return the value of a fact for each node of this context, by the node's name."""
-        return {node.name: self.value(node, fact) for node in self.nodes}
+        snapshots = self.fleet.snapshots
+        names = self.names
+        return {name: snapshots[name].facts.get(fact, NOT_ASKED) for name in names}
 
     def wanted(self, node: Node) -> str | None:
         """Return what `require:` of the inventory says about this check and node, as written."""
         return node.require.get(self.check)
+
+    def alike(self, *facts: str, parts: Iterable[Part] = ()) -> Iterable[tuple[Node, ...]]:
+        """Return the nodes in classes that the check cannot tell apart by the facts that it names.
+
+        The nodes of a class are alike in their settings too. `facts` are all that is looked at, if
+        that is not all that the check names, and `parts` all that is looked at of their facts. Each
+        node is a class of its own if it is not known what the check may look at.
+        """
+        if not self.facts:
+            return [(node,) for node in self.nodes]
+        looked_at: dict[str, str | Part] = {fact: fact for fact in facts or self.facts}
+        looked_at |= {part.fact: part for part in parts}
+        return alike_nodes(self.fleet, self.nodes, tuple(looked_at.values()))
 
 
 # ---------------------------------------------------------------- outcomes about one node
@@ -149,6 +165,21 @@ def skipped(
     )
 
 
+def names_of(nodes: Iterable[Node]) -> tuple[str, ...]:
+    """Return the names of nodes."""
+    return tuple([node.name for node in nodes])
+
+
+def about_all(nodes: tuple[Node, ...], outcomes: Iterable[Outcome]) -> Iterable[Outcome]:
+    """Yield the outcomes about one node of a class as outcomes about all nodes of it."""
+    if len(nodes) == 1:
+        yield from outcomes
+        return
+    names = names_of(nodes)
+    for outcome in outcomes:
+        yield replace(outcome, nodes=names)
+
+
 # ---------------------------------------------------------------- kinds of machines
 
 
@@ -170,6 +201,9 @@ def kinds(context: CheckContext, of: Callable[[Node], object] = machine) -> Iter
     members: dict[object, list[Node]] = {}
     for node in context.inventory.nodes:
         members.setdefault(of(node), []).append(node)
+    if len(members) < 2:
+        yield context
+        return
     for alike in members.values():
         yield _limited_to(context, tuple(alike))
 
@@ -249,6 +283,7 @@ class NodeJudge(Struct, frozen=True):
     judge: Callable[..., Outcome | Iterable[Outcome] | None]
     facts: tuple[str, ...]
     per_node: bool
+    parts: tuple[Part, ...] = ()
 
     def __call__(self, context: CheckContext) -> Iterable[Outcome]:
         """Yield the outcomes about the nodes of a context."""
@@ -256,11 +291,8 @@ class NodeJudge(Struct, frozen=True):
             for node in context.nodes:
                 yield from self.outcomes_of(context, node)
             return
-        known = tuple(dict.fromkeys((*context.facts, *self.facts)))
-        for nodes in alike_nodes(context.fleet, context.nodes, known):
-            names = tuple(node.name for node in nodes)
-            for outcome in self.outcomes_of(context, nodes[0]):
-                yield outcome if len(names) == 1 else replace(outcome, nodes=names)
+        for nodes in context.alike(*context.facts, *self.facts, parts=self.parts):
+            yield from about_all(nodes, self.outcomes_of(context, nodes[0]))
 
     def outcomes_of(self, context: CheckContext, node: Node) -> Iterable[Outcome]:
         """Return what the judge says about one node."""
@@ -274,16 +306,19 @@ class NodeJudge(Struct, frozen=True):
 
 
 def each(
-    judge: Callable[..., Outcome | Iterable[Outcome] | None], *facts: str, per_node: bool = False
+    judge: Callable[..., Outcome | Iterable[Outcome] | None],
+    *facts: str,
+    per_node: bool = False,
+    parts: tuple[Part, ...] = (),
 ) -> NodeJudge:
     """Return a judge of all nodes by `judge(context, node, *values of the facts)`.
 
     `judge` returns one outcome, several, or None. It is called once for all nodes that are alike in
     their settings and in the facts that the check names. If it looks at anything else of a node,
     such as its name, its address, its position or facts that the check does not name, `per_node`
-    says so, and it is called for every node.
+    says so, and it is called for every node. `parts` are all that it looks at of their facts.
     """
-    return NodeJudge(judge, facts, per_node)
+    return NodeJudge(judge, facts, per_node, parts)
 
 
 def parse_count(
@@ -310,6 +345,8 @@ def parse_count(
 
 def by_value(values: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]]]:
     """Return each value with the names that have it: frequent values first, else as they appear."""
+    if len(set(values.values())) == 1:
+        return [(next(iter(values.values())), tuple(values))]
     groups: dict[str, list[str]] = {}
     for name, value in values.items():
         groups.setdefault(value, []).append(name)
@@ -388,21 +425,22 @@ def as_wanted(
     `values` holds the value of each node that has one, and `satisfied(seen, wanted)` compares it
     with what is declared. `exempt` is the number of nodes that need no value.
     """
-    undeclared: set[str] = set()
-    for node in context.nodes:
-        seen = values.get(node.name)
-        wanted = context.wanted(node)
-        if seen is None:
-            continue
-        if wanted is None:
-            undeclared.add(node.name)
-        elif satisfied(seen, wanted):
+    known = [node for node in context.nodes if node.name in values]
+    declared = [node for node in known if context.check in node.require]
+    for node in declared:
+        seen = values[node.name]
+        wanted = node.require[context.check]
+        if satisfied(seen, wanted):
             yield passed(node, f"{what} is as required", seen, wanted)
         else:
             yield failed(node, f"{what} is not what the inventory requires", seen, wanted)
-    if undeclared:
+    if len(declared) < len(known):
         fleet_size = len(context.inventory.nodes) - exempt
-        yield from uniform(values, what, fleet_size, about=undeclared)
+        about = None
+        if declared or len(known) < len(values):
+            names = {node.name for node in known}
+            about = names.difference([node.name for node in declared])
+        yield from uniform(values, what, fleet_size, about=about)
 
 
 def _compare(

@@ -18,6 +18,7 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     by_value,
     failed,
     passed,
@@ -49,8 +50,8 @@ def unread_paths(context: CheckContext) -> Iterable[Outcome]:
 
     The other launch paths of the node are judged; the node does not pass.
     """
-    for node in context.nodes:
-        paths: Paths = context.value(node, "env.paths")
+    for nodes in context.alike("env.paths"):
+        paths: Paths = context.value(nodes[0], "env.paths")
         for path, value in paths.items():
             if not isinstance(value, Absent):
                 continue
@@ -58,7 +59,8 @@ def unread_paths(context: CheckContext) -> Iterable[Outcome]:
             message = f"what the {path} gives is not known: {detail}"
             # A user of a container may seldom see what its first process was given.
             severity: Severity | None = "warning" if path == "container" else None
-            yield unknown(node, message, value.reason, severity=severity)
+            outcome = unknown(nodes[0], message, value.reason, severity=severity)
+            yield from about_all(nodes, [outcome])
 
 
 def known_settings(paths: Paths) -> dict[str, tuple[Setting, ...]]:
@@ -241,18 +243,23 @@ def _nothing_to_compare(context: CheckContext, names: tuple[str, ...]) -> Outcom
 
 
 def _by_path(context: CheckContext) -> dict[str, dict[str, Mapping[str, Setting]]]:
-    """Return for each launch path the settings in effect, by node and name of the variable."""
+    """Return for each launch path the settings in effect, by node and name of the variable.
+
+    Nodes that are alike share one mapping, and stand together.
+    """
     by_path: dict[str, dict[str, Mapping[str, Setting]]] = {}
-    for node in context.nodes:
-        paths: Paths = context.value(node, "env.paths")
+    for nodes in context.alike("env.paths"):
+        names = [node.name for node in nodes]
+        paths: Paths = context.value(nodes[0], "env.paths")
         for path in known_settings(paths):
-            by_path.setdefault(path, {})[node.name] = in_effect(paths, path)
+            settings = in_effect(paths, path)
+            by_path.setdefault(path, {}).update(dict.fromkeys(names, settings))
     return by_path
 
 
 def _variables_to_compare(settings: SettingsByNode) -> list[str]:
     names: set[str] = set()
-    for settings_of_node in settings.values():
+    for settings_of_node in {id(each): each for each in settings.values()}.values():
         names.update(filter(must_match, settings_of_node))
     return sorted(names)
 

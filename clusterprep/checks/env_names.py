@@ -6,12 +6,20 @@ The rules see each launch path as a file with one setting per line.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import ModuleType
 
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    failed,
+    passed,
+)
 from clusterprep.checks.env import (
     BASHRC,
     describe_setting,
@@ -28,6 +36,7 @@ from clusterprep.facts.environment import CONF, Paths, Row, Setting, in_effect
 from clusterprep.facts.nccl_address import Answers, BoundAddress, Taken
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Absent, Node
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.secrets import REDACTED, redacted
 from clusterprep.model.versions import leading_numbers
 from clusterprep.nccl.lint import (
@@ -136,15 +145,15 @@ def _judge_of(
 
     def judge(context: CheckContext) -> Iterable[Outcome]:
         yield from unread_paths(context)
-        for node in context.nodes:
+        for nodes in context.alike("env.paths", "torch.build", parts=[_ANSWERED]):
+            node = nodes[0]
             paths: Paths = context.value(node, "env.paths")
             versions = versions_of(context.value(node, "torch.build"))
             of_check = _of_check(check, remarks(paths, versions, families))
             amended = amend(of_check, paths, _answers(context, node))
             failures = _failures(node, paths, amended, graded)
-            yield from _limit(failures)
-            if not failures:
-                yield passed(node, good)
+            outcomes = _limit(failures) or [passed(node, good)]
+            yield from about_all(nodes, outcomes)
 
     return judge
 
@@ -184,6 +193,18 @@ def _answers(context: CheckContext, node: Node) -> dict[str, BoundAddress]:
     if isinstance(answers, Absent):
         return {}
     return {path: answer for path, answer in answers.items() if isinstance(answer, BoundAddress)}
+
+
+def _amending(answers: Answers) -> Hashable:
+    """Return what amends remarks of NCCL's answers, which have the node's own address besides."""
+    parts = []
+    for path, answer in answers.items():
+        if isinstance(answer, BoundAddress):
+            parts.append((path, answer.version, answer.reads, tuple(answer.taken.items())))
+    return tuple(parts)
+
+
+_ANSWERED = Part("nccl.address", _amending)
 
 
 def _without_known(remarks: Remarks, paths: Paths, answers: Mapping[str, BoundAddress]) -> Remarks:
@@ -234,18 +255,19 @@ def _remark_on_rejected(answer: BoundAddress, setting: Setting, taken: Taken) ->
 
 def conf_files(context: CheckContext) -> Iterable[Outcome]:
     """Judge that NCCL reads its own files as they are meant."""
-    for node in context.nodes:
+    for nodes in context.alike("env.etc_conf", "env.conf_lines", "torch.build"):
+        node = nodes[0]
         texts = _texts(context, node)
         versions = versions_of(context.value(node, "torch.build"))
         failures: list[Outcome] = []
         for path, text in texts.items():
             if text:
                 failures.extend(_wrong_lines(node, path, text, versions))
-        yield from _limit(failures)
+        yield from about_all(nodes, _limit(failures))
         if not failures:
             existing = ", ".join(path for path, text in texts.items() if text is not None)
             message = "NCCL reads its files as they are meant"
-            yield passed(node, message, existing or "none")
+            yield from about_all(nodes, [passed(node, message, existing or "none")])
 
 
 def _texts(context: CheckContext, node: Node) -> dict[str, str | None]:

@@ -301,14 +301,17 @@ def model_mix(context: CheckContext) -> Iterable[Outcome]:
     """Judge that a node has one model of GPU, the declared one, and equal nodes the same."""
     sizes = _sizes(context)
     names_by_kind: dict[str | None, dict[str, str]] = {}
-    for node in context.nodes:
+    for nodes in context.alike():
+        node = nodes[0]
         outcome = _mix_of_node(context, node, sizes)
         if outcome is not None:
-            yield outcome
+            for member in nodes:  # a remedy has the node's name, and what its session shows
+                yield _mix_of_node(context, member, sizes) or outcome
             continue
         declared = _declared_model(node)
         name = next(iter(_names(context, node, sizes).values()))
-        names_by_kind.setdefault(declared, {})[node.name] = name
+        same = dict.fromkeys([member.name for member in nodes], name)
+        names_by_kind.setdefault(declared, {}).update(same)
     for declared, names in names_by_kind.items():
         size = len(names) + _unknown_nodes(context, declared)
         yield from _compare_nodes(names, size)
@@ -427,8 +430,8 @@ def fits(declared: str, name: str) -> bool:
 def _sizes(context: CheckContext) -> Sizes:
     """Return for each name and capability the sizes of memory that are told apart."""
     seen: dict[tuple[str, str], set[int]] = {}
-    for node in context.nodes:
-        for model in of_job(node, context.value(node, "gpu.model")).values():
+    for nodes in context.alike():
+        for model in of_job(nodes[0], context.value(nodes[0], "gpu.model")).values():
             if isinstance(model, Model) and model.memory is not None:
                 key = (model.name, model.capability)
                 seen.setdefault(key, set()).add(model.memory)

@@ -12,6 +12,7 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     each,
     failed,
     passed,
@@ -79,9 +80,10 @@ def module_vs_lib(context: CheckContext, node: Node, library: Library) -> Outcom
 def firmware(context: CheckContext) -> Iterable[Outcome]:
     """Judge that firmware is equal on all boards of one part number, in a node and over nodes."""
     usual = _usual_versions(context)
-    for node in context.nodes:
-        readings = of_job(node, context.value(node, "gpu.firmware"))
-        yield _firmware_of_node(node, readings, usual)
+    for nodes in context.alike():
+        readings = of_job(nodes[0], context.value(nodes[0], "gpu.firmware"))
+        outcome = _firmware_of_node(nodes[0], readings, usual)
+        yield from about_all(nodes, [outcome])
 
 
 def _firmware_of_node(node: Node, readings: Readings, usual: UsualVersions) -> Outcome:
@@ -110,14 +112,14 @@ def _firmware_of_node(node: Node, readings: Readings, usual: UsualVersions) -> O
 def _usual_versions(context: CheckContext) -> UsualVersions:
     """Return the usual version of each compared part, over the boards of all nodes."""
     counters: dict[tuple[str, str], Counter[str]] = {}
-    for node in context.nodes:
-        for board in of_job(node, context.value(node, "gpu.firmware")).values():
+    for nodes in context.alike():
+        for board in of_job(nodes[0], context.value(nodes[0], "gpu.firmware")).values():
             if not isinstance(board, Firmware):
                 continue
             for part in COMPARED_PARTS:
                 if part in board.versions:
                     counter = counters.setdefault((board.board, part), Counter())
-                    counter[board.versions[part]] += 1
+                    counter[board.versions[part]] += len(nodes)
     return {key: _majority(counter) for key, counter in counters.items()}
 
 

@@ -13,8 +13,11 @@ from msgspec.structs import replace
 from clusterprep.checks import (
     Check,
     CheckContext,
+    NodeJudge,
     Outcome,
     Proof,
+    about_all,
+    each,
     failed,
     parse_count,
     passed,
@@ -171,46 +174,40 @@ def _not_known(
         yield unknown(node, by_text(details, total), absent.reason, wanted=wanted)
 
 
-def each_gpu(
-    fact: str, wrong: Judge, fine: str, wanted: str = ""
-) -> Callable[[CheckContext], Iterable[Outcome]]:
+def each_gpu(fact: str, wrong: Judge, fine: str, wanted: str = "") -> NodeJudge:
     """Return a judge of all nodes that judges one GPU at a time."""
 
-    def judge(context: CheckContext) -> Iterable[Outcome]:
-        for node in context.nodes:
-            readings = context.value(node, fact)
-            yield from one_by_one(
-                node,
-                readings,
-                wrong,
-                fine,
-                wanted,
-            )
+    def judge(context: CheckContext, node: Node, readings: Readings) -> Iterable[Outcome]:
+        return one_by_one(
+            node,
+            readings,
+            wrong,
+            fine,
+            wanted,
+        )
 
-    return judge
+    return each(judge, fact)
 
 
 # ---------------------------------------------------------------- memory
 
 
-def ecc_mode(context: CheckContext) -> Iterable[Outcome]:
+def ecc_mode(context: CheckContext, node: Node, readings: Readings) -> Iterable[Outcome]:
     """Judge that ECC is on, or as required, and that no change waits for a reset."""
-    for node in context.nodes:
-        required = context.wanted(node)
-        text = "on, or the factory's setting"
-        wanted = None
-        if required is not None:
-            text = required
-            wanted = parse_switch(required)
-        judge = partial(_ecc_mode, wanted=wanted)
-        readings = context.value(node, "gpu.ecc_mode")
-        yield from one_by_one(
-            node,
-            readings,
-            judge,
-            "ECC is as wanted",
-            text,
-        )
+    required = context.wanted(node)
+    text = "on, or the factory's setting"
+    wanted = None
+    if required is not None:
+        text = required
+        wanted = parse_switch(required)
+    judge = partial(_ecc_mode, wanted=wanted)
+    return one_by_one(
+        node,
+        readings,
+        judge,
+        "ECC is as wanted",
+        text,
+    )
 
 
 def _ecc_mode(mode: EccMode, wanted: bool | None) -> Trouble | None:
@@ -254,29 +251,27 @@ def ecc_errors(errors: EccErrors) -> Trouble | None:
     return None
 
 
-def ecc_unc(context: CheckContext) -> Iterable[Outcome]:
+def ecc_unc(context: CheckContext, node: Node, readings: Readings) -> Iterable[Outcome]:
     """Judge errors since the driver was loaded; those of the board's life are only shown."""
     fine = "no uncorrected memory errors since the driver was loaded"
     wanted = "0 since the driver was loaded"
-    for node in context.nodes:
-        readings = context.value(node, "gpu.ecc")
-        earlier: dict[int, str] = {}
-        for index, errors in of_job(node, readings).items():
-            if isinstance(errors, EccErrors) and errors.ever:
-                earlier[index] = str(errors.ever)
-        for outcome in one_by_one(
-            node,
-            readings,
-            ecc_errors,
-            fine,
-            wanted,
-        ):
-            if outcome.verdict == "pass" and earlier:
-                message = f"{fine}; over the board's life there were some"
-                seen = by_text(earlier, len(readings))
-                yield replace(outcome, message=message, seen=seen)
-            else:
-                yield outcome
+    earlier: dict[int, str] = {}
+    for index, errors in of_job(node, readings).items():
+        if isinstance(errors, EccErrors) and errors.ever:
+            earlier[index] = str(errors.ever)
+    for outcome in one_by_one(
+        node,
+        readings,
+        ecc_errors,
+        fine,
+        wanted,
+    ):
+        if outcome.verdict == "pass" and earlier:
+            message = f"{fine}; over the board's life there were some"
+            seen = by_text(earlier, len(readings))
+            yield replace(outcome, message=message, seen=seen)
+        else:
+            yield outcome
 
 
 def remap(rows: Remap) -> Trouble | None:
@@ -301,7 +296,8 @@ def remap(rows: Remap) -> Trouble | None:
 def temp(context: CheckContext) -> Iterable[Outcome]:
     """Judge the margin to the slowdown, and the difference from the same seat in other nodes."""
     usual = _usual_temperatures(context)
-    for node in context.nodes:
+    for nodes in context.alike():
+        node = nodes[0]
         required = context.wanted(node)
         margin = MARGIN if required is None else parse_margin(required)
         readings: Readings = context.value(node, "gpu.heat")
@@ -310,13 +306,14 @@ def temp(context: CheckContext) -> Iterable[Outcome]:
             usual_of_seat = usual.get(_seat(node, index))
             judged[index] = _judged_heat(heat, margin, usual_of_seat)
         wanted = f"at least {margin} °C below the slowdown"
-        yield from one_by_one(
+        outcomes = one_by_one(
             node,
             judged,
             _as_trouble,
             "cool enough",
             wanted,
         )
+        yield from about_all(nodes, outcomes)
 
 
 def _as_trouble(value: Trouble | Temperatures) -> Trouble | None:
@@ -348,11 +345,12 @@ def _usual_temperatures(context: CheckContext) -> dict[Seat, float]:
     In a box that is cooled with air the seats differ by design.
     """
     seats: dict[Seat, list[int]] = {}
-    for node in context.nodes:
-        readings: Readings = context.value(node, "gpu.heat")
+    for nodes in context.alike():
+        readings: Readings = context.value(nodes[0], "gpu.heat")
         for index, heat in readings.items():
             if isinstance(heat, Temperatures):
-                seats.setdefault(_seat(node, index), []).append(heat.chip)
+                chips = seats.setdefault(_seat(nodes[0], index), [])
+                chips.extend([heat.chip] * len(nodes))
     return {seat: median(values) for seat, values in seats.items() if len(values) >= PEERS}
 
 
@@ -443,34 +441,31 @@ def _growth(now: Counters, sample: Sample, uuid: str, name: str) -> int:
     return max(0, current - before)
 
 
-def throttle_sw(context: CheckContext) -> Iterable[Outcome]:
-    """Skip nodes on which limits hold the clocks, with the limits: under load that is normal.
+def throttle_sw(context: CheckContext, node: Node, readings: Readings) -> Iterable[Outcome]:
+    """Skip a node on which limits hold the clocks, with the limits: under load that is normal.
 
     A GPU at full load meets its power limit, as it should.
     """
-    for node in context.nodes:
-        readings: Readings = context.value(node, "gpu.throttle")
-        sampled = 0
-        capped: dict[int, str] = {}
-        for index, samples in of_job(node, readings).items():
-            if not isinstance(samples, tuple):
-                continue
-            sampled += 1
-            limits = _reasons_in_all(samples, SOFT)
-            if limits:
-                capped[index] = limits
-        if capped:
-            message = "the driver holds the clocks at a limit, which is normal under load"
-            yield skipped(node, message, by_text(capped, sampled), reason="busy")
-        else:
-            fine = "no limit holds the clocks down"
-            yield from one_by_one(
-                node,
-                readings,
-                never_wrong,
-                fine,
-                "",
-            )
+    sampled = 0
+    capped: dict[int, str] = {}
+    for index, samples in of_job(node, readings).items():
+        if not isinstance(samples, tuple):
+            continue
+        sampled += 1
+        limits = _reasons_in_all(samples, SOFT)
+        if limits:
+            capped[index] = limits
+    if capped:
+        message = "the driver holds the clocks at a limit, which is normal under load"
+        return [skipped(node, message, by_text(capped, sampled), reason="busy")]
+    fine = "no limit holds the clocks down"
+    return one_by_one(
+        node,
+        readings,
+        never_wrong,
+        fine,
+        "",
+    )
 
 
 def never_wrong(value: object) -> None:
@@ -535,7 +530,7 @@ def _with_changes(index: int, **changes: Any) -> Callable[[Readings], Readings]:
 ECC_MODE = Check(
     "gpu.ecc_mode",
     facts=("gpu.ecc_mode",),
-    judge=ecc_mode,
+    judge=each(ecc_mode, "gpu.ecc_mode"),
     severity="warning",
     title="ECC of the GPU's memory",
     why="Without ECC a flipped bit goes into the weights unseen; a change that waits for a reset "
@@ -549,7 +544,7 @@ ECC_MODE = Check(
 ECC = Check(
     "gpu.ecc_unc",
     facts=("gpu.ecc",),
-    judge=ecc_unc,
+    judge=each(ecc_unc, "gpu.ecc"),
     severity="error",
     title="Uncorrected memory errors",
     why="Data was lost: the process that used the page was killed, and the next one may be.",
@@ -609,7 +604,7 @@ THROTTLE_HW = Check(
 THROTTLE_SW = Check(
     "gpu.throttle_sw",
     facts=("gpu.throttle",),
-    judge=throttle_sw,
+    judge=each(throttle_sw, "gpu.throttle"),
     severity="warning",
     title="Clocks held at a limit by the driver",
     why="A GPU that meets its power limit under load is normal; this shows why its clocks are "

@@ -10,7 +10,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    each,
+    failed,
+)
 from clusterprep.checks.gpu_health import (
     Trouble,
     by_text,
@@ -22,7 +30,7 @@ from clusterprep.checks.gpu_health import (
 )
 from clusterprep.facts.gpu import Model, Readings
 from clusterprep.facts.gpu_state import Clocks, GpuProcess, Persistence, Power, Use
-from clusterprep.model import Absent
+from clusterprep.model import Absent, Node
 from clusterprep.model.units import format_size, parse_size
 from clusterprep.remedies import Remedy, placed, shell_line
 
@@ -50,27 +58,35 @@ def find_differing(
     """Return the GPUs that differ from most GPUs of their model in the job, and what most have.
 
     Without a strict majority each of them differs. Only GPUs of one `kind` are compared, if given.
+    Of nodes that are alike only the first has places.
     """
-    groups: dict[tuple[str, str], dict[Place, str]] = {}
-    for node in context.nodes:
+    groups: dict[tuple[str, str], dict[Place, tuple[str, int]]] = {}
+    for nodes in context.alike():
+        node = nodes[0]
         models: Readings = context.value(node, "gpu.model")
         for index, value in of_job(node, context.value(node, fact)).items():
             model = models.get(index)
             if not isinstance(value, Absent) and isinstance(model, Model):
                 key = (model.name, kind(value) if kind else "")
                 group = groups.setdefault(key, {})
-                group[node.name, index] = say(value)
+                group[node.name, index] = (say(value), len(nodes))
     differing: dict[Place, str] = {}
     for group in groups.values():
         differing.update(_differing_in(group))
     return differing
 
 
-def _differing_in(group: Mapping[Place, str]) -> dict[Place, str]:
-    """Return the same for the GPUs of one model, whose values are given as text."""
-    usual, count = Counter(group.values()).most_common(1)[0]
-    if 2 * count > len(group):
-        return {place: usual for place, value in group.items() if value != usual}
+def _differing_in(group: Mapping[Place, tuple[str, int]]) -> dict[Place, str]:
+    """Return the same for the GPUs of one model; of each the value as text, and on how many nodes.
+
+    Of two values that are equally frequent the first one counts.
+    """
+    counts: Counter[str] = Counter()
+    for value, number in group.values():
+        counts[value] += number
+    usual, count = counts.most_common(1)[0]
+    if 2 * count > counts.total():
+        return {place: usual for place, (value, _) in group.items() if value != usual}
     return dict.fromkeys(group, "equal on all GPUs of this model")
 
 
@@ -87,7 +103,8 @@ def fail_differing(
     GPUS and USUAL in `cure` become the indices of the GPUs, and what most have.
     """
     differing = find_differing(context, fact, say, kind)
-    for node in context.nodes:
+    for nodes in context.alike():
+        node = nodes[0]
         readings = of_job(node, context.value(node, fact))
         seen_by_gpu: dict[int, str] = {}
         for index, value in readings.items():
@@ -99,13 +116,14 @@ def fail_differing(
         gpus = ",".join(map(str, seen_by_gpu))
         remedy = placed(cure, GPUS=gpus, USUAL=usual)
         seen = by_text(seen_by_gpu, len(readings))
-        yield failed(
+        failure = failed(
             node,
             message,
             seen,
             usual,
             remedy,
         )
+        yield from about_all(nodes, [failure])
 
 
 def with_other_nodes(
@@ -124,7 +142,8 @@ def with_other_nodes(
     for failure in failures:
         yield failure
         names.update(failure.nodes)
-    for node in context.nodes:
+    for nodes in context.alike():
+        node = nodes[0]
         readings = context.value(node, fact)
         of_node = of_job(node, readings)
         known = {i: value for i, value in of_node.items() if not isinstance(value, Absent)}
@@ -135,26 +154,29 @@ def with_other_nodes(
             fine(known),
             wanted,
         ):
+            # Nodes that are alike have failed together, or not at all.
             if node.name not in names or outcome.verdict == "unknown":
-                yield outcome
+                yield from about_all(nodes, [outcome])
 
 
 def _judge_declared(
     context: CheckContext, fact: str, wrong: Callable[..., Trouble | None], fine: str
 ) -> Iterable[Outcome]:
     """Judge the nodes whose value `require:` declares, by `wrong(value, wanted=declared)`."""
-    for node in context.nodes:
+    for nodes in context.alike():
+        node = nodes[0]
         wanted = context.wanted(node)
         if wanted is not None:
             readings = context.value(node, fact)
             judge = partial(wrong, wanted=wanted)
-            yield from one_by_one(
+            outcomes = one_by_one(
                 node,
                 readings,
                 judge,
                 fine,
                 wanted,
             )
+            yield from about_all(nodes, outcomes)
 
 
 def _without_declared(context: CheckContext) -> CheckContext:
@@ -235,6 +257,8 @@ def _told_clocks(context: CheckContext) -> CheckContext:
             if isinstance(clocks, Clocks) and clocks.application is None:
                 readings[index] = Absent("missing_tool", NO_LOCKED_CLOCKS)
         added[node.name] = {"gpu.clocks": readings}
+    if not added:
+        return context
     return replace(context, fleet=context.fleet.with_facts(added))
 
 
@@ -348,20 +372,18 @@ def _switch(is_on: bool) -> str:
     return "on" if is_on else "off"
 
 
-def mig_modes(context: CheckContext) -> Iterable[Outcome]:
+def mig_modes(context: CheckContext, node: Node, readings: Readings) -> Iterable[Outcome]:
     """Judge that MIG is off, or as required."""
-    for node in context.nodes:
-        is_wanted = parse_switch(context.wanted(node) or "off")
-        wanted = _switch(is_wanted)
-        readings = context.value(node, "gpu.mig")
-        judge = partial(mig, wanted=is_wanted)
-        yield from one_by_one(
-            node,
-            readings,
-            judge,
-            f"MIG is {wanted}",
-            wanted,
-        )
+    is_wanted = parse_switch(context.wanted(node) or "off")
+    wanted = _switch(is_wanted)
+    judge = partial(mig, wanted=is_wanted)
+    return one_by_one(
+        node,
+        readings,
+        judge,
+        f"MIG is {wanted}",
+        wanted,
+    )
 
 
 def compute_mode(mode: str) -> Trouble | None:
@@ -376,27 +398,25 @@ def compute_mode(mode: str) -> Trouble | None:
 # ---------------------------------------------------------------- use
 
 
-def busy(context: CheckContext) -> Iterable[Outcome]:
+def busy(context: CheckContext, node: Node, readings: Readings) -> Iterable[Outcome]:
     """Judge that no process uses a GPU, and that no memory is in use without a process."""
-    for node in context.nodes:
-        required = context.wanted(node)
-        limit = USED
-        if required is not None:
-            limit = int(min(parse_size(required), MOST_BYTES))
-        wanted = f"no process, and less than {format_size(limit)} in use"
-        readings = context.value(node, "gpu.use")
-        judge = partial(in_use, most=limit)
-        fine = "no process uses it"
-        uses = of_job(node, readings).values()
-        if any(isinstance(use, Use) and use.processes is None for use in uses):
-            fine = "little of its memory is in use, and NVML lists no processes here"
-        yield from one_by_one(
-            node,
-            readings,
-            judge,
-            fine,
-            wanted,
-        )
+    required = context.wanted(node)
+    limit = USED
+    if required is not None:
+        limit = int(min(parse_size(required), MOST_BYTES))
+    wanted = f"no process, and less than {format_size(limit)} in use"
+    judge = partial(in_use, most=limit)
+    fine = "no process uses it"
+    uses = of_job(node, readings).values()
+    if any(isinstance(use, Use) and use.processes is None for use in uses):
+        fine = "little of its memory is in use, and NVML lists no processes here"
+    return one_by_one(
+        node,
+        readings,
+        judge,
+        fine,
+        wanted,
+    )
 
 
 def in_use(use: Use, most: int) -> Trouble | None:
@@ -481,7 +501,7 @@ PERSISTENCE = Check(
 MIG = Check(
     "gpu.mig",
     facts=("gpu.mig",),
-    judge=mig_modes,
+    judge=each(mig_modes, "gpu.mig"),
     severity="warning",
     title="MIG mode",
     why="With MIG a GPU is cut in slices: NCCL has no P2P between them and takes slices of one "
@@ -507,7 +527,7 @@ COMPUTE_MODE = Check(
 BUSY = Check(
     "gpu.busy",
     facts=("gpu.use",),
-    judge=busy,
+    judge=each(busy, "gpu.use"),
     severity="warning",
     title="Other processes on the GPUs",
     why="A job that was left over takes memory and time: out of memory at start, or one rank "

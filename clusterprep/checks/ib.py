@@ -15,7 +15,9 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     failed,
+    names_of,
     parse_count,
     passed,
     skipped,
@@ -25,8 +27,9 @@ from clusterprep.checks import (
 from clusterprep.facts.pci import PciTree
 from clusterprep.facts.rdma import Port, RdmaDevice, Verbs
 from clusterprep.model import Absent, Node
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.units import pluralize
-from clusterprep.nccl.rails import RdmaRail, TrainingSet, kind_of, training_sets
+from clusterprep.nccl.rails import HARDWARE, RdmaRail, TrainingSet, kind_of, training_sets
 from clusterprep.remedies import NO_REMEDY, Remedy, shell_line
 
 Devices = tuple[RdmaDevice, ...]
@@ -44,17 +47,19 @@ def training_not_known(node: Node, absent: Absent) -> Outcome:
 def present(context: CheckContext) -> Iterable[Outcome]:
     """Compare declared devices with those present; without a declaration, nodes of one kind."""
     undeclared: dict[object, dict[str, str]] = {}
-    for node in context.nodes:
+    for nodes in context.alike(parts=[HARDWARE]):
+        node = nodes[0]
         devices: Devices = context.value(node, "rdma.devices")
         wanted = context.wanted(node)
         if wanted is not None:
-            yield _judge_count(node, devices, int(wanted))
+            yield from about_all(nodes, [_judge_count(node, devices, int(wanted))])
         if node.interfaces.rdma is not None:
-            yield _judge_declared(node, devices, node.interfaces.rdma)
+            outcome = _judge_declared(node, devices, node.interfaces.rdma)
+            yield from about_all(nodes, [outcome])
         elif wanted is None:
             tree: PciTree = context.value(node, "pci.tree")
-            kind = kind_of(context.fleet, node)
-            undeclared.setdefault(kind, {})[node.name] = _count_models(devices, tree)
+            models = dict.fromkeys(names_of(nodes), _count_models(devices, tree))
+            undeclared.setdefault(kind_of(context.fleet, node), {}).update(models)
     for models in undeclared.values():
         yield from _compare_models(models)
 
@@ -140,63 +145,68 @@ def parse_device_count(text: str) -> int:
 
 # ---------------------------------------------------------------- ports
 
-NodePorts = list[tuple[Node, TrainingSet]]
-LabelledPorts = list[tuple[str, RdmaRail, str]]
-"""Node, port, and the text that is compared between ports."""
+UsedPorts = list[tuple[tuple[Node, ...], TrainingSet]]
+"""Nodes that are alike, and the training set of the first of them."""
+LabelledPorts = list[tuple[tuple[str, ...], RdmaRail, str]]
+"""Names of nodes that are alike, a port of each, and the text that is compared between ports."""
 
 
 def of_ports(
-    judge: Callable[[CheckContext, NodePorts], Iterable[Outcome]],
+    judge: Callable[[CheckContext, UsedPorts], Iterable[Outcome]], *parts: Part
 ) -> Callable[[CheckContext], Iterable[Outcome]]:
     """Return a judge of a whole context that calls `judge` for nodes with an active training port.
 
-    Nodes without one get their outcome here: unknown or skip.
+    Nodes without one get their outcome here: unknown or skip. Nodes are alike if they differ in the
+    addresses of their ports alone; `parts` are all that `judge` looks at of other facts.
     """
 
     def judge_all(context: CheckContext) -> Iterable[Outcome]:
         sets = training_sets(context.fleet)
-        used: NodePorts = []
-        for node in context.nodes:
-            training = sets[node.name]
+        used: UsedPorts = []
+        for nodes in context.alike(parts=[HARDWARE, *parts]):
+            training = sets[nodes[0].name]
             if isinstance(training, Absent):
-                yield training_not_known(node, training)
+                yield from about_all(nodes, [training_not_known(nodes[0], training)])
             elif training.active:
-                used.append((node, training))
+                used.append((nodes, training))
             else:
-                yield skipped(node, NONE_IN_USE)
+                yield from about_all(nodes, [skipped(nodes[0], NONE_IN_USE)])
         yield from judge(context, used)
 
     return judge_all
 
 
-def state(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
+def state(context: CheckContext, used: UsedPorts) -> Iterable[Outcome]:
     """Judge single ports that are not up; a node without any active port is for ib.configured."""
+    for nodes, training in used:
+        yield from about_all(nodes, [_judge_state(nodes[0], training)])
+
+
+def _judge_state(node: Node, training: TrainingSet) -> Outcome:
     wanted = "ACTIVE, LinkUp"
-    for node, training in used:
-        down: list[RdmaRail] = []
-        names: list[str] = []
-        states: list[str] = []
-        for rail in training.rails:
-            port = rail.port
-            if not port.active:
-                down.append(rail)
-                names.append(rail.name)
-                states.append(f"{rail.name} {port.state}, {port.phys_state}")
-        if not down:
-            message = "all ports of the training set are active"
-            seen = f"{len(training.rails)} active"
-            yield passed(node, message, seen, wanted)
-            continue
-        fault = _describe_fault(down[0].port)
-        message = f"{', '.join(names)}: {fault}"
-        remedy = _port_remedy(down[0])
-        yield failed(
-            node,
-            message,
-            "; ".join(states),
-            wanted,
-            remedy,
-        )
+    down: list[RdmaRail] = []
+    names: list[str] = []
+    states: list[str] = []
+    for rail in training.rails:
+        port = rail.port
+        if not port.active:
+            down.append(rail)
+            names.append(rail.name)
+            states.append(f"{rail.name} {port.state}, {port.phys_state}")
+    if not down:
+        message = "all ports of the training set are active"
+        seen = f"{len(training.rails)} active"
+        return passed(node, message, seen, wanted)
+    fault = _describe_fault(down[0].port)
+    message = f"{', '.join(names)}: {fault}"
+    remedy = _port_remedy(down[0])
+    return failed(
+        node,
+        message,
+        "; ".join(states),
+        wanted,
+        remedy,
+    )
 
 
 def _describe_fault(port: Port) -> str:
@@ -229,24 +239,26 @@ def _port_remedy(rail: RdmaRail) -> Remedy:
     )
 
 
-def rate(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
+def rate(context: CheckContext, used: UsedPorts) -> Iterable[Outcome]:
     """Compare rates with the declared one; without it, cards of one make on all nodes."""
     groups: dict[object, LabelledPorts] = {}
-    for node, training in used:
+    for nodes, training in used:
+        node = nodes[0]
         silent = _first_without_rate(training)
         if silent is not None:
             message = f"{silent.name} does not say its rate"
-            yield unknown(node, message, "garbled")
+            yield from about_all(nodes, [unknown(node, message, "garbled")])
             continue
         wanted = context.wanted(node)
         if wanted is not None:
-            yield _judge_required_rate(node, training, wanted)
+            yield from about_all(nodes, [_judge_required_rate(node, training, wanted)])
             continue
         kind = kind_of(context.fleet, node)
+        names = names_of(nodes)
         for rail in training.active:
             make = rail.device.board or rail.device.model
             label = f"{rail.port.rate:g} Gbit/s"
-            groups.setdefault((kind, make), []).append((node.name, rail, label))
+            groups.setdefault((kind, make), []).append((names, rail, label))
     yield from compare_ports(groups.values(), "rate", lambda rail, usual: _port_remedy(rail))
 
 
@@ -282,13 +294,14 @@ def parse_rate(text: str) -> float:
     return rate
 
 
-def link_layer(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
+def link_layer(context: CheckContext, used: UsedPorts) -> Iterable[Outcome]:
     """Compare the link layers of the training ports on all nodes of a kind."""
     groups: dict[object, LabelledPorts] = {}
-    for node, training in used:
-        group = groups.setdefault(kind_of(context.fleet, node), [])
+    for nodes, training in used:
+        group = groups.setdefault(kind_of(context.fleet, nodes[0]), [])
+        names = names_of(nodes)
         for rail in training.active:
-            group.append((node.name, rail, rail.port.link_layer))
+            group.append((names, rail, rail.port.link_layer))
     yield from compare_ports(groups.values(), "link layer", _link_layer_remedy)
 
 
@@ -313,35 +326,38 @@ def compare_ports(
     """
     comparisons: dict[str, _Comparison] = {}
     for group in groups:
-        labels = Counter(label for _, _, label in group)
+        labels: Counter[str] = Counter()
+        for names, _, label in group:
+            labels[label] += len(names)
         labels_differ = len(labels) > 1
         usual, count = labels.most_common(1)[0]
-        has_majority = 2 * count > len(group)
+        has_majority = 2 * count > labels.total()
         wanted = usual if has_majority else "equal on all ports"
-        for node, rail, label in group:
-            comparison = comparisons.setdefault(node, _Comparison())
+        for names, rail, label in group:
+            comparison = comparisons.setdefault(names[0], _Comparison(names))
             comparison.wanted.add(wanted)
-            if len(group) > 1:
+            if labels.total() > 1:
                 comparison.has_peer = True
             if labels_differ and not (has_majority and label == usual):
                 comparison.differing.append(f"{rail.name} {label}")
                 comparison.remedy = comparison.remedy or remedy(rail, usual)
-    for node, comparison in comparisons.items():
-        yield comparison.outcome(node, what)
+    for comparison in comparisons.values():
+        yield comparison.outcome(what)
 
 
 class _Comparison:
-    """The training ports of one node, compared with the other ports of their groups."""
+    """The training ports of nodes that are alike, compared with the other ports of their groups."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
         self.wanted: set[str] = set()
         self.differing: list[str] = []
         self.remedy = NO_REMEDY
         self.has_peer = False
 
-    def outcome(self, node: str, what: str) -> Outcome:
-        """Return the outcome for the node; `what` names the property that was compared."""
-        names = (node,)
+    def outcome(self, what: str) -> Outcome:
+        """Return the outcome for the nodes; `what` names the property that was compared."""
+        names = self.names
         wanted = ", ".join(sorted(self.wanted))
         if self.differing:
             message = f"the {what} of a port differs from that of the others"
@@ -372,11 +388,11 @@ class _Comparison:
         )
 
 
-def chardev(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
+def chardev(context: CheckContext, used: UsedPorts) -> Iterable[Outcome]:
     """Judge access to /dev/infiniband/uverbsN, through which programs reach the devices."""
-    for node, training in used:
-        verbs: Verbs = context.value(node, "rdma.verbs")
-        yield _judge_verbs(node, training, verbs)
+    for nodes, training in used:
+        verbs: Verbs = context.value(nodes[0], "rdma.verbs")
+        yield from about_all(nodes, [_judge_verbs(nodes[0], training, verbs)])
 
 
 def _judge_verbs(node: Node, training: TrainingSet, verbs: Verbs) -> Outcome:
@@ -410,10 +426,12 @@ def _judge_verbs(node: Node, training: TrainingSet, verbs: Verbs) -> Outcome:
 def configured(context: CheckContext) -> Iterable[Outcome]:
     """Judge whether a port can be used, or NCCL is told to leave RDMA alone."""
     sets = training_sets(context.fleet)
-    for node in context.nodes:
+    for nodes in context.alike(parts=[HARDWARE]):
+        node = nodes[0]
         devices: Devices = context.value(node, "rdma.devices")
         disabled: bool = context.value(node, "rdma.disabled")
-        yield _judge_configured(node, sets[node.name], devices, disabled)
+        outcome = _judge_configured(node, sets[node.name], devices, disabled)
+        yield from about_all(nodes, [outcome])
 
 
 def _judge_configured(

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
-from clusterprep.checks.ib import FACTS, LabelledPorts, NodePorts, compare_ports, of_ports
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    failed,
+    names_of,
+    passed,
+    skipped,
+    unknown,
+)
+from clusterprep.checks.ib import FACTS, LabelledPorts, UsedPorts, compare_ports, of_ports
 from clusterprep.facts.ib_fabric import ENTRIES, FabricDevice, FabricPort
 from clusterprep.model import Absent, Node
+from clusterprep.model.fact_columns import Part
 from clusterprep.nccl.rails import RdmaRail, TrainingSet, kind_of
 from clusterprep.remedies import Remedy, shell_line
 
@@ -18,6 +30,19 @@ Fabric = Mapping[str, FabricDevice]
 NOT_INFINIBAND = "no active InfiniBand port in the training set"
 FULL = 0x8000  # the membership bit of a partition key: InfiniBand specification, 10.9.1.2
 NOTHING = FabricPort()
+
+
+def _without_guids(fabric: Fabric) -> Hashable:
+    """Return what the subnet manager gave to the ports, which is alike on most nodes."""
+    rows = []
+    for name, device in fabric.items():
+        for number, port in device.ports.items():
+            keys = None if port.pkeys is None else tuple(port.pkeys.items())
+            rows.append((name, number, port.sm_lid, port.subnet, keys))
+    return tuple(rows)
+
+
+_GIVEN = Part("ib.fabric", _without_guids)
 
 
 def _infiniband(training: TrainingSet) -> list[RdmaRail]:
@@ -34,21 +59,22 @@ def _port(fabric: Fabric, rail: RdmaRail) -> FabricPort:
 # ---------------------------------------------------------------- the subnet manager
 
 
-def subnet(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
+def subnet(context: CheckContext, used: UsedPorts) -> Iterable[Outcome]:
     """Judge that a subnet manager serves each port, the same one for a rail on all nodes."""
     groups: dict[object, LabelledPorts] = {}
-    for node, training in used:
-        fabric: Fabric = context.value(node, "ib.fabric")
+    for nodes, training in used:
+        fabric: Fabric = context.value(nodes[0], "ib.fabric")
         rails = _infiniband(training)
-        outcome = _judge_managed(node, rails, fabric)
+        outcome = _judge_managed(nodes[0], rails, fabric)
         if outcome is not None:
-            yield outcome
+            yield from about_all(nodes, [outcome])
             continue
-        kind = kind_of(context.fleet, node)
+        kind = kind_of(context.fleet, nodes[0])
+        names = names_of(nodes)
         for rail in rails:
             port = _port(fabric, rail)
             label = f"subnet {port.subnet}, manager at LID {port.sm_lid}"
-            groups.setdefault((kind, rail.key), []).append((node.name, rail, label))
+            groups.setdefault((kind, rail.key), []).append((names, rail, label))
     if len({entry[2] for group in groups.values() for entry in group}) == 1:
         yield _one_subnet(groups)
         return
@@ -86,7 +112,9 @@ def _judge_managed(node: Node, rails: list[RdmaRail], fabric: Fabric) -> Outcome
 def _one_subnet(groups: Mapping[object, LabelledPorts]) -> Outcome:
     """Return the pass of nodes whose ports are all in one subnet."""
     entries = [entry for group in groups.values() for entry in group]
-    names = dict.fromkeys(node for node, _, _ in entries)
+    names: dict[str, None] = {}
+    for names_of_class in {entry[0][0]: entry[0] for entry in entries}.values():
+        names.update(dict.fromkeys(names_of_class))
     label = entries[0][2]
     return Outcome("pass", tuple(names), "all ports are in one subnet", label, label)
 
@@ -103,21 +131,22 @@ def _subnet_remedy(rail: RdmaRail, usual: str) -> Remedy:
 # ---------------------------------------------------------------- partitions
 
 
-def partition(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
+def partition(context: CheckContext, used: UsedPorts) -> Iterable[Outcome]:
     """Judge the partition key that NCCL uses: there, of a full member, equal on all ports."""
     groups: dict[object, LabelledPorts] = {}
-    for node, training in used:
+    for nodes, training in used:
         rails = _infiniband(training)
-        fabric: Fabric = context.value(node, "ib.fabric")
-        outcome = _judge_keys(context, node, rails, fabric)
+        fabric: Fabric = context.value(nodes[0], "ib.fabric")
+        outcome = _judge_keys(context, nodes[0], rails, fabric)
         if outcome is not None:
-            yield outcome
+            yield from about_all(nodes, [outcome])
             continue
-        kind = kind_of(context.fleet, node)
-        index = _index(node) or 0
+        kind = kind_of(context.fleet, nodes[0])
+        names = names_of(nodes)
+        index = _index(nodes[0]) or 0
         for rail in rails:
             pkey = (_port(fabric, rail).pkeys or {})[index]
-            groups.setdefault(kind, []).append((node.name, rail, f"{pkey | FULL:#06x}"))
+            groups.setdefault(kind, []).append((names, rail, f"{pkey | FULL:#06x}"))
     yield from compare_ports(groups.values(), "partition key", _partition_remedy)
 
 
@@ -263,7 +292,7 @@ def _turned(**fields: Any) -> Callable[[Any], Any]:
 SM = Check(
     "ib.sm",
     facts=(*FACTS, "ib.fabric"),
-    judge=of_ports(subnet),
+    judge=of_ports(subnet, _GIVEN),
     severity="warning",
     title="A subnet manager serves every InfiniBand port, the same for a rail",
     why="A port in another subnet, after a cable went to the wrong switch, is active and green and "
@@ -276,7 +305,7 @@ SM = Check(
 PKEY = Check(
     "ib.pkey",
     facts=(*FACTS, "ib.fabric"),
-    judge=of_ports(partition),
+    judge=of_ports(partition, _GIVEN),
     severity="warning",
     title="The partition keys of InfiniBand ports",
     why="Ports in different partitions, and limited members among themselves, exchange nothing: "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     failed,
     passed,
     skipped,
@@ -26,6 +27,7 @@ from clusterprep.facts.cpu import Cpus
 from clusterprep.facts.gpu_driver import FabricState
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, Node
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.known_bad import KnownBad, entry_of, meets
 from clusterprep.model.versions import satisfies
 from clusterprep.remedies import Remedy, sentence
@@ -133,6 +135,9 @@ def _of_cards(devices: Iterable[RdmaDevice]) -> Installed:
     return {"nic-firmware": tuple(card.firmware for card in devices if card.firmware)}
 
 
+_CARDS = Part("rdma.devices", lambda devices: _of_cards(devices)["nic-firmware"])
+
+
 def _present(**versions: str | None) -> Installed:
     return {name: (version,) for name, version in versions.items() if version}
 
@@ -171,40 +176,44 @@ def affected(entry: KnownBad, found: Installed) -> tuple[str, ...]:
 
 def known_bad(context: CheckContext) -> Iterable[Outcome]:
     """Yield a failure for each node and entry, and what could not be compared."""
-    matcher = _Matcher([entry for entry in _entries(context) if not entry.is_security])
-    for node in context.nodes:
-        found = installed(context, node)
-        matches = matcher.matches(found)
-        for entry, version in matches:
-            yield _bad_version(node, entry, version)
-        gaps = _gaps(context, node)
-        if gaps:
-            yield _not_known(node, gaps)
-        elif not matches:
-            yield passed(node, "no version is known to be bad", _shown(found))
+    entries = [entry for entry in _entries(context) if not entry.is_security]
+    for nodes in context.alike(parts=[_CARDS, _uptime(entries)]):
+        found = installed(context, nodes[0])
+        yield from about_all(nodes, _judge_installed(context, nodes[0], found, entries))
 
 
-class _Matcher:
-    """Finds the entries about a node; once for all nodes that have the same installed."""
+def _judge_installed(
+    context: CheckContext, node: Node, found: Installed, entries: Iterable[KnownBad]
+) -> Iterable[Outcome]:
+    """Yield a failure for each entry about one node, and what could not be compared."""
+    matches = _matches(entries, found)
+    for entry, version in matches:
+        yield _bad_version(node, entry, version)
+    gaps = _gaps(context, node)
+    if gaps:
+        yield _not_known(node, gaps)
+    elif not matches:
+        yield passed(node, "no version is known to be bad", _shown(found))
 
-    def __init__(self, entries: Sequence[KnownBad]) -> None:
-        self.entries = entries
-        self._uptimes = {entry.when[UPTIME] for entry in entries if UPTIME in entry.when}
-        self._matches: dict[object, tuple[tuple[KnownBad, str], ...]] = {}
 
-    def matches(self, found: Installed) -> tuple[tuple[KnownBad, str], ...]:
-        """Return each entry about a node, with the version there that it names."""
-        same = {name: versions for name, versions in found.items() if name != UPTIME}
-        # No two nodes are up for the same time: it matters whether it meets the conditions on it.
-        days = found.get(UPTIME, ())
-        uptimes = tuple(meets(UPTIME, days, condition) for condition in self._uptimes)
-        key = (tuple(same.items()), uptimes)
-        if key not in self._matches:
-            pairs: list[tuple[KnownBad, str]] = []
-            for entry in self.entries:
-                pairs.extend((entry, version) for version in affected(entry, found))
-            self._matches[key] = tuple(pairs)
-        return self._matches[key]
+def _uptime(entries: Iterable[KnownBad]) -> Part:
+    """Return what matters of the time since boot: which conditions on it are met."""
+    conditions = {entry.when[UPTIME]: None for entry in entries if UPTIME in entry.when}
+
+    def met(seconds: float) -> Hashable:
+        days = _READ["host.uptime"](seconds)[UPTIME]
+        return tuple([meets(UPTIME, days, condition) for condition in conditions])
+
+    return Part("host.uptime", met)
+
+
+def _matches(entries: Iterable[KnownBad], found: Installed) -> list[tuple[KnownBad, str]]:
+    """Return each entry about a node, with the version there that it names."""
+    matches = []
+    for entry in entries:
+        for version in affected(entry, found):
+            matches.append((entry, version))
+    return matches
 
 
 def _entries(context: CheckContext) -> tuple[KnownBad, ...]:
@@ -291,15 +300,16 @@ ON_DEMAND = frozenset({"driver"})
 
 def security(context: CheckContext) -> Iterable[Outcome]:
     """Yield a failure for each node and component with known vulnerabilities."""
-    matcher = _Matcher([entry for entry in _entries(context) if entry.is_security])
-    for node in context.nodes:
-        found = _secured(context, node)
+    entries = [entry for entry in _entries(context) if entry.is_security]
+    parts = [_CARDS, _uptime(entries)]
+    for nodes in context.alike(*FACTS, *USES, LIBRARY, parts=parts):
+        found = _secured(context, nodes[0])
         by_component: dict[str, list[KnownBad]] = {}
-        for entry, _ in matcher.matches(found):
+        for entry, _ in _matches(entries, found):
             matching = by_component.setdefault(entry.component, [])
             if entry not in matching:
                 matching.append(entry)
-        yield from _judge_vulnerable(context, node, found, by_component)
+        yield from about_all(nodes, _judge_vulnerable(context, nodes[0], found, by_component))
 
 
 def _secured(context: CheckContext, node: Node) -> dict[str, tuple[str, ...]]:

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
-from clusterprep.checks.ib import FACTS, NodePorts, of_ports
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    failed,
+    passed,
+    skipped,
+    unknown,
+)
+from clusterprep.checks.ib import FACTS, UsedPorts, of_ports
 from clusterprep.facts.rail_neighbours import Neighbour
 from clusterprep.model import Node
 from clusterprep.nccl.rails import RdmaRail, TrainingSet
@@ -17,18 +27,19 @@ LEAST = 2  # nodes that must have a switch for a rail before others are held aga
 WANTED = "each leaf switch serves one rail"
 
 
-def rails(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
+def rails(context: CheckContext, used: UsedPorts) -> Iterable[Outcome]:
     """Judge each training port by the rail that most ports of its leaf switch belong to."""
     leaves: dict[str, Counter[int]] = {}
-    for node, training in used:
-        known: Neighbours = context.value(node, "net.rail_neighbours")
+    for nodes, training in used:
+        known: Neighbours = context.value(nodes[0], "net.rail_neighbours")
         for number, rail in enumerate(training.rails):
             neighbour = _neighbour(rail, known)
             if neighbour is not None:
-                leaves.setdefault(neighbour.switch, Counter())[number] += 1
+                leaves.setdefault(neighbour.switch, Counter())[number] += len(nodes)
     rail_of = _usual_rails(leaves)
-    for node, training in used:
-        yield _judge(node, training, context.value(node, "net.rail_neighbours"), rail_of)
+    for nodes, training in used:
+        known = context.value(nodes[0], "net.rail_neighbours")
+        yield from about_all(nodes, [_judge(nodes[0], training, known, rail_of)])
 
 
 def _neighbour(rail: RdmaRail, known: Neighbours) -> Neighbour | None:

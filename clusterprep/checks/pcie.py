@@ -16,6 +16,7 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     each,
     failed,
     passed,
@@ -253,30 +254,31 @@ Uplinks = dict[str, tuple[PciLink, PciLink]]
 def parent(context: CheckContext) -> Iterable[Outcome]:
     """Judge links between bridges: degraded, or narrower than the same link of other nodes."""
     usual = _usual_widths(context)
-    for node in context.nodes:
-        tree: PciTree = context.value(node, "pci.tree")
-        uplinks = _uplinks(tree)
-        unread = _unread_bridges(node, tree)
-        if not uplinks and unread is None:
-            yield skipped(node, "no PCIe switch above a GPU or network card says its link")
-            continue
-        kind = kind_of(context.fleet, node)
-        faulty: list[str] = []
-        faults: list[str] = []
-        for at, (own, above) in uplinks.items():
-            fault = _describe_degradation(own, above) or _describe_narrower(
-                own, usual.get((kind, at))
-            )
-            if fault:
-                faulty.append(at)
-                faults.append(f"{at} {fault}")
-        if faulty:
-            yield _degraded_bridges(node, tree, faulty[0], "; ".join(faults))
-        elif unread is not None:
-            yield unread
-        else:
-            seen = f"{pluralize(len(uplinks), 'link')} between bridges"
-            yield passed(node, "no bridge is degraded", seen)
+    for nodes in context.alike():
+        tree: PciTree = context.value(nodes[0], "pci.tree")
+        outcome = _judge_bridges(nodes[0], tree, usual.get(kind_of(context.fleet, nodes[0]), {}))
+        yield from about_all(nodes, [outcome])
+
+
+def _judge_bridges(node: Node, tree: PciTree, usual: Mapping[str, int]) -> Outcome:
+    """Judge the links between bridges of one node; `usual` are the widths in its kind."""
+    uplinks = _uplinks(tree)
+    unread = _unread_bridges(node, tree)
+    if not uplinks and unread is None:
+        return skipped(node, "no PCIe switch above a GPU or network card says its link")
+    faulty: list[str] = []
+    faults: list[str] = []
+    for at, (own, above) in uplinks.items():
+        fault = _describe_degradation(own, above) or _describe_narrower(own, usual.get(at))
+        if fault:
+            faulty.append(at)
+            faults.append(f"{at} {fault}")
+    if faulty:
+        return _degraded_bridges(node, tree, faulty[0], "; ".join(faults))
+    if unread is not None:
+        return unread
+    seen = f"{pluralize(len(uplinks), 'link')} between bridges"
+    return passed(node, "no bridge is degraded", seen)
 
 
 def _degraded_bridges(node: Node, tree: PciTree, first: str, seen: str) -> Outcome:
@@ -342,23 +344,23 @@ def _describe_narrower(own: PciLink, usual: int | None) -> str:
     return ""
 
 
-def _usual_widths(context: CheckContext) -> dict[tuple[object, str], int]:
+def _usual_widths(context: CheckContext) -> dict[object, dict[str, int]]:
     """Return the width that most nodes of a kind have at an address, by kind and address.
 
     Where no width has a majority there is no entry.
     """
     widths: dict[tuple[object, str], Counter[int]] = {}
-    for node in context.nodes:
-        kind = kind_of(context.fleet, node)
-        for at, (own, _) in _uplinks(context.value(node, "pci.tree")).items():
+    for nodes in context.alike():
+        kind = kind_of(context.fleet, nodes[0])
+        for at, (own, _) in _uplinks(context.value(nodes[0], "pci.tree")).items():
             if own.width is not None:
                 counter = widths.setdefault((kind, at), Counter())
-                counter[own.width] += 1
-    usual = {}
-    for key, counter in widths.items():
+                counter[own.width] += len(nodes)
+    usual: dict[object, dict[str, int]] = {}
+    for (kind, at), counter in widths.items():
         lanes, number = counter.most_common(1)[0]
         if 2 * number > counter.total():
-            usual[key] = lanes
+            usual.setdefault(kind, {})[at] = lanes
     return usual
 
 

@@ -6,8 +6,17 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, skipped
-from clusterprep.checks.ib import FACTS, LabelledPorts, NodePorts, compare_ports, of_ports
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    failed,
+    names_of,
+    skipped,
+)
+from clusterprep.checks.ib import FACTS, LabelledPorts, UsedPorts, compare_ports, of_ports
 from clusterprep.facts.environment import Paths, in_effect
 from clusterprep.facts.roce_qos import RoceQos
 from clusterprep.model import Absent, Node
@@ -18,25 +27,27 @@ NAME = "NCCL_IB_TC"
 Settings = Mapping[str, RoceQos]
 
 
-def qos(context: CheckContext, used: NodePorts) -> Iterable[Outcome]:
+def qos(context: CheckContext, used: UsedPorts) -> Iterable[Outcome]:
     """Compare the settings of all RoCE ports, then hold NCCL's traffic class against them."""
     groups: dict[object, LabelledPorts] = {}
-    for node, training in used:
-        known: Settings = context.value(node, "roce.qos")
+    for nodes, training in used:
+        known: Settings = context.value(nodes[0], "roce.qos")
         found = []
         for rail in training.active:
             if rail.port.link_layer == "Ethernet":
                 found += [(rail, name, own) for name, own in known.items() if _is_of(own, rail)]
         told = [(rail, name, own) for rail, name, own in found if own.told]
         if not told:
-            yield skipped(node, "no RoCE port of the training says what it does with priorities")
+            message = "no RoCE port of the training says what it does with priorities"
+            yield from about_all(nodes, [skipped(nodes[0], message)])
             continue
-        lossy = _judge_class(context, node, told)
+        lossy = _judge_class(context, nodes[0], told)
         if lossy is not None:
-            yield lossy
-        kind = kind_of(context.fleet, node)
+            yield from about_all(nodes, [lossy])
+        kind = kind_of(context.fleet, nodes[0])
+        names = names_of(nodes)
         for rail, _, own in found:
-            groups.setdefault(kind, []).append((node.name, rail, _describe(own)))
+            groups.setdefault(kind, []).append((names, rail, _describe(own)))
     yield from compare_ports(groups.values(), "quality of service", _remedy)
 
 

@@ -9,6 +9,7 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     as_wanted,
     failed,
     kinds,
@@ -50,24 +51,31 @@ def kernel(context: CheckContext) -> Iterable[Outcome]:
     that is installed.
     """
     releases: dict[str, str] = context.values("kernel.release")
-    for node in context.nodes:
+    for nodes in context.alike():
+        node = nodes[0]
         if context.wanted(node) is not None:
             continue
         seen = releases[node.name]
         if not kernel_satisfies(seen, FLOOR):
-            yield failed(node, "the kernel is old", seen, FLOOR)
+            yield from about_all(nodes, [failed(node, "the kernel is old", seen, FLOOR)])
         newest = newest_waiting(seen, context.value(node, "kernel.installed"))
         if newest:
-            message = "a newer kernel is installed and waits for a reboot"
-            wanted = f"{newest}, the newest installed"
-            yield failed(
-                node,
-                message,
-                seen,
-                wanted,
-                sentence("let {node} boot again when no job runs there", node=node.name),
-            )
+            yield from _waiting_kernels(nodes, seen, newest)
     yield from as_wanted(context, releases, kernel_satisfies, "the running kernel")
+
+
+def _waiting_kernels(nodes: Iterable[Node], seen: str, newest: str) -> Iterable[Outcome]:
+    """Yield a failure of each node, whose remedy has its name."""
+    message = "a newer kernel is installed and waits for a reboot"
+    wanted = f"{newest}, the newest installed"
+    for node in nodes:
+        yield failed(
+            node,
+            message,
+            seen,
+            wanted,
+            sentence("let {node} boot again when no job runs there", node=node.name),
+        )
 
 
 def cmdline(context: CheckContext) -> Iterable[Outcome]:
@@ -75,15 +83,15 @@ def cmdline(context: CheckContext) -> Iterable[Outcome]:
     for part in kinds(context):
         command_lines: dict[str, tuple[str, ...]] = part.values("kernel.cmdline")
         undeclared = set()
-        for node in part.nodes:
-            wanted = part.wanted(node)
+        for nodes in part.alike():
+            wanted = part.wanted(nodes[0])
             if wanted is None:
-                undeclared.add(node.name)
+                undeclared.update([node.name for node in nodes])
             else:
-                yield _judge_declared(node, command_lines[node.name], wanted)
+                outcome = _judge_declared(nodes[0], command_lines[nodes[0].name], wanted)
+                yield from about_all(nodes, [outcome])
         if undeclared:
-            parameters_by_node = {name: parameters(line) for name, line in command_lines.items()}
-            values = _describe_differences(parameters_by_node)
+            values = _describe_differences(command_lines)
             what = "what the kernel was started with"
             yield from uniform(values, what, len(part.inventory.nodes), about=undeclared)
 
@@ -129,23 +137,20 @@ def _normalize(argument: str) -> str:
     return f"{name}{equals}{value}"
 
 
-def _describe_differences(
-    parameters_by_node: Mapping[str, Mapping[str, str]],
-) -> dict[str, str]:
+def _describe_differences(command_lines: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Return for each node the parameters that differ between nodes; all of them if none does."""
+    kinds = {line: parameters(line) for line in set(command_lines.values())}
     names: set[str] = set()
-    for parameters in parameters_by_node.values():
-        names.update(parameters)
+    for parameters_of_kind in kinds.values():
+        names.update(parameters_of_kind)
     differing = []
     for name in sorted(names):
-        values = {parameters.get(name) for parameters in parameters_by_node.values()}
+        values = {parameters_of_kind.get(name) for parameters_of_kind in kinds.values()}
         if len(values) > 1:
             differing.append(name)
     shown = differing or sorted(names)
-    texts = {}
-    for node, parameters in parameters_by_node.items():
-        texts[node] = _describe_parameters(parameters, shown)
-    return texts
+    texts = {line: _describe_parameters(found, shown) for line, found in kinds.items()}
+    return {node: texts[line] for node, line in command_lines.items()}
 
 
 def _describe_parameters(parameters: Mapping[str, str], names: Iterable[str]) -> str:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from clusterprep.model import NOT_ASKED, Fleet, Node
+from clusterprep.model import Fleet, Node
+from clusterprep.model.fact_columns import Column, Part, column_of, columns, positions
 from clusterprep.model.memoize import once_per_fleet
 
 Settings = tuple[object, ...]
@@ -34,27 +35,41 @@ def settings_of(node: Node) -> Settings:
 
 
 def alike_nodes(
-    fleet: Fleet, nodes: Iterable[Node], facts: Sequence[str]
+    fleet: Fleet, nodes: Sequence[Node], facts: Sequence[str | Part]
 ) -> Iterable[tuple[Node, ...]]:
-    """Return the classes of nodes with the same settings and values of `facts`.
+    """Return the classes of nodes with the same settings and values of `facts`, or of their parts.
 
-    They stand in the order of their first nodes, and the nodes of each in the order given.
+    They stand in the order of their first nodes, and the nodes of each in the order given. All
+    `nodes` were reached.
     """
-    kinds = _kinds(fleet)
+    every = columns(fleet)
+    differing = []
+    for column in (_kinds(fleet), *(every[fact] for fact in facts)):
+        if column.odd:
+            differing.append(column)
+    if not differing or not nodes:
+        return (tuple(nodes),) if nodes else ()
+    if nodes is fleet.reached:
+        places: Sequence[int] = range(len(nodes))
+    else:
+        place_of = positions(fleet)
+        places = [place_of[node.name] for node in nodes]
+    odd = set().union(*(column.odd for column in differing))
+    ids = [column.ids for column in differing]
     classes: dict[tuple[int, ...], list[Node]] = {}
-    for node in nodes:
-        known = fleet.snapshots[node.name].facts
-        values = [known.get(name, NOT_ASKED) for name in facts]
-        key = (kinds[node.name], *map(id, values))
+    for node, place in zip(nodes, places, strict=True):
+        # Nodes with the usual values everywhere are one class, whose key need not be made.
+        key = tuple([numbers[place] for numbers in ids]) if place in odd else ()
         classes.setdefault(key, []).append(node)
     return map(tuple, classes.values())
 
 
 @once_per_fleet
-def _kinds(fleet: Fleet) -> Mapping[str, int]:
-    """Return a number for each node, which is the same for nodes with the same settings."""
+def _kinds(fleet: Fleet) -> Column:
+    """Return a column of numbers, one object for nodes with the same settings."""
     numbers: dict[Settings, int] = {}
-    kinds: dict[str, int] = {}
-    for node in fleet.inventory.nodes:
-        kinds[node.name] = numbers.setdefault(settings_of(node), len(numbers))
-    return kinds
+    kinds = []
+    for node in fleet.reached:
+        kind = numbers.setdefault(settings_of(node), len(numbers))
+        kinds.append(kind)
+    return column_of(kinds)

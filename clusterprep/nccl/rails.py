@@ -8,7 +8,7 @@ facts do not decide, the answer is Absent.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -16,6 +16,8 @@ from msgspec import Struct, field
 from clusterprep.facts.pci import PciDevice, PciLink, PciTree
 from clusterprep.facts.rdma import Port, RdmaDevice
 from clusterprep.model import Absent, Fleet, Node
+from clusterprep.model.alike import alike_nodes
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.memoize import once_per_fleet
 
 FACTS = ("rdma.devices", "pci.tree")
@@ -75,16 +77,42 @@ class UsualPort(Struct, frozen=True):
     rate: float
 
 
-class _Hardware(Struct, frozen=True):
-    """What was seen of one node."""
+def _without_addresses(devices: Iterable[RdmaDevice]) -> Hashable:
+    """Return the devices without the addresses that each node has for itself."""
+    rows = []
+    for device in devices:
+        ports = []
+        for port in device.ports:
+            state = (port.state, port.phys_state, port.addressed)
+            ports.append((port.number, port.link_layer, port.rate, state))
+        card = (device.name, device.pci, device.board, device.model, device.iwarp)
+        rows.append((card, device.firmware, device.interfaces, tuple(ports)))
+    return tuple(rows)
 
-    node: Node
+
+HARDWARE = Part("rdma.devices", _without_addresses)
+"""Nodes that are alike in it and in the PCI tree have the same training set, but for addresses."""
+
+
+class _Hardware(Struct, frozen=True):
+    """What was seen of nodes that are alike, of which `devices` are those of the first."""
+
+    nodes: tuple[Node, ...]
     devices: tuple[RdmaDevice, ...]
     tree: PciTree
 
     @property
+    def node(self) -> Node:
+        return self.nodes[0]
+
+    @property
     def rails(self) -> tuple[RdmaRail, ...]:
-        return tuple(RdmaRail(device, port) for device in self.devices for port in device.ports)
+        return _rails(self.devices)
+
+
+def _rails(devices: Iterable[RdmaDevice]) -> tuple[RdmaRail, ...]:
+    """Return all ports of the devices of a node."""
+    return tuple([RdmaRail(device, port) for device in devices for port in device.ports])
 
 
 @once_per_fleet
@@ -92,20 +120,38 @@ def training_sets(fleet: Fleet) -> dict[str, TrainingSet | Absent]:
     """Return the training set of every node that was reached, or why it is not known. Pure."""
     sets: dict[str, TrainingSet | Absent] = {}
     kinds: dict[object, list[_Hardware]] = {}
-    for node in fleet.reached:
-        devices = fleet.fact(node.name, "rdma.devices")
-        tree = fleet.fact(node.name, "pci.tree")
+    for nodes in alike_nodes(fleet, fleet.reached, (HARDWARE, "pci.tree")):
+        devices = fleet.fact(nodes[0].name, "rdma.devices")
+        tree = fleet.fact(nodes[0].name, "pci.tree")
         if isinstance(devices, Absent):
-            sets[node.name] = devices
+            sets.update(dict.fromkeys([node.name for node in nodes], devices))
         elif isinstance(tree, Absent):
-            sets[node.name] = tree
+            sets.update(dict.fromkeys([node.name for node in nodes], tree))
         else:
-            kind = kinds.setdefault(_kind(node, tree), [])
-            kind.append(_Hardware(node, devices, tree))
+            kind = kinds.setdefault(_kind(nodes[0], tree), [])
+            kind.append(_Hardware(nodes, devices, tree))
     for kind in kinds.values():
         usual = _usual_ports(kind)
         for hardware in kind:
-            sets[hardware.node.name] = _training_set(hardware, usual)
+            training = _training_set(hardware, usual)
+            sets.update(_sets_of(fleet, hardware, training))
+    return sets
+
+
+def _sets_of(
+    fleet: Fleet, hardware: _Hardware, training: TrainingSet | Absent
+) -> dict[str, TrainingSet | Absent]:
+    """Return the training set of the first of nodes that are alike for each, with its own ports."""
+    names = [node.name for node in hardware.nodes]
+    if isinstance(training, Absent) or not training.rails:
+        return dict.fromkeys(names, training)
+    chosen = {rail.name_with_port for rail in training.rails}
+    places = [place for place, rail in enumerate(hardware.rails) if rail.name_with_port in chosen]
+    sets: dict[str, TrainingSet | Absent] = {}
+    for name in names:
+        own = _rails(fleet.fact(name, "rdma.devices"))
+        rails = tuple([own[place] for place in places])
+        sets[name] = TrainingSet(rails, training.left_out, training.why)
     return sets
 
 
@@ -173,16 +219,18 @@ def _declared_set(hardware: _Hardware, wanted: Sequence[str]) -> TrainingSet:
 
 def _usual_ports(kind: Sequence[_Hardware]) -> dict[Key, UsualPort]:
     """Return each port that is in use on some node of this kind."""
-    in_use: dict[Key, list[Port]] = {}
+    in_use: dict[Key, list[tuple[Port, int]]] = {}
     for hardware in kind:
         for rail in hardware.rails:
             if _is_in_use(rail.port):
-                in_use.setdefault(rail.key, []).append(rail.port)
+                in_use.setdefault(rail.key, []).append((rail.port, len(hardware.nodes)))
     usual = {}
+    number_of_nodes = sum(len(hardware.nodes) for hardware in kind)
     for key, ports in in_use.items():
-        layer = _most_common(port.link_layer for port in ports)
-        rate = _most_common(port.rate or 0.0 for port in ports)
-        usual[key] = UsualPort(len(ports), len(kind), layer, rate)
+        layer = _most_common((port.link_layer, number) for port, number in ports)
+        rate = _most_common((port.rate or 0.0, number) for port, number in ports)
+        active = sum(number for _, number in ports)
+        usual[key] = UsualPort(active, number_of_nodes, layer, rate)
     return usual
 
 
@@ -196,8 +244,12 @@ def _is_in_use(port: Port) -> bool:
     return port.link_layer == "InfiniBand" and port.phys_state == "LinkUp"
 
 
-def _most_common(values: Iterable[Value]) -> Value:
-    return Counter(values).most_common(1)[0][0]
+def _most_common(values: Iterable[tuple[Value, int]]) -> Value:
+    """Return the value of the largest number, the first one of several."""
+    counts: Counter[Value] = Counter()
+    for value, number in values:
+        counts[value] += number
+    return counts.most_common(1)[0][0]
 
 
 def _derived_set(hardware: _Hardware, usual: Mapping[Key, UsualPort]) -> TrainingSet | Absent:

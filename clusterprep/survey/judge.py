@@ -19,7 +19,8 @@ from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome
 from clusterprep.facts.account import Rights
-from clusterprep.model import NOT_ASKED, Absent, Finding, Fleet, Inventory, Node, Severity, Silence
+from clusterprep.model import Absent, Finding, Fleet, Inventory, Node, Severity, Silence
+from clusterprep.model.fact_columns import absences
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.interfaces import IPV6
@@ -134,10 +135,7 @@ def _check_findings(fleet: Fleet, check: Check) -> Iterable[Finding]:
                 outcomes.append(_unknown_outcome(fleet, check, node, absent))
     if complete or not check.facts:
         outcomes.extend(_judge_nodes(fleet, check, complete))
-    requiring: set[str] = set()
-    for node in fleet.inventory.nodes:
-        if check.name in node.require:
-            requiring.add(node.name)
+    requiring: Collection[str] = _requiring(fleet).get(check.name, ())
     for outcome in _without_false_passes(_combined(outcomes)):
         yield from _as_findings(check, outcome, requiring)
 
@@ -147,8 +145,18 @@ def _missing_facts(fleet: Fleet, check: Check) -> Mapping[str, Absent]:
     missing: dict[str, Absent] = {}
     # In reverse, so that of several missing facts the first one counts.
     for fact in reversed(check.facts):
-        missing |= _absences(fleet)[fact]
+        missing |= absences(fleet)[fact]
     return missing
+
+
+@once_per_fleet
+def _requiring(fleet: Fleet) -> Mapping[str, set[str]]:
+    """Return for each check that `require:` names the nodes that require it."""
+    requiring: dict[str, set[str]] = {}
+    for node in fleet.inventory.nodes:
+        for check in node.require:
+            requiring.setdefault(check, set()).add(node.name)
+    return requiring
 
 
 def _judge_nodes(fleet: Fleet, check: Check, nodes: tuple[Node, ...]) -> list[Outcome]:
@@ -241,8 +249,9 @@ def _combined(outcomes: Iterable[Outcome]) -> list[Outcome]:
         nodes.setdefault(key, []).extend(outcome.nodes)
     combined: list[Outcome] = []
     for key, outcome in first.items():
-        names = tuple(nodes[key])
-        combined.append(replace(outcome, nodes=names))
+        names = nodes[key]
+        is_alone = len(names) == len(outcome.nodes)
+        combined.append(outcome if is_alone else replace(outcome, nodes=tuple(names)))
     return combined
 
 
@@ -262,29 +271,6 @@ def _without_false_passes(outcomes: Sequence[Outcome]) -> Iterable[Outcome]:
 
 
 # ---------------------------------------------------------------- what is not known
-
-
-@once_per_fleet
-def _absences(fleet: Fleet) -> Mapping[str, Mapping[str, Absent]]:
-    """Return by fact and node why it is not known; computed once, as many checks ask for it."""
-    return _Absences(fleet)
-
-
-class _Absences(dict[str, Mapping[str, Absent]]):
-    """Absences by fact and node; looks through the nodes when a fact is asked for first."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        super().__init__()
-        self._facts = {node.name: fleet.snapshots[node.name].facts for node in fleet.reached}
-
-    def __missing__(self, fact: str) -> Mapping[str, Absent]:
-        absences: dict[str, Absent] = {}
-        for name, facts in self._facts.items():
-            value = facts.get(fact, NOT_ASKED)
-            if isinstance(value, Absent):
-                absences[name] = value
-        self[fact] = absences
-        return absences
 
 
 def _unknown_outcome(fleet: Fleet, check: Check, node: Node, absent: Absent) -> Outcome:
@@ -449,7 +435,14 @@ def merge(findings: Iterable[Finding], inventory: Inventory) -> tuple[Finding, .
     for finding in findings:
         key = _merge_key(finding)
         groups.setdefault(key, []).append(finding)
-    merged = [_merged(equal, position) for equal in groups.values()]
+    everywhere = tuple(position)
+    merged = []
+    for equal in groups.values():
+        if len(equal) == 1 and equal[0].nodes == everywhere:
+            # Most findings are about all nodes, and stand in their order.
+            merged.append(equal[0])
+        else:
+            merged.append(_merged(equal, position))
     return tuple(merged)
 
 
@@ -492,7 +485,7 @@ def _merge_key(finding: Finding) -> Key:
     return key
 
 
-def _in_order(names: Iterable[str], position: Mapping[str, int]) -> tuple[str, ...]:
+def _in_order(names: Collection[str], position: Mapping[str, int]) -> tuple[str, ...]:
     """Return names in inventory order; those that the inventory does not have come last."""
     known = sorted(_among(names, position), key=position.__getitem__)
     others = _without(names, position)
@@ -500,11 +493,15 @@ def _in_order(names: Iterable[str], position: Mapping[str, int]) -> tuple[str, .
 
 
 def _among(names: Iterable[str], chosen: Collection[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if name in chosen)
+    if not chosen:
+        return ()
+    return tuple([name for name in names if name in chosen])
 
 
 def _without(names: Iterable[str], excluded: Collection[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if name not in excluded)
+    if not excluded:
+        return tuple(names)
+    return tuple([name for name in names if name not in excluded])
 
 
 def with_fixed(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -15,9 +15,13 @@ from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, NodeJudge, Outcome, each, passed
 from clusterprep.cli.commands.selftest import recorded_fleet, turned_bad
+from clusterprep.inventory.load import load_inventory
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.survey import registry
 from clusterprep.survey.judge import judge
+from clusterprep.survey.port_matrix import probe_pairs
+from clusterprep.survey.queries import Queries, plan_queries
+from tests.support import grown as grown_fleet
 from tests.support.fleet import fleet
 
 TODAY = date(2026, 11, 21)
@@ -77,6 +81,39 @@ def test_the_findings_are_those_of_node_by_node(name: str, data: st.DataObject) 
         sick = turned_bad(of, data.draw(st.sampled_from(names)), proof)
         if isinstance(sick, Fleet):
             of = sick
+    together = tuple(registry.checks().values())
+    apart = [one_by_one(check) for check in together]
+    assert judge(of, together, TODAY) == judge(of, apart, TODAY)
+
+
+@pytest.fixture(scope="session")
+def own_serials(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    """A fleet in which each node has its own addresses, serial numbers, counters and loads."""
+    path = tmp_path_factory.mktemp("fleet") / "inventory.yaml"
+    path.write_text(grown_fleet.inventory_text(12))
+    inventory = load_inventory(path)
+    checks = tuple(registry.checks().values())
+    queries = Queries(plan_queries(checks, registry.facts()), inventory)
+    healthy = grown_fleet.Fates()
+    of = grown_fleet.looked(queries, inventory, healthy)
+    wires: Any = grown_fleet.Wires(of)
+    of = probe_pairs(wires, of, inventory.nodes[0].name)
+    return grown_fleet.planted(of, healthy)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_the_findings_are_those_of_node_by_node_if_no_two_nodes_are_equal(
+    own_serials: Fleet, data: st.DataObject
+) -> None:
+    of = own_serials
+    names = [node.name for node in of.inventory.nodes]
+    for check in data.draw(st.lists(st.sampled_from(grown_fleet.proofs()), max_size=6)):
+        assert check.proof is not None
+        for victim in data.draw(st.lists(st.sampled_from(names), max_size=9, unique=True)):
+            sick = turned_bad(of, victim, check.proof)
+            if isinstance(sick, Fleet):
+                of = sick
     together = tuple(registry.checks().values())
     apart = [one_by_one(check) for check in together]
     assert judge(of, together, TODAY) == judge(of, apart, TODAY)

@@ -1,0 +1,119 @@
+"""The values of one fact on all nodes that were reached, in one column. Pure.
+
+    column = columns(fleet)["os.release"]
+
+On nearly all nodes of a fleet a fact has one value in memory, the usual one. A column says where it
+is not, so whatever is the same on the others is done for all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from clusterprep.model import NOT_ASKED, Absent, Fleet
+from clusterprep.model.memoize import once_per_fleet
+
+
+class Part(Struct, frozen=True):
+    """What is looked at of a fact: `of(value)`, which is compared by value and not changed.
+
+    Facts that hold serial numbers, addresses or counters have another value on every node, and the
+    part that matters for a check is the same on nearly all.
+    """
+
+    fact: str
+    of: Callable[[Any], Hashable]
+
+
+class Column(Struct, frozen=True):
+    """Values by the position of a node in `fleet.reached`.
+
+    `ids` tell values apart: equal ones that are two objects count as two. `usual` is the value that
+    most of the nodes have, and `odd` are the positions of the others.
+    """
+
+    values: list[Any]
+    ids: list[int]
+    usual: Any
+    odd: list[int]
+
+
+def column_of(values: list[Any]) -> Column:
+    """Return the column of these values, in which one object is one value."""
+    ids = list(map(id, values))
+    if len(set(ids)) < 2:
+        return Column(values, ids, values[0] if values else NOT_ASKED, [])
+    ((usual, _),) = Counter(ids).most_common(1)
+    odd = [position for position, number in enumerate(ids) if number != usual]
+    return Column(values, ids, values[ids.index(usual)], odd)
+
+
+@once_per_fleet
+def columns(fleet: Fleet) -> Mapping[str | Part, Column]:
+    """Return the column of each fact and of each part of one, made when it is asked for first."""
+    return _Columns(fleet)
+
+
+@once_per_fleet
+def positions(fleet: Fleet) -> Mapping[str, int]:
+    """Return the position of each node that was reached, by its name."""
+    return {node.name: position for position, node in enumerate(fleet.reached)}
+
+
+@once_per_fleet
+def absences(fleet: Fleet) -> Mapping[str, Mapping[str, Absent]]:
+    """Return by fact and node why it is not known, of the nodes that were reached."""
+    return _Absences(fleet)
+
+
+class _Columns(dict[str | Part, Column]):
+    """Columns by fact, or by part of one."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__()
+        self._facts = [fleet.snapshots[node.name].facts for node in fleet.reached]
+
+    def __missing__(self, looked_at: str | Part) -> Column:
+        if isinstance(looked_at, Part):
+            column = _part_of(self[looked_at.fact], looked_at)
+        else:
+            column = column_of([facts.get(looked_at, NOT_ASKED) for facts in self._facts])
+        self[looked_at] = column
+        return column
+
+
+def _part_of(column: Column, part: Part) -> Column:
+    """Return the column of a part, in which equal values are one object."""
+    parts: dict[int, object] = {}
+    kept: dict[Hashable, Hashable] = {}
+    for number, value in zip(column.ids, column.values, strict=True):
+        if number not in parts:
+            looked_at = value if isinstance(value, Absent) else part.of(value)
+            parts[number] = kept.setdefault(looked_at, looked_at)
+    return column_of([parts[number] for number in column.ids])
+
+
+class _Absences(dict[str, Mapping[str, Absent]]):
+    """Absences by fact and node."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__()
+        self._names = [node.name for node in fleet.reached]
+        self._columns = columns(fleet)
+
+    def __missing__(self, fact: str) -> Mapping[str, Absent]:
+        column = self._columns[fact]
+        places: Iterable[int] = column.odd
+        if isinstance(column.usual, Absent):
+            places = range(len(column.values))
+        found = {}
+        for place in places:
+            value = column.values[place]
+            if isinstance(value, Absent):
+                found[self._names[place]] = value
+        self[fact] = found
+        return found
