@@ -22,7 +22,7 @@ from clusterprep.facts.account import Rights
 from clusterprep.model import NOT_ASKED, Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
-from clusterprep.nccl.interfaces import IPV6
+from clusterprep.nccl.gids import IPV6
 from clusterprep.remedies import NO_REMEDY, Remedy, placed, shell_line
 from clusterprep.remote.untrusted import shortened
 
