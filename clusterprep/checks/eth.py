@@ -22,7 +22,7 @@ from clusterprep.checks.ib import training_not_known
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, Node, Severity
 from clusterprep.nccl.gids import roce_rails
-from clusterprep.nccl.interfaces import IPV6, Choice, Pick, choose, has_rdma, may_have_rdma
+from clusterprep.nccl.interfaces import Choice, Pick, choose, has_rdma, may_have_rdma
 from clusterprep.nccl.rails import TrainingSet, is_rdma_switched_off, training_sets
 from clusterprep.remedies import Remedy, sentence, shell_line
 
@@ -44,17 +44,6 @@ def iface_choice(context: CheckContext) -> Iterable[Outcome]:
             message,
             problem,
             wanted,
-        )
-    only_ipv6 = {name: absent.detail for name, absent in choice.unknown.items()}
-    for detail, nodes in by_value(_of_nodes(only_ipv6, judged)):
-        message = "whether these interfaces reach all nodes is not judged for IPv6"
-        yield Outcome(
-            "unknown",
-            nodes,
-            message,
-            detail,
-            wanted,
-            reason=IPV6,
         )
     interfaces = {name: pick.name for name, pick in choice.picks.items()}
     for interface, nodes in by_value(_of_nodes(interfaces, judged)):
@@ -82,7 +71,7 @@ def mtu(context: CheckContext) -> Iterable[Outcome]:
         pick = choice.picks.get(node.name)
         if pick is None:
             message = "no interface is chosen, so there is no MTU to judge"
-            yield unknown(node, message, choice.reason_without_pick(node.name), severity=severity)
+            yield unknown(node, message, "eth.iface_choice", severity=severity)
             continue
         mtus[node.name] = str(pick.mtu)
         wanted = context.wanted(node)
@@ -181,9 +170,9 @@ IFACE = Check(
     why="Left alone NCCL takes the first interface that is not lo or docker; a bridge, a tunnel "
     "or a second network on one node, and ranks publish addresses that others cannot reach: a "
     "hang at start.",
-    how="Interfaces that are up with a global IPv4 address, without bridges, container ends and "
-    "tunnels; the network that reaches all nodes wins, the fastest if there are several. A node "
-    "with IPv6 addresses alone is unknown.",
+    how="Interfaces that are up with a global address, without bridges, container ends and "
+    "tunnels; the network that reaches all nodes wins, the fastest if there are several. IPv6 is "
+    "taken where it reaches more nodes than IPv4, or as NCCL_SOCKET_FAMILY declares.",
     remedy=DECLARE,
     proof=Proof("net.interfaces", lambda found: tuple(i for i in found if i.loopback)),
 )

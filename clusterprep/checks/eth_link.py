@@ -23,7 +23,7 @@ from clusterprep.checks import (
 from clusterprep.facts.bonding import Bond, Member
 from clusterprep.facts.network import Interface
 from clusterprep.model import Node
-from clusterprep.nccl.interfaces import Choice, choose
+from clusterprep.nccl.interfaces import choose
 from clusterprep.remedies import Remedy, shell_line
 
 # A link that comes up at boot, a driver that is loaded again or an MTU that is set leave 2 to 10
@@ -75,7 +75,7 @@ def speed(context: CheckContext) -> Iterable[Outcome]:
     undeclared = set()
     for node in context.nodes:
         if node.name not in picks:
-            yield _no_choice(node, choice)
+            yield _no_choice(node)
             continue
         interface = picks[node.name].name
         cards = _cards(context.value(node, "net.interfaces"), interface)
@@ -105,9 +105,9 @@ def _cards(interfaces: Iterable[Interface], name: str) -> list[Interface]:
     return [card for card in below(interfaces, name) if card.physical and card.running]
 
 
-def _no_choice(node: Node, choice: Choice) -> Outcome:
+def _no_choice(node: Node) -> Outcome:
     message = "no interface is chosen, so there is no link to judge"
-    return unknown(node, message, choice.reason_without_pick(node.name))
+    return unknown(node, message, "eth.iface_choice")
 
 
 def _half_duplex(node: Node, cards: Iterable[Interface]) -> Iterable[Outcome]:
@@ -199,7 +199,7 @@ def bonds(context: CheckContext) -> Iterable[Outcome]:
     picks = choice.picks
     for node in context.nodes:
         if node.name not in picks:
-            yield _no_choice(node, choice)
+            yield _no_choice(node)
             continue
         bonds_by_name: dict[str, Bond] = context.value(node, "net.bonds")
         interfaces: tuple[Interface, ...] = context.value(node, "net.interfaces")

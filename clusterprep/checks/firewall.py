@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import ip_address, ip_network
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,6 +25,11 @@ INBOUND = ("ingress", "prerouting", "input")
 OUTBOUND = ("output", "postrouting")
 # Of the range that NCCL's ports come from: rules for fewer ports are meant for other services.
 FEW_PORTS = 0.1
+# Beginnings of the names of tables that see one family; those of inet and netdev see both.
+IPV4_TABLES = ("ip ", "legacy ip ")
+IPV6_TABLES = ("ip6 ", "legacy ip6 ")
+IPV4_FIELDS, IPV6_FIELDS = ("saddr", "daddr"), ("saddr6", "daddr6")
+IPV4_NAMES, IPV6_NAMES = frozenset({"ipv4", "ip", "2"}), frozenset({"ipv6", "ip6", "10"})
 MAX_JUMPS = 32  # jumps within jumps; the kernel allows 16
 
 Ends = dict[str, str]
@@ -39,7 +44,7 @@ class Packet(Struct, frozen=True):
 
     `peers` are the addresses of all nodes as numbers, sorted, with this one among them; `ports` are
     the first and last port that either side may use. `tried`: every connection of the port matrix
-    from and to this node came about.
+    from and to this node came about. With `ipv6` all addresses are of IPv6.
     """
 
     inbound: bool
@@ -48,6 +53,12 @@ class Packet(Struct, frozen=True):
     peers: tuple[int, ...]
     ports: tuple[int, int]
     tried: bool
+    ipv6: bool = False
+
+    def enters(self, chain: Chain) -> bool:
+        """Return whether the chain's table is for packets of this family."""
+        other = IPV4_TABLES if self.ipv6 else IPV6_TABLES
+        return not chain.table.startswith(other)
 
     def meets(self, match: RuleMatch, drops: bool) -> bool | None:
         """Return whether a condition holds; None if that cannot be decided.
@@ -56,6 +67,8 @@ class Packet(Struct, frozen=True):
         marked. But where connections have come about, a rule that drops marked packets, or a set of
         blocked addresses (fail2ban, kube-proxy), was not for them.
         """
+        if match.field in (IPV4_FIELDS if self.ipv6 else IPV6_FIELDS):
+            return False
         if match.field == "mark" or _is_named_set(match):
             if drops and self.tried and not match.negated:
                 return False
@@ -77,7 +90,7 @@ class Packet(Struct, frozen=True):
         The peer may be any other node: True if all their addresses match, None if only some do.
         """
         ranges = [_address_range(value) for value in match.values]
-        is_peer = (match.field == "saddr") == self.inbound
+        is_peer = match.field.startswith("saddr") == self.inbound
         if not is_peer:
             return any(low <= self.own <= high for low, high in ranges)
         matching = 0
@@ -115,6 +128,11 @@ class Packet(Struct, frozen=True):
             flags.intersection_update(mask.split(","))
         return flags == set(wanted.split(",")) - {"0", "none"}
 
+    def family(self, match: RuleMatch) -> bool:
+        """Return whether a rule is for the family of this packet."""
+        names = IPV6_NAMES if self.ipv6 else IPV4_NAMES
+        return not names.isdisjoint(match.values)
+
     def destination(self, match: RuleMatch) -> bool | None:
         """Return whether the type of the destination matches; known for inbound packets alone."""
         return "local" in match.values if self.inbound else None
@@ -122,7 +140,7 @@ class Packet(Struct, frozen=True):
 
 def _is_named_set(match: RuleMatch) -> bool:
     """Return whether a condition compares an address with a set that the rules only name."""
-    if match.field not in ("saddr", "daddr") or not match.values:
+    if match.field not in (*IPV4_FIELDS, *IPV6_FIELDS) or not match.values:
         return False
     return match.values[0].startswith("@")
 
@@ -131,8 +149,8 @@ def _address_range(value: str) -> tuple[int, int]:
     """Return the first and the last address of «10.0.0.0/8» or «10.0.0.1-10.0.0.9» as numbers."""
     first, dash, last = value.partition("-")
     if dash:
-        return int(IPv4Address(first)), int(IPv4Address(last))
-    network = IPv4Network(value, strict=False)
+        return int(ip_address(first)), int(ip_address(last))
+    network = ip_network(value, strict=False)
     return int(network.network_address), int(network.broadcast_address)
 
 
@@ -152,6 +170,8 @@ def _same_device(name: str, pattern: str) -> bool:
 _DECISIONS: dict[str, Callable[[Packet, RuleMatch], bool | None]] = {
     "saddr": Packet.address,
     "daddr": Packet.address,
+    "saddr6": Packet.address,
+    "daddr6": Packet.address,
     "sport": Packet.port,
     "dport": Packet.port,
     "iif": Packet.device,
@@ -159,7 +179,7 @@ _DECISIONS: dict[str, Callable[[Packet, RuleMatch], bool | None]] = {
     "flags": Packet.flags,
     "dsttype": Packet.destination,
     "proto": lambda packet, match: not {"tcp", "6", "all"}.isdisjoint(match.values),
-    "family": lambda packet, match: not {"ipv4", "ip", "2"}.isdisjoint(match.values),
+    "family": Packet.family,
     "state": lambda packet, match: "new" in match.values,
     "status": lambda packet, match: False,  # nothing is translated between nodes
     "pkttype": lambda packet, match: not {"host", "unicast"}.isdisjoint(match.values),
@@ -256,12 +276,12 @@ def firewall(context: CheckContext) -> Iterable[Outcome]:
         yield Outcome("skip", context.names, "there is no other machine", reason="not_applicable")
         return
     choice = choose(context.fleet)
-    addresses = {name: int(IPv4Address(pick.address)) for name, pick in choice.picks.items()}
+    addresses = {name: int(ip_address(pick.address)) for name, pick in choice.picks.items()}
     peers = tuple(sorted(addresses.values()))
     for node in context.nodes:
         if node.name not in addresses:
             message = "no interface is chosen, so there is no traffic to judge"
-            yield unknown(node, message, choice.reason_without_pick(node.name))
+            yield unknown(node, message, "eth.iface_choice")
         elif len(peers) < 2:
             message = "no other node was reached, so there is no traffic to judge"
             yield unknown(node, message, "fewer than two nodes were reached")
@@ -275,7 +295,7 @@ def _judge_node(
     """Return the outcome for one node; `peers` are the addresses of all nodes, as in Packet."""
     rules: Ruleset = context.value(node, "net.filter")
     pick = choice.picks[node.name]
-    own = int(IPv4Address(pick.address))
+    own = int(ip_address(pick.address))
     ports = context.value(node, "net.port_range")
     tried = node.name in _came_about(context.fleet)
     inbound = Packet(
@@ -285,6 +305,7 @@ def _judge_node(
         peers=peers,
         ports=ports,
         tried=tried,
+        ipv6=pick.is_ipv6,
     )
     outbound = replace(inbound, inbound=False)
     wanted = "TCP between the nodes is accepted"
@@ -319,7 +340,7 @@ def _judge_node(
             wanted,
         )
     message = "no packet filter is in use"
-    if any(_is_base(chain) for chain in rules):
+    if any(_is_base(chain) and inbound.enters(chain) for chain in rules):
         message = "the packet filters let the nodes' connections through"
     return passed(node, message, "", wanted)
 
@@ -336,7 +357,7 @@ def _ends_of_bases(
     chains = {(chain.table, chain.name): chain for chain in rules}
     for hooks, packet in ((INBOUND, inbound), (OUTBOUND, outbound)):
         for chain in rules:
-            if chain.hook not in hooks or not _is_base(chain):
+            if chain.hook not in hooks or not _is_base(chain) or not packet.enters(chain):
                 continue
             if chain.device in (None, packet.interface):
                 yield chain, base_ends(packet, chain, chains)
@@ -377,23 +398,29 @@ def command_to_accept(rules: Ruleset, chain: Chain, interface: str, network: str
             source=source,
         )
     is_inbound = chain.hook in INBOUND
+    is_ipv6 = ":" in source or chain.table.startswith(IPV6_TABLES)
     if chain.name.isupper():
+        tool = "ip6tables" if is_ipv6 else "iptables"
         # A second rule of the same kind is harmless, and -C avoids it.
         if is_inbound:
             return shell_line(
-                "iptables -C {chain} -s {source} -j ACCEPT 2> /dev/null "
-                "|| iptables -I {chain} -s {source} -j ACCEPT   # and where these rules are kept",
+                "{tool} -C {chain} -s {source} -j ACCEPT 2> /dev/null "
+                "|| {tool} -I {chain} -s {source} -j ACCEPT   # and where these rules are kept",
+                tool=tool,
                 chain=chain.name,
                 source=source,
             )
         return shell_line(
-            "iptables -C {chain} -d {source} -j ACCEPT 2> /dev/null "
-            "|| iptables -I {chain} -d {source} -j ACCEPT   # and where these rules are kept",
+            "{tool} -C {chain} -d {source} -j ACCEPT 2> /dev/null "
+            "|| {tool} -I {chain} -d {source} -j ACCEPT   # and where these rules are kept",
+            tool=tool,
             chain=chain.name,
             source=source,
         )
     return shell_line(
-        "nft insert rule {table} {chain} ip {field} {source} accept   # and in /etc/nftables.conf",
+        "nft insert rule {table} {chain} {protocol} {field} {source} accept"
+        "   # and in /etc/nftables.conf",
+        protocol="ip6" if is_ipv6 else "ip",
         table=chain.table.split(),
         chain=chain.name,
         field="saddr" if is_inbound else "daddr",

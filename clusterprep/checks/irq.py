@@ -49,7 +49,7 @@ def balance(context: CheckContext) -> Iterable[Outcome]:
         pick = choice.picks.get(node.name)
         if pick is None:
             message = "no interface is chosen, so there are no interrupts to judge"
-            yield unknown(node, message, choice.reason_without_pick(node.name))
+            yield unknown(node, message, "eth.iface_choice")
             continue
         interrupts: Interrupts = context.value(node, "irq.counts")
         required = context.wanted(node)

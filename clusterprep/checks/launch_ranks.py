@@ -19,7 +19,7 @@ from clusterprep.checks.env import (
 from clusterprep.checks.launch_nproc import gpus_of
 from clusterprep.facts.environment import Setting
 from clusterprep.model import Absent, Node
-from clusterprep.nccl.interfaces import choose
+from clusterprep.nccl.interfaces import choose, plain
 from clusterprep.remedies import shell_line
 
 
@@ -142,7 +142,7 @@ def _ipv6_addresses(context: CheckContext, node: Node) -> set[str]:
         interfaces = context.fleet.fact(node.name, "net.interfaces")
         if not isinstance(interfaces, Absent):
             for interface in interfaces:
-                addresses.update(interface.ipv6)
+                addresses.update(map(plain, interface.ipv6))
     return addresses
 
 

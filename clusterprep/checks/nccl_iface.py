@@ -12,11 +12,18 @@ from msgspec.structs import replace
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
 from clusterprep.facts.environment import Paths, in_effect
 from clusterprep.facts.nccl_address import Answers, BoundAddress, Variable
-from clusterprep.facts.network import Interface
+from clusterprep.facts.network import Interface, network_of
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
-from clusterprep.nccl.interfaces import IPV6, Pick, all_known, candidates, choose, plain
+from clusterprep.nccl.interfaces import (
+    FAMILY_VARIABLE,
+    Pick,
+    all_known,
+    candidates,
+    choose,
+    plain,
+)
 from clusterprep.remedies import Remedy, sentence, shell_line
 
 # Failures in these launch paths are warnings: it is not known whether a unit of systemd with
@@ -35,7 +42,7 @@ def iface(context: CheckContext) -> Iterable[Outcome]:
             yield _without_library(node)
         elif pick is None:
             message = "no interface is chosen, so there is none to compare NCCL's with"
-            yield unknown(node, message, choice.reason_without_pick(node.name))
+            yield unknown(node, message, "eth.iface_choice")
         else:
             yield from _judge_answers(context.fleet, node, answers, pick)
 
@@ -70,7 +77,7 @@ def _judge_answers(fleet: Fleet, node: Node, answers: Answers, pick: Pick) -> It
         if isinstance(answer, Absent) or not answer.library:
             continue
         known[path] = answer
-        if _is_ipv6(answer) or _is_good(fleet, node, answer, pick):
+        if _is_good(fleet, node, answer, pick):
             continue
         if path.startswith(LESSER):
             lesser[path] = answer
@@ -91,10 +98,6 @@ def _judge_answers(fleet: Fleet, node: Node, answers: Answers, pick: Pick) -> It
         )
 
 
-def _is_ipv6(answer: BoundAddress) -> bool:
-    return ":" in (answer.address or "")
-
-
 def _judge_without_wrong(
     fleet: Fleet, node: Node, answers: Answers, known: Mapping[str, BoundAddress], pick: Pick
 ) -> Outcome:
@@ -104,17 +107,6 @@ def _judge_without_wrong(
         path, absent = unanswered
         message = f"{path}: {absent.detail or absent.reason}"
         return unknown(node, message, absent.reason)
-    for path, answer in known.items():
-        if _is_ipv6(answer):
-            problem = "which of these addresses reach all nodes is not judged"
-            message = f"{path}: NCCL would use IPv6, and {problem}"
-            return unknown(
-                node,
-                message,
-                IPV6,
-                str(answer.interface),
-                pick.name,
-            )
     uses_other_address = any(answer.address != pick.address for answer in known.values())
     if uses_other_address:
         silent = _nodes_without_interfaces(fleet)
@@ -194,13 +186,22 @@ def _wrong_address(
         message += f". It says: {answer.warning}"
     if variable is not None:
         seen = f"{seen}, as {variable} says"
+    cure = _remedy(node, variable, pick)
+    if _only_family_is_missing(answer, pick):
+        cure = shell_line("clusterprep apply INVENTORY   # writes NCCL_SOCKET_FAMILY=AF_INET6")
     return failed(
         node,
         message,
         seen,
         pick.name,
-        _remedy(node, variable, pick),
+        cure,
     )
+
+
+def _only_family_is_missing(answer: BoundAddress, pick: Pick) -> bool:
+    """Return whether NCCL takes IPv4 where all nodes have IPv6, as no variable tells it not to."""
+    is_ipv4 = "." in (answer.address or "")
+    return is_ipv4 and pick.is_ipv6 and answer.variable(FAMILY_VARIABLE) is None
 
 
 def _deciding_variable(answer: BoundAddress) -> Variable | None:
@@ -237,7 +238,7 @@ def _interface_name(fleet: Fleet, node: Node, answer: BoundAddress) -> str | Non
         return answer.interface
     interfaces: tuple[Interface, ...] = fleet.fact(node.name, "net.interfaces")
     for interface in interfaces:
-        for address in interface.ipv4:
+        for address in (*interface.ipv4, *interface.ipv6):
             if plain(address) == answer.address:
                 return interface.name
     return None
@@ -247,9 +248,9 @@ def _reaches_all(fleet: Fleet, node: Node, address: str) -> bool:
     """Return whether every node known has an interface in the network of an address."""
     networks = set()
     for interface in candidates(fleet.fact(node.name, "net.interfaces")):
-        for own, network in zip(interface.ipv4, interface.networks, strict=True):
+        for own in (*interface.ipv4, *interface.ipv6):
             if plain(own) == address:
-                networks.add(network)
+                networks.add(network_of(own))
     if not networks:
         return False
     return all(networks <= node_networks for node_networks in _networks(fleet))
@@ -265,7 +266,7 @@ def _networks(fleet: Fleet) -> tuple[frozenset[str], ...]:
             continue
         networks: set[str] = set()
         for interface in candidates(interfaces):
-            networks.update(interface.networks)
+            networks.update(map(network_of, (*interface.ipv4, *interface.ipv6)))
         networks_by_node.append(frozenset(networks))
     return tuple(networks_by_node)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed
 from clusterprep.facts.neighbours import NeighbourTable
-from clusterprep.facts.network import Interface
+from clusterprep.facts.network import Interface, network_of
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import Remedy, shell_line
@@ -42,7 +42,7 @@ def _networks(context: CheckContext, node: Node) -> set[str]:
     networks: set[str] = set()
     for interface in interfaces:
         if _has_neighbours(interface):
-            networks.update(interface.networks)
+            networks.update(map(network_of, interface.ipv4))
     return networks
 
 

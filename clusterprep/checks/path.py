@@ -18,7 +18,8 @@ from clusterprep.remedies import sentence, shell_line
 SLOWER = 4.0  # times what is usual: racks apart are twice or three times as far as neighbours
 LARGEST = 65535  # bytes of an IPv4 packet
 SMALLEST = 1280  # bytes of the smallest packet that is tried
-HEADERS = 28  # bytes of the IPv4 and ICMP headers, which `ping -s` does not count
+# Bytes of the headers of IP and ICMP, which `ping -s` does not count.
+IPV4_HEADERS, IPV6_HEADERS = 28, 48
 APART = 0.0005  # seconds more than is usual: below that a busy processor explains it
 NOT_DIALLED = "no other node could be dialled"
 Pair = tuple[str, str]
@@ -101,6 +102,12 @@ def _full_size(dial: Dial, mtus: Mapping[str, int]) -> int:
     return min(LARGEST, mtus.get(dial.dialer, 0))
 
 
+def _ping_size(dial: Dial, mtus: Mapping[str, int]) -> int:
+    """Return the number for `ping -s` that makes a full-size packet."""
+    headers = IPV6_HEADERS if ":" in dial.address else IPV4_HEADERS
+    return _full_size(dial, mtus) - headers
+
+
 def _exceeds_listener(dial: Dial, mtus: Mapping[str, int]) -> bool:
     """Return whether the listener's interface is too small, and the connection was held to it.
 
@@ -154,7 +161,7 @@ def _nowhere_carried(
     cure = shell_line(
         "ping -M do -s {size} {address}"
         "   # from {dialer}; then the MTU of the switches, or a smaller one here",
-        size=_full_size(first, mtus) - HEADERS,
+        size=_ping_size(first, mtus),
         address=first.address,
         dialer=first.dialer,
     )
@@ -214,7 +221,7 @@ def _packet_failure(cause: Cause, mtus: Mapping[str, int]) -> Outcome:
     cure = shell_line(
         "ping -M do -s {size} {address}"
         "   # from {dialer}; then the MTU of the switch ports between them",
-        size=wanted_size - HEADERS,
+        size=_ping_size(first, mtus),
         address=first.address,
         dialer=first.dialer,
     )

@@ -14,8 +14,7 @@ from clusterprep.facts.rdma import Gid, Port, Rail, RdmaDevice
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Absent, Node
 from clusterprep.model.versions import leading_numbers
-from clusterprep.nccl.gids import DYNAMIC, addresses_of, only_ipv6, roce_rails, usable_gid
-from clusterprep.nccl.interfaces import IPV6
+from clusterprep.nccl.gids import DYNAMIC, IPV6, addresses_of, only_ipv6, roce_rails, usable_gid
 from clusterprep.nccl.rails import RdmaRail, TrainingSet, training_sets
 from clusterprep.remedies import Remedy, sentence, shell_line
 

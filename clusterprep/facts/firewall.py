@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.facts import Fact, Needs
 from clusterprep.model import Read
@@ -84,23 +85,26 @@ ENDS = {
 
 
 def parse_firewall(answer: dict[str, str | None]) -> Ruleset:
-    """Return all chains of IPv4.
+    """Return all chains of IPv4 and IPv6.
 
     Rules that iptables-nft made come from its own listing where there is one, not from that of nft.
     """
     nft = answer["nft"]
-    compatible = answer["iptables"]
-    legacy = answer["legacy"]
     chains: list[Chain] = []
     if nft is not None:
         chains += parse_nft(nft)
-    if compatible is not None:
-        own_chains = parse_iptables(compatible)
+    for key, family in (("iptables", "ip"), ("ip6tables", "ip6")):
+        compatible = answer.get(key)
+        if compatible is None:
+            continue
+        own_chains = parse_iptables(compatible, family)
         own_tables = {chain.table for chain in own_chains}
         chains = [chain for chain in chains if chain.table not in own_tables]
         chains += own_chains
-    if legacy is not None:
-        chains += parse_iptables(legacy, "legacy ")
+    for key, family in (("legacy", "legacy ip"), ("legacy6", "legacy ip6")):
+        legacy = answer.get(key)
+        if legacy is not None:
+            chains += parse_iptables(legacy, family)
     return tuple(chains)
 
 
@@ -123,7 +127,7 @@ def parse_nft(text: str) -> Ruleset:
             chain_rules += _nft_rules(rule["expr"])
     ruleset = []
     for (table, name), chain in chains.items():
-        if chain["family"] in ("ip", "inet", "netdev"):
+        if chain["family"] in ("ip", "ip6", "inet", "netdev"):
             chain_rules = rules.get((table, name), [])
             ruleset.append(_nft_chain(table, chain, chain_rules))
     return tuple(ruleset)
@@ -365,11 +369,12 @@ def _all_values(items: list[Any]) -> tuple[str, ...] | None:
 # ---------------------------------------------------------------- iptables
 
 
-def parse_iptables(text: str, prefix: str = "") -> Ruleset:
+def parse_iptables(text: str, family: str = "ip") -> Ruleset:
     """Parse the output of iptables-save. Raises ValueError where it ends in the middle of a table.
 
-    `prefix` goes before the names of the tables.
+    `family`, as "ip" or "legacy ip6", goes before the names of the tables.
     """
+    is_ipv6 = family.endswith("ip6")
     policies: dict[ChainKey, str] = {}
     rules: dict[ChainKey, list[Rule]] = {}
     table = ""
@@ -383,7 +388,8 @@ def parse_iptables(text: str, prefix: str = "") -> Ruleset:
             policies[table, name] = policy
         elif line.startswith("-A ") and table:
             _, name, *options = shlex.split(line)
-            rules.setdefault((table, name), []).append(_iptables_rule(options))
+            rule = _iptables_rule(options)
+            rules.setdefault((table, name), []).append(_of_ipv6(rule) if is_ipv6 else rule)
         elif line.strip() and not line.startswith("#"):
             raise ValueError(f"iptables-save printed '{line[:60]}'")
     if table:
@@ -393,7 +399,7 @@ def parse_iptables(text: str, prefix: str = "") -> Ruleset:
         chain_rules = rules.get((table, name), [])
         chains.append(
             _iptables_chain(
-                prefix,
+                family,
                 table,
                 name,
                 policy,
@@ -403,14 +409,25 @@ def parse_iptables(text: str, prefix: str = "") -> Ruleset:
     return tuple(chains)
 
 
+def _of_ipv6(rule: Rule) -> Rule:
+    """Return a rule of ip6tables, whose addresses have the same options as those of iptables."""
+    matches = []
+    for match in rule.matches:
+        if match.field in ("saddr", "daddr"):
+            matches.append(replace(match, field=f"{match.field}6"))
+        else:
+            matches.append(match)
+    return replace(rule, matches=tuple(matches))
+
+
 def _iptables_chain(
-    prefix: str, table: str, name: str, policy: str, rules: Iterable[Rule]
+    family: str, table: str, name: str, policy: str, rules: Iterable[Rule]
 ) -> Chain:
     """Return a chain of iptables; only one that packets enter has a hook and a policy."""
     # «-» stands for the policy of a chain that only other chains jump to.
     hook = None if policy == "-" else HOOKS.get(name)
     return Chain(
-        table=f"{prefix}ip {table}",
+        table=f"{family} {table}",
         name=name,
         rules=tuple(rules),
         hook=hook,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from ipaddress import IPv4Interface
-from typing import Any
+from ipaddress import ip_interface
+from typing import Any, Literal
 
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from clusterprep.facts import Fact, file
 from clusterprep.model import Read
@@ -18,6 +18,8 @@ IFF_UP, IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
 # Of linux/if_arp.h: PPP, IP in IP of both versions, SIT, GRE of both versions, and NONE, as tun and
 # WireGuard have.
 TUNNELS = frozenset({512, 768, 769, 776, 778, 823, 65534})
+Family = Literal["AF_INET", "AF_INET6"]  # as NCCL_SOCKET_FAMILY has them
+LINK = 253  # linux/rtnetlink.h: the scope of an address that holds on one link
 
 
 class Interface(Struct, frozen=True):
@@ -25,7 +27,8 @@ class Interface(Struct, frozen=True):
 
     `speed` in Mbit/s, `duplex` full or half; both None where the driver does not report them.
     `master` names the bond or bridge that it is a port of.
-    `ipv4` has addresses of global scope such as "10.0.0.1/24", `ipv6` such as "fd00::1".
+    `ipv4` has addresses of global scope such as "10.0.0.1/24", `ipv6` such as "fd00::1/64".
+    `link_local` is an IPv6 address of this link, "fe80::1/64", if there is none of global scope.
     `carrier_changes` counts ups and downs since the interface was made.
     `index` is the kernel's number, in whose order it lists interfaces; interfaces of two nodes may
     be equal without it.
@@ -49,6 +52,7 @@ class Interface(Struct, frozen=True):
     first: str | None = None
     tunnel: bool = False
     ipv6: tuple[str, ...] = ()
+    link_local: str | None = None
     index: int = 0
 
     def __eq__(self, other: object) -> bool:
@@ -64,30 +68,48 @@ class Interface(Struct, frozen=True):
         return astuple(self)[:-1]
 
     @property
-    def networks(self) -> tuple[str, ...]:
-        return tuple(map(_network_of, self.ipv4))
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses that lead to other machines: those of IPv4, without any those of IPv6."""
+        return self.ipv4 or self.ipv6
 
     @property
-    def address(self) -> str:
-        return self.ipv4[0].split("/")[0]
+    def networks(self) -> tuple[str, ...]:
+        """The networks of `addresses`."""
+        return tuple(map(network_of, self.addresses))
 
     @property
     def bound(self) -> str | None:
-        """The address with its prefix that NCCL binds: the kernel's first of this interface."""
+        """The address with its prefix that NCCL binds: the kernel's first of this interface.
+
+        The kernel lists IPv4 before IPv6, and link-local addresses of IPv6 last.
+        """
         if self.first:
             return self.first
-        return self.ipv4[0] if self.ipv4 else None
+        return self.addresses[0] if self.addresses else self.link_local
 
     @property
     def binds_link_local(self) -> bool:
         """Whether that address holds on one cable only, so that other machines cannot reach it."""
-        return self.bound is not None and IPv4Interface(self.bound).is_link_local
+        return self.bound is not None and ip_interface(self.bound).is_link_local
+
+    @property
+    def has_ipv4(self) -> bool:
+        """Whether it has an IPv4 address of any scope, which NCCL takes before one of IPv6."""
+        return bool(self.ipv4 or self.first)
+
+    def seen_in(self, family: Family) -> Interface:
+        """Return the interface with the addresses of one family alone, as NCCL then sees it."""
+        if family == "AF_INET6":
+            return replace(self, ipv4=(), first=None) if self.has_ipv4 else self
+        if self.ipv6 or self.link_local:
+            return replace(self, ipv6=(), link_local=None)
+        return self
 
 
 @functools.lru_cache(maxsize=4096)
-def _network_of(address: str) -> str:
+def network_of(address: str) -> str:
     """Return «10.0.0.0/24» of «10.0.0.7/24». It is asked for forty times of every node."""
-    return str(IPv4Interface(address).network)
+    return str(ip_interface(address).network)
 
 
 def parse_interfaces(rows: list[dict[str, Any]]) -> tuple[Interface, ...]:
@@ -114,6 +136,9 @@ def _interface(row: dict[str, Any]) -> Interface:
     first_is_usable = every_ipv4[:1] == ipv4[:1]
     if not first_is_usable:
         first = _with_prefix(every_ipv4[0])
+    ipv6, link_local = _ipv6(row["addresses"])
+    if ipv4 or ipv6:
+        link_local = None
     return Interface(
         name=require_device_name(row["name"]),
         up=bool(flags & IFF_UP),
@@ -130,7 +155,8 @@ def _interface(row: dict[str, Any]) -> Interface:
         carrier_changes=_count(row.get("carrier_changes")),
         first=first,
         tunnel=kind in TUNNELS,
-        ipv6=_ipv6(row["addresses"]),
+        ipv6=ipv6,
+        link_local=link_local,
         index=int(row["ifindex"] or 0),
     )
 
@@ -144,13 +170,21 @@ def _is_usable(address: dict[str, Any]) -> bool:
 
 def _with_prefix(address: dict[str, Any]) -> str:
     text = f"{address['address']}/{address['prefix']}"
-    return str(IPv4Interface(text))
+    return str(ip_interface(text))
 
 
-def _ipv6(addresses: list[dict[str, Any]]) -> tuple[str, ...]:
-    global_addresses = [address for address in addresses if address["scope"] == 0]
-    texts = (address["address"] for address in global_addresses)
-    return tuple(text for text in texts if ":" in text)
+def _ipv6(addresses: list[dict[str, Any]]) -> tuple[tuple[str, ...], str | None]:
+    """Return the IPv6 addresses of global scope, and the first of link scope."""
+    found = []
+    link_local = None
+    for address in addresses:
+        if ":" not in address["address"]:
+            continue
+        if address["scope"] == 0:
+            found.append(_with_prefix(address))
+        elif address["scope"] == LINK and link_local is None:
+            link_local = _with_prefix(address)
+    return tuple(found), link_local
 
 
 def _speed(text: str | None) -> int | None:

@@ -8,6 +8,9 @@ from clusterprep.facts.network import Interface
 from clusterprep.facts.rdma import Gid, Port
 from clusterprep.nccl.rails import RdmaRail, TrainingSet
 
+IPV6 = "ipv6"
+"""The reason of what is not known of RoCE since ports have IPv6 addresses alone."""
+
 # From this version on NCCL finds the index itself (src/transport/net_ib.cc, ncclIbGetGidIndex).
 DYNAMIC = (2, 21)
 

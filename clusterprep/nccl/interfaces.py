@@ -6,11 +6,10 @@ It is declared, or it is the interface in the one network that reaches all nodes
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from ipaddress import IPv4Interface
 
 from msgspec import Struct, field
 
-from clusterprep.facts.network import Interface
+from clusterprep.facts.network import Family, Interface, network_of
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.model.colocation import neighbours, one_machine
 from clusterprep.model.memoize import once_per_fleet
@@ -69,9 +68,11 @@ FACTS = ("net.interfaces", *RAILS)
 """Names of the facts that the choice needs. A query for the first asks for the others too."""
 
 VARIABLE = "NCCL_SOCKET_IFNAME"
-NO_INTERFACE = "no interface is up with an IPv4 address"
-IPV6 = "ipv6"
-"""The reason of what is not known since a node has IPv6 addresses alone."""
+FAMILY_VARIABLE = "NCCL_SOCKET_FAMILY"
+NO_INTERFACE = "no interface is up with a global address"
+FAMILIES: tuple[Family, ...] = ("AF_INET", "AF_INET6")
+FAMILY_NAMES: Mapping[Family, str] = {"AF_INET": "IPv4", "AF_INET6": "IPv6"}
+ONE_CABLE = "it holds on one cable only, and other nodes cannot tell which"
 Place = tuple[Interface, str]  # an interface and one of its addresses
 
 
@@ -87,13 +88,17 @@ class Pick(Struct, frozen=True):
     value: str
     why: str
 
+    @property
+    def is_ipv6(self) -> bool:
+        return ":" in self.address
+
 
 class Choice(Struct, frozen=True):
     """The choice for a fleet.
 
     Each node that was reached is in `picks`, in `problems` with why no interface will do, or in
-    `unknown`: its interfaces are not known, or have IPv6 addresses alone, which are not judged.
-    `network` is the common network, and `why` the reason for it.
+    `unknown`, as its interfaces are not known. `network` is the common network, and `why` the
+    reason for it. All addresses are of `family`.
     """
 
     picks: Mapping[str, Pick] = field(default_factory=dict)
@@ -101,26 +106,20 @@ class Choice(Struct, frozen=True):
     unknown: Mapping[str, Absent] = field(default_factory=dict)
     why: str = ""
     network: str | None = None
-
-    def reason_without_pick(self, node: str) -> str:
-        """Return the reason of what is not known of a node since no interface was chosen there."""
-        absent = self.unknown.get(node)
-        if absent is not None and absent.reason == IPV6:
-            return IPV6
-        return "eth.iface_choice"
+    family: Family = "AF_INET"
 
 
 def candidates(interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
     """Return the interfaces that could carry a job.
 
-    They are up, have a global IPv4 address, and belong to no container, tunnel or board management.
+    They are up, have a global address, and belong to no container, tunnel or board management.
     """
     return tuple(interface for interface in interfaces if _could_carry_a_job(interface, interfaces))
 
 
 def _could_carry_a_job(interface: Interface, interfaces: tuple[Interface, ...]) -> bool:
     """Return whether `candidates` has this one of a node's interfaces."""
-    if not interface.ipv4 or interface.binds_link_local:
+    if not interface.addresses or interface.binds_link_local:
         return False
     return _leads_to_others(interface, interfaces)
 
@@ -139,21 +138,20 @@ def _leads_to_others(interface: Interface, interfaces: tuple[Interface, ...]) ->
     return not interface.bridge or _has_uplink(interface, interfaces)
 
 
-def _only_ipv6(wanted: Iterable[Interface], interfaces: tuple[Interface, ...]) -> Absent | None:
-    """Return why no interface can be chosen if some of `wanted` would do, but for IPv6.
-
-    IPv6 is not judged: neither is such an interface wrong, nor does it take another one's place.
-    """
-    names = []
-    for interface in wanted:
-        has_ipv6_alone = interface.ipv6 and interface.bound is None
-        if has_ipv6_alone and _leads_to_others(interface, interfaces):
-            names.append(interface.name)
-    if not names:
-        return None
-    verb = "have" if len(names) > 1 else "has"
-    detail = f"{', '.join(names)} {verb} IPv6 addresses and none of IPv4"
-    return Absent(IPV6, f"{detail}, and IPv6 alone is not supported yet")
+def _why_no_candidate(interfaces: tuple[Interface, ...], family: Family) -> str:
+    """Return why no interface of a node could carry a job, with the addresses that will not do."""
+    others = []
+    for interface in interfaces:
+        if not _leads_to_others(interface, interfaces):
+            continue
+        if interface.addresses and not interface.seen_in(family).addresses:
+            others.append(f"{interface.name} {interface.addresses[0]}")
+        elif interface.link_local:
+            own = plain(interface.link_local)
+            others.append(f"{interface.name} {own}, which is link-local: {ONE_CABLE}")
+    if not others:
+        return NO_INTERFACE
+    return f"no interface is up with a global {FAMILY_NAMES[family]} address ({'; '.join(others)})"
 
 
 def _has_uplink(bridge: Interface, interfaces: tuple[Interface, ...]) -> bool:
@@ -167,7 +165,34 @@ def _has_uplink(bridge: Interface, interfaces: tuple[Interface, ...]) -> bool:
 
 @once_per_fleet
 def choose(fleet: Fleet) -> Choice:
-    """Return the choice for every node that was reached. Pure."""
+    """Return the choice for every node that was reached. Pure.
+
+    It is of the family that NCCL_SOCKET_FAMILY declares; else of IPv4, which NCCL prefers, unless
+    IPv6 reaches more nodes.
+    """
+    declared = _declared_family(fleet)
+    if declared is not None:
+        return _choose_in(fleet, declared)
+    by_ipv4 = _choose_in(fleet, "AF_INET")
+    if not by_ipv4.problems:
+        return by_ipv4
+    by_ipv6 = _choose_in(fleet, "AF_INET6")
+    return by_ipv6 if len(by_ipv6.picks) > len(by_ipv4.picks) else by_ipv4
+
+
+def _declared_family(fleet: Fleet) -> Family | None:
+    """Return the family that the inventory declares for the job, None if it declares none."""
+    for node in fleet.reached:
+        variable = node.env.get(FAMILY_VARIABLE)
+        for family in FAMILIES:
+            # NCCL ignores what is written otherwise.
+            if variable is not None and variable.value == family:
+                return family
+    return None
+
+
+def _choose_in(fleet: Fleet, family: Family) -> Choice:
+    """Return the choice with addresses of one family."""
     known: dict[str, tuple[Interface, ...]] = {}
     unknown: dict[str, Absent] = {}
     picks: dict[str, Pick] = {}
@@ -179,14 +204,13 @@ def choose(fleet: Fleet) -> Choice:
         if isinstance(interfaces, Absent):
             unknown[node.name] = interfaces
             continue
-        known[node.name] = interfaces
-        declared = _declared_pick(node, interfaces, alone=alone)
+        seen = tuple(interface.seen_in(family) for interface in interfaces)
+        known[node.name] = seen
+        declared = _declared_pick(node, seen, family, alone=alone)
         if declared is None:
-            usable[node.name] = candidates(interfaces)
+            usable[node.name] = candidates(seen)
         elif isinstance(declared, Pick):
             picks[node.name] = declared
-        elif isinstance(declared, Absent):
-            unknown[node.name] = declared
         else:
             problems[node.name] = declared
     if not usable:
@@ -196,17 +220,24 @@ def choose(fleet: Fleet) -> Choice:
             unknown,
             "declared as interfaces.nccl",
             None,
+            family,
         )
-    derived = _derived_choice(usable, known, _picked_interfaces(picks, known), fleet)
+    derived = _derived_choice(
+        usable,
+        known,
+        _picked_interfaces(picks, known),
+        fleet,
+        family,
+    )
     picks.update(derived.picks)
     problems.update(derived.problems)
-    unknown.update(derived.unknown)
     return Choice(
         picks,
         problems,
         unknown,
         derived.why,
         derived.network,
+        family,
     )
 
 
@@ -230,44 +261,43 @@ def _is_alone(fleet: Fleet) -> bool:
 
 
 def _declared_pick(
-    node: Node, interfaces: tuple[Interface, ...], *, alone: bool
-) -> Pick | Absent | str | None:
-    """Return the declared interface, or why it will not do; None if none is declared.
-
-    Absent if it has IPv6 addresses alone.
-    """
+    node: Node, interfaces: tuple[Interface, ...], family: Family, *, alone: bool
+) -> Pick | str | None:
+    """Return the declared interface, or why it will not do; None if none is declared."""
     variable = node.env.get(VARIABLE)
     # NCCL takes a value of one character for none.
     if variable is not None and len(variable.value) > 1:
-        return _pick_by_variable(variable.value, interfaces, alone=alone)
+        return _pick_by_variable(variable.value, interfaces, family, alone=alone)
     if node.interfaces.nccl is not None:
-        return _pick_by_name(node.interfaces.nccl, interfaces, alone=alone)
+        return _pick_by_name(node.interfaces.nccl, interfaces, family, alone=alone)
     return None
 
 
 def _pick_by_name(
-    wanted: str, interfaces: tuple[Interface, ...], *, alone: bool
-) -> Pick | Absent | str:
+    wanted: str, interfaces: tuple[Interface, ...], family: Family, *, alone: bool
+) -> Pick | str:
     """Return the interface of this name, or why it will not do."""
     match = next((each for each in interfaces if each.name == wanted), None)
     if match is None:
-        names = _names(candidates(interfaces)) or "none that is up with an IPv4 address"
+        names = _names(candidates(interfaces)) or "none that is up with a global address"
         return f"{wanted} does not exist (there is: {names})"
     if not match.up or not match.running:
         return f"{wanted} is down"
     bound = plain(str(match.bound))
     is_usable_loopback = alone and match.loopback and match.bound
-    if not match.ipv4 and not is_usable_loopback:
-        only_ipv6 = _only_ipv6((match,), interfaces)
-        return only_ipv6 or f"{wanted} has no IPv4 address"
+    if not match.addresses and not is_usable_loopback:
+        if match.link_local:
+            return f"{wanted} has {bound} alone, which is link-local: {ONE_CABLE}"
+        return f"{wanted} has no {FAMILY_NAMES[family]} address"
     if match.binds_link_local:
-        return f"{wanted} has {bound} before {match.address}, and NCCL binds the first address"
+        after = plain(match.addresses[0])
+        return f"{wanted} has {bound} before {after}, and NCCL binds the first address"
     return _pick(match, bound, interfaces, "declared as interfaces.nccl")
 
 
 def _pick_by_variable(
-    value: str, interfaces: tuple[Interface, ...], *, alone: bool
-) -> Pick | Absent | str:
+    value: str, interfaces: tuple[Interface, ...], family: Family, *, alone: bool
+) -> Pick | str:
     """Return the interface that NCCL binds with this value of its variable.
 
     Of all that the value admits, NCCL takes the first in the kernel's order, whatever the order of
@@ -279,17 +309,17 @@ def _pick_by_variable(
         if interface.up and interface.running and interface.bound is not None:
             admitted.append(interface)
     if not admitted:
-        only_ipv6 = _only_ipv6(taken_by(value, interfaces), interfaces)
-        if only_ipv6 is not None:
-            return only_ipv6
         names = _names(candidates(interfaces)) or "none"
-        problem = f"{setting} matches no interface that is up with an IPv4 address"
+        wanted = f"an {FAMILY_NAMES[family]} address"
+        problem = f"{setting} matches no interface that is up with {wanted}"
         return f"{problem} (there is: {names})"
     first = min(admitted, key=lambda interface: interface.index)
     if first.loopback and not alone:
         problem = f"{setting} lets {first.name} in"
         return f"{problem}, which NCCL then takes, and which leads to no other node"
     address = plain(str(first.bound))
+    if first.link_local:
+        return f"{setting} lets {first.name} in, whose {address} is link-local: {ONE_CABLE}"
     return Pick(
         first.name,
         address,
@@ -380,6 +410,7 @@ def _derived_choice(
     known: Mapping[str, tuple[Interface, ...]],
     fixed: Mapping[str, tuple[Interface, ...]],
     fleet: Fleet,
+    family: Family,
 ) -> Choice:
     """Return the choice for nodes that declare nothing.
 
@@ -389,16 +420,13 @@ def _derived_choice(
     if _is_alone(fleet) and not any(usable.values()):
         return _loopback_choice(nodes, known)
     problems: dict[str, str] = {}
-    unknown: dict[str, Absent] = {}
     login: dict[str, Place | None] = {}
     for node in nodes:
-        only_ipv6 = _only_ipv6(known[node.name], known[node.name])
         if usable[node.name]:
             login[node.name] = _login_interface(node, usable[node.name], fleet)
-        elif only_ipv6 is not None:
-            unknown[node.name] = only_ipv6
         else:
-            problems[node.name] = NO_INTERFACE
+            interfaces = fleet.fact(node.name, "net.interfaces")
+            problems[node.name] = _why_no_candidate(interfaces, family)
     machines = _one_per_machine(
         {
             **fixed,
@@ -419,13 +447,7 @@ def _derived_choice(
             continue
         interface, address = place
         picks[name] = _pick(interface, address, known[name], why)
-    return Choice(
-        picks,
-        problems,
-        unknown,
-        why,
-        network,
-    )
+    return Choice(picks=picks, problems=problems, why=why, network=network)
 
 
 def all_known(known: Collection[str], fleet: Fleet) -> str:
@@ -437,21 +459,16 @@ def all_known(known: Collection[str], fleet: Fleet) -> str:
 
 def _why_none_fits(interfaces: tuple[Interface, ...], network: str | None) -> str:
     """Return why none of a node's interfaces will do."""
-    present = ", ".join(f"{each.name} {each.ipv4[0]}" for each in interfaces)
+    present = ", ".join(f"{each.name} {each.addresses[0]}" for each in interfaces)
     if network is None:
         return f"no interface in a network that reaches all (there is: {present})"
     for interface in interfaces:
-        for address in interface.ipv4:
-            if _network_of(address) == network:
+        for address in interface.addresses:
+            if network_of(address) == network:
                 problem = f"{interface.name} has {plain(address)} in {network}"
                 first = plain(str(interface.bound))
                 return f"{problem}, but NCCL binds its first address, {first}"
     return f"no interface in {network} (there is: {present})"
-
-
-def _network_of(address: str) -> str:
-    """Return «10.0.0.0/24» for «10.0.0.1/24»."""
-    return str(IPv4Interface(address).network)
 
 
 def _loopback_choice(nodes: Sequence[Node], known: Mapping[str, tuple[Interface, ...]]) -> Choice:
@@ -493,7 +510,7 @@ def _login_interface(node: Node, usable: tuple[Interface, ...], fleet: Fleet) ->
     """Return the interface with the address by which the node was reached, and that address."""
     reached_by = (fleet.fact(node.name, "ssh.peer"), node.address)
     for interface in usable:
-        for address in interface.ipv4:
+        for address in interface.addresses:
             if plain(address) in reached_by:
                 return interface, plain(address)
     return None
@@ -602,7 +619,7 @@ def _addresses(interfaces: tuple[Interface, ...]) -> list[tuple[str, str, int]]:
     addresses = []
     for interface in interfaces:
         speed = interface.speed or 0
-        for address, network in zip(interface.ipv4, interface.networks, strict=True):
+        for address, network in zip(interface.addresses, interface.networks, strict=True):
             addresses.append((network, plain(address), speed))
     return addresses
 
@@ -614,10 +631,12 @@ def _counts(sets: Mapping[str, set[str]]) -> dict[str, int]:
 def common_networks(fleet: Fleet) -> tuple[Mapping[str, str], ...]:
     """Return node → value of NCCL_SOCKET_IFNAME for every network that all machines are in."""
     picks_by_network: dict[str, dict[str, Pick]] = {}
+    family = choose(fleet).family
     for node in fleet.reached:
-        interfaces = fleet.fact(node.name, "net.interfaces")
-        if isinstance(interfaces, Absent):
+        known = fleet.fact(node.name, "net.interfaces")
+        if isinstance(known, Absent):
             continue
+        interfaces = tuple(interface.seen_in(family) for interface in known)
         for interface in candidates(interfaces):
             network = _bound_network(interface)
             if network is None:
@@ -637,7 +656,7 @@ def common_networks(fleet: Fleet) -> tuple[Mapping[str, str], ...]:
 
 def _bound_network(interface: Interface) -> str | None:
     bound = interface.bound
-    return None if bound is None else _network_of(bound)
+    return None if bound is None else network_of(bound)
 
 
 def _in_network(interfaces: tuple[Interface, ...], network: str) -> Place | None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clusterprep.model import Finding, Fleet
-from clusterprep.nccl.interfaces import IPV6
 
-NO_IPV6 = "nodes with IPv6 addresses alone are not supported yet"
 # What has to be known of every node that a command uses. The job's own logins between nodes,
 # ssh.mesh, are not among it.
 LOGIN_CHECKS = ("ssh.reach", "ssh.sudo")
@@ -33,11 +31,6 @@ def blocking_findings(findings: Iterable[Finding], on_busy: bool) -> list[Findin
         if finding.check == BUSY and not on_busy:
             busy.append(finding)
     return grave + busy
-
-
-def needs_ipv6(findings: Iterable[Finding]) -> bool:
-    """Return whether one of these findings is unknown since nodes have IPv6 addresses alone."""
-    return any(finding.reason == IPV6 for finding in findings)
 
 
 def _is_gate(check: str) -> bool:

@@ -23,7 +23,7 @@ from clusterprep.model import Absent, Finding, Fleet, Inventory, Node, Severity,
 from clusterprep.model.fact_columns import absences
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
-from clusterprep.nccl.interfaces import IPV6
+from clusterprep.nccl.gids import IPV6
 from clusterprep.remedies import NO_REMEDY, Remedy, placed, shell_line
 from clusterprep.remote.untrusted import shortened
 

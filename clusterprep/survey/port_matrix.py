@@ -23,7 +23,7 @@ from clusterprep.errors import LinkLost
 from clusterprep.facts.pairs import DIALS, LISTEN, TABLE, Dial, Listen, TableWhileDialling
 from clusterprep.model import Absent, Fleet
 from clusterprep.model.pair_schedule import ALL_PAIRS, pairing, pairs_around, spans
-from clusterprep.nccl.interfaces import IPV6, Pick, choose
+from clusterprep.nccl.interfaces import Pick, choose
 from clusterprep.remote.transports.link import Frame
 from clusterprep.remote.untrusted import require_integer, shortened
 from clusterprep.survey.fanout import Fanout
@@ -99,7 +99,7 @@ def _with_pairs(fleet: Fleet, host: str, listen: Listen | Absent, matrix: _Matri
         own_listen = listen if applies else None
         own_dials = matrix.dials.get(node.name)
         if own_dials is None:
-            own_dials = _why_not_picked(fleet, node.name, "the node")
+            own_dials = _no_interface("the node")
         facts[node.name] = {
             LISTEN.name: own_listen,
             DIALS.name: own_dials,
@@ -120,9 +120,9 @@ def _open_ports(
         wanted = _port_spans(fleet, name)
         if name == host:
             wanted = [[port, port], *wanted]
-        bodies[name] = {"spans": wanted}
+        bodies[name] = {"spans": wanted, "ipv6": picks[name].is_ipv6}
     listening: dict[str, list[int]] = {}
-    listen: Listen | Absent = _why_host_is_missing(fanout, fleet, host)
+    listen: Listen | Absent = _why_host_is_missing(fanout, host)
     for name, answer in fanout.ask("listen", bodies, LISTEN_LIMIT).items():
         if isinstance(answer, LinkLost):
             if name == host:
@@ -150,19 +150,16 @@ def _port_spans(fleet: Fleet, name: str) -> list[list[int]]:
     return spans(low, high, f"{fleet.inventory.cluster}/{name}")
 
 
-def _why_host_is_missing(fanout: Fanout, fleet: Fleet, host: str) -> Absent:
+def _why_host_is_missing(fanout: Fanout, host: str) -> Absent:
     subject = f"the rendezvous host {host}"
     if host not in fanout.links:
         return Absent("not_reached", f"{subject} was not reached")
-    return _why_not_picked(fleet, host, subject)
+    return _no_interface(subject)
 
 
-def _why_not_picked(fleet: Fleet, node: str, subject: str) -> Absent:
+def _no_interface(subject: str) -> Absent:
     """Return why a node without an interface for NCCL neither listens nor dials."""
-    reason = choose(fleet).reason_without_pick(node)
-    if reason == IPV6:
-        return Absent(reason, f"{subject} has IPv6 addresses alone, whose ports are not tried yet")
-    return Absent(reason, f"{subject} has no usable interface")
+    return Absent("eth.iface_choice", f"{subject} has no usable interface")
 
 
 def _opened_rows(answer: Frame, count: int) -> list[Any]:

@@ -43,7 +43,7 @@ from clusterprep.facts.network import INTERFACES, PORT_RANGE
 from clusterprep.model import Absent, Fleet, Inventory, Json, Read
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.operations import Operation, RunCommand, StepAction, Write
-from clusterprep.nccl.interfaces import Choice, Pick, candidates, choose
+from clusterprep.nccl.interfaces import Choice, Pick, candidates, choose, plain
 
 FAMILY, NAME = "inet", "clusterprep"
 TABLE = f"{FAMILY} {NAME}"
@@ -238,12 +238,9 @@ def _interface_addresses(fleet: Fleet, node: str) -> set[str]:
     if isinstance(interfaces, Absent):
         message = f"the addresses of {node} are not known: {interfaces.detail}"
         raise NoPlan(interfaces.reason, message)
-    addresses = set()
+    addresses: set[str] = set()
     for interface in candidates(interfaces):
-        for network in interface.ipv4:
-            address, _, _ = network.partition("/")
-            addresses.add(address)
-        addresses.update(interface.ipv6)
+        addresses.update(map(plain, (*interface.ipv4, *interface.ipv6)))
     return addresses
 
 
@@ -424,10 +421,10 @@ def _packets(choice: Choice, pick: Pick, wanted: WantedRules) -> Iterator[Packet
     """Yield the packets that the table accepts on the chosen interface, inbound ones first."""
     numbers = []
     for picked in choice.picks.values():
-        address = IPv4Address(picked.address)
+        address = ip_address(picked.address)
         numbers.append(int(address))
     peers = tuple(sorted(numbers))
-    own = int(IPv4Address(pick.address))
+    own = int(ip_address(pick.address))
     for inbound in (True, False):
         for ports in wanted.ports:
             yield Packet(
@@ -437,13 +434,14 @@ def _packets(choice: Choice, pick: Pick, wanted: WantedRules) -> Iterator[Packet
                 peers,
                 ports,
                 tried=False,
+                ipv6=pick.is_ipv6,
             )
 
 
 def _sees(chain: Chain, packet: Packet) -> bool:
     """Return whether such a packet enters the filter rules of this chain."""
     hooks = INBOUND if packet.inbound else OUTBOUND
-    if chain.hook not in hooks or chain.kind == "nat":
+    if chain.hook not in hooks or chain.kind == "nat" or not packet.enters(chain):
         return False
     return chain.device in (None, packet.interface)
 

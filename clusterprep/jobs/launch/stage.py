@@ -25,12 +25,7 @@ from clusterprep.model.versions import leading_numbers
 from clusterprep.nccl.environment import Environment
 from clusterprep.remote.untrusted import shortened
 from clusterprep.survey.fanout import Fanout
-from clusterprep.survey.gates import NO_IPV6, needs_ipv6
 
-OVER_IPV6 = (
-    "--no-preflight starts it all the same; declare NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME "
-    "under env: of the inventory"
-)
 INTERACTIVE_NOTICE = (
     "clusterprep: launch is for interactive runs: they end with this command "
     "and are not restarted. Long jobs belong to the scheduler: --print sbatch"
@@ -128,8 +123,6 @@ def describe_gates(gates: Sequence[Finding]) -> str:
     reasons: dict[str, None] = {}  # a set that keeps the order
     for gate in gates:
         reasons[f"{gate.check} {gate.verdict} on {fold(gate.nodes)}"] = None
-    if needs_ipv6(gates):
-        reasons[NO_IPV6] = None
     return "; ".join(reasons)
 
 
@@ -261,8 +254,6 @@ def not_launched(plan: LaunchPlan, gates: Sequence[Finding]) -> LaunchResult:
         if gate.verdict == "fail" and gate.severity == "error":
             culprits.append(culprit_of(gate))
     message = f"no process was started: {', '.join(check_names)}"
-    if needs_ipv6(gates):
-        message = f"{message}; {NO_IPV6}. {OVER_IPV6}"
     return _nothing_started(plan, tuple(culprits), message)
 
 

@@ -205,7 +205,9 @@ def _without_blocked(pairs: Iterable[Pair], blocked: Iterable[MeasuredPair]) -> 
 def _listen(fanout: Fanout, picks: Mapping[str, Pick]) -> Endpoints:
     """Have the agents listen. Returns where each one does; nodes without an answer are left out."""
     token = secrets.token_hex(16)
-    bodies = {name: {"token": token} for name in picks}
+    bodies = {}
+    for name, pick in picks.items():
+        bodies[name] = {"token": token, "ipv6": pick.is_ipv6}
     endpoints: dict[str, Endpoint] = {}
     for name, answer in fanout.ask("serve", bodies, SERVE_LIMIT).items():
         port = _port(answer)

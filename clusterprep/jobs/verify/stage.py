@@ -18,7 +18,6 @@ from clusterprep.nccl.environment import Environment
 from clusterprep.nccl.interfaces import choose
 from clusterprep.remote.transports.link import SILENCE_LIMIT
 from clusterprep.survey.fanout import Fanout
-from clusterprep.survey.gates import NO_IPV6, needs_ipv6
 
 if TYPE_CHECKING:
     from clusterprep.jobs.verify.blame import Judged
@@ -274,8 +273,6 @@ def not_run(fleet: Fleet, environment: Environment, gates: Sequence[Finding]) ->
     verdict: Verdict = "fail" if culprits else "unknown"
     checks = dict.fromkeys(finding.check for finding in gates)
     message = f"no rank was started: {', '.join(checks)}"
-    if needs_ipv6(gates):
-        message = f"{message}; {NO_IPV6}"
     result = VerifyResult(
         verdict=verdict,
         backend=plan.backend,

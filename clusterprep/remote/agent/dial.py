@@ -32,19 +32,20 @@ OUTCOMES = {
 def listen(agent, request):
     """Operation listen: hold one free port of each span [first, last] until unlisten.
 
+    With `ipv6` the ports are free in both families, as those of torch's store have to be.
     A connection is kept open and never read: its kernel acknowledges, and the dialer looks at
     nothing else.
     """
     ports = []
     for first, last in request["spans"]:
-        ports.append(_hold(agent, first, last))
+        ports.append(_hold(agent, first, last, request.get("ipv6")))
     return {"ports": ports}
 
 
-def _hold(agent, first, last):
+def _hold(agent, first, last, is_ipv6):
     """Listen on the first free port. Returns its number, or why all ports failed."""
     for port in range(first, last + 1):
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        sock = any_address(is_ipv6)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind(("", port))
@@ -65,6 +66,15 @@ def _hold(agent, first, last):
         "why": trouble.strerror,
         "owner": owner,
     }
+
+
+def any_address(is_ipv6):
+    """Return a socket of TCP for a listener: of both families, or of IPv4 alone."""
+    if not is_ipv6:
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return sock
 
 
 # Sockets that listen, each with the descriptors of its connections.
@@ -214,11 +224,11 @@ class Call(object):
 
     def __init__(self, address, port, size):
         self.target, self.size, self.sent, self.packet = (address, port), size, False, 0
-        is_ipv6 = ":" in address
-        family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
+        self.is_ipv6 = ":" in address
+        family = socket.AF_INET6 if self.is_ipv6 else socket.AF_INET
         self.sock = socket.socket(family, socket.SOCK_STREAM)
         self.sock.setblocking(False)
-        if not is_ipv6:
+        if not self.is_ipv6:  # TCP over IPv6 is never fragmented
             self.sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
         self.sock.connect_ex(self.target)
 
@@ -249,7 +259,9 @@ class Call(object):
     def _send(self):
         info = self._tcp_info()
         has_timestamps = bytearray(info)[5] & 1
-        headers = 52 if has_timestamps else 40  # IPv4 and TCP
+        headers = 60 if self.is_ipv6 else 40  # with those of TCP
+        if has_timestamps:
+            headers += 12
         (count,) = struct.unpack_from("=I", info, 16)  # tcpi_snd_mss
         if self.size:
             count = min(count, self.size - headers)

@@ -8,30 +8,29 @@ import os
 
 from clusterprep.remote.agent.readers import NoAnswer, offer, read_file, run
 
-# One name a line, readable for root only. The file exists once ip_tables is loaded.
-LEGACY_TABLES = "/proc/net/ip_tables_names"
-FILTERING = ("iptable_filter", "iptable_raw", "iptable_mangle", "iptable_security")
+# One name a line, readable for root only. The file exists once ip_tables or ip6_tables is loaded.
+LEGACY_TABLES = "/proc/net/%s_tables_names"
+FILTERING = ("%stable_filter", "%stable_raw", "%stable_mangle", "%stable_security")
 
 
 def read_firewall():
-    """Return {"nft": JSON text, "iptables": text, "legacy": text}; None for what is not in use.
+    """Return the listings of packet filters as texts; None for what is not in use.
 
-    Only IPv4 of iptables.
+    `nft` is JSON; `iptables`, `ip6tables`, `legacy` and `legacy6` are those of iptables-save, the
+    older iptables being `legacy`.
     """
     loaded = loaded_modules()
-    listings = {
-        "nft": None,
-        "iptables": None,
-        "legacy": None,
-    }
+    listings = dict.fromkeys(("nft", "iptables", "legacy", "ip6tables", "legacy6"))
     if loaded is None or "nf_tables" in loaded or built_in("nf_tables"):
         listings["nft"] = listed(["nft", "-j", "-t", "list", "ruleset"])
         if '"xt"' in listings["nft"]:  # rules of iptables, whose extensions nft does not name
             listings["iptables"] = listed_if_there(["iptables-nft-save"])
-    if legacy_in_use(loaded):
-        listings["legacy"] = listed_if_there(["iptables-legacy-save"])
-        if listings["legacy"] is None:
-            listings["legacy"] = listed(["iptables-save"])
+            listings["ip6tables"] = listed_if_there(["ip6tables-nft-save"])
+    for key, family in (("legacy", "ip"), ("legacy6", "ip6")):
+        if legacy_in_use(loaded, family):
+            listings[key] = listed_if_there([family + "tables-legacy-save"])
+            if listings[key] is None:
+                listings[key] = listed([family + "tables-save"])
     return listings
 
 
@@ -57,16 +56,17 @@ def built_in(name):
         return False
 
 
-def legacy_in_use(loaded):
-    """Return whether tables of the older iptables exist that may filter."""
+def legacy_in_use(loaded, family):
+    """Return whether tables of the older iptables exist that may filter; `family` is ip or ip6."""
+    names = LEGACY_TABLES % family
     try:
-        tables = set(read_file(LEGACY_TABLES).split())
+        tables = set(read_file(names).split())
         return bool(tables - {"nat"})
     except OSError:
         pass
     if loaded is None:
-        return os.path.exists(LEGACY_TABLES)
-    return not loaded.isdisjoint(FILTERING)
+        return os.path.exists(names)
+    return any(module % family in loaded for module in FILTERING)
 
 
 def listed_if_there(argv):

@@ -46,9 +46,10 @@ class Server(object):
     leash = None  # the child ends when this descriptor is closed
 
     def start(self, agent, request):
-        """Operation serve: {"token": 32 characters} → {"port": number}."""
+        """Operation serve: {"token": 32 characters, "ipv6": bool} → {"port": number}."""
         self.end()
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        family = socket.AF_INET6 if request.get("ipv6") else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
         listener.bind(("", 0))
         listener.listen(64)
         watched, self.leash = os.pipe()
@@ -103,7 +104,8 @@ def serve_all(listener, watched, token):
         entrance.expire()
         for sock in readable:
             if sock is listener:
-                entrance.admit(listener._accept()[0])  # noqa: SLF001 - light.socket has no other
+                fd, _ = listener._accept()  # noqa: SLF001 - light.socket has no other
+                entrance.admit(fd, listener.family)
             elif entrance.hear(sock):
                 if len(serving) < MOST_SERVED:
                     serving.add(serve_one(sock, entrance))
@@ -148,9 +150,9 @@ class Entrance(object):
         """Return whether there are any."""
         return bool(self._waiting)
 
-    def admit(self, fd):
+    def admit(self, fd, family):
         """Take a new connection. A peer says the token at once, so that the oldest one is none."""
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
+        sock = socket.socket(family, socket.SOCK_STREAM, 0, fd)
         sock.setblocking(False)
         self._waiting.append([sock, b"", time.monotonic() + STILL])
         if len(self._waiting) > MOST_STRANGERS:
@@ -309,7 +311,8 @@ def read_stream(address, port, token, pings, size):
     Returns {"connect", "rtt" (median), "worst": s, "pings", "resent": segments of both sides,
     "out", "back": bytes/s}.
     """
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
     sock.settimeout(CONNECT_LIMIT)
     answer = {}
     began = time.monotonic()

@@ -29,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     up.add_argument("--chrony", action="store_true", help="hosts follow a time source")
     up.add_argument("--slurm", action="store_true", help="hosts are nodes of a Slurm cluster")
+    up.add_argument("--ipv6", choices=("only", "dual"), help="hosts have IPv6 addresses")
     up.set_defaults(action=_up)
     actions.add_parser("status", help="what runs").set_defaults(action=_status)
     execute = actions.add_parser("exec", help="run a command on a host or on the controller")
@@ -40,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _up(args: argparse.Namespace) -> int:
-    lab = Lab(args.n, args.keep, chrony=args.chrony, slurm=args.slurm)
+    lab = Lab(args.n, args.keep, chrony=args.chrony, slurm=args.slurm, ipv6=args.ipv6)
     lab.start(owner=None)
     if args.slurm:
         slurm = Slurm(lab)

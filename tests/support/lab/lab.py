@@ -27,6 +27,7 @@ from tests.support.lab.layout import (
     PREFIX,
     READY,
     RESET,
+    Family,
     Layout,
     Spec,
 )
@@ -80,16 +81,24 @@ def _try_namespaces() -> str:
 class Lab:
     """Hosts n1, n2, ... and a controller on a network of their own, from ``with`` to its end.
 
+    They have IPv4 addresses, with ``ipv6`` "only" those of IPv6 alone, and with "dual" both.
+
     ``keep`` names folders that must stay visible on the hosts, read-only, although they lie below
     /tmp or on a file system of their own; the repository and this Python are kept anyway. With
     ``slurm`` the hosts have the machine's Slurm, which ``tests.support.lab.slurm`` starts.
     """
 
     def __init__(
-        self, n: int = 4, keep: Sequence[Path] = (), *, chrony: bool = False, slurm: bool = False
+        self,
+        n: int = 4,
+        keep: Sequence[Path] = (),
+        *,
+        chrony: bool = False,
+        slurm: bool = False,
+        ipv6: Family | None = None,
     ) -> None:
         own = (REPOSITORY, Path(sys.prefix), Path(sys.base_prefix))
-        self._wanted = (n, tuple(dict.fromkeys((*own, *keep))), chrony, slurm)
+        self._wanted = (n, tuple(dict.fromkeys((*own, *keep))), chrony, slurm, ipv6)
         self._layout: Layout | None = None
         self._process: subprocess.Popen[str] | None = None
 
@@ -102,6 +111,7 @@ class Lab:
             [Path(path) for path in spec.keep],
             chrony=spec.chrony,
             slurm=spec.slurm,
+            ipv6=spec.ipv6,
         )
         lab._layout = Layout(folder)
         return lab
@@ -125,8 +135,16 @@ class Lab:
         sweep()
         processes.raise_open_files()  # commands on hosts have the limits of this process
         layout = Layout(Path(tempfile.mkdtemp(prefix=PREFIX, dir=BASE)))
-        count, keep, chrony, slurm = self._wanted
-        Spec.of(count, keep, chrony=chrony, slurm=slurm, owner=owner).save(layout.spec)
+        count, keep, chrony, slurm, ipv6 = self._wanted
+        spec = Spec.of(
+            count,
+            keep,
+            chrony=chrony,
+            slurm=slurm,
+            ipv6=ipv6,
+            owner=owner,
+        )
+        spec.save(layout.spec)
         self._process = _spawn(layout)
         said = self._process.stdout.readline() if self._process.stdout else ""
         if said.strip() != READY:
@@ -270,8 +288,17 @@ class Lab:
             "known_hosts": str(self.known_hosts),
             "config": str(self.home / ".ssh" / "config"),
         }
-        nodes = [_node_range(block) for block in _blocks(self.hosts)]
+        nodes = list(_node_entries(self.hosts))
         return {"cluster": "lab", "ssh": ssh, "python": sys.executable, "nodes": nodes}
+
+
+def _node_entries(hosts: Sequence[Host]) -> Iterator[dict[str, str]]:
+    if ":" in hosts[0].address:  # a range of hexadecimal numbers cannot be written
+        for host in hosts:
+            yield {"name": host.name, "address": host.address}
+        return
+    for block in _blocks(hosts):
+        yield _node_range(block)
 
 
 def _blocks(hosts: Sequence[Host]) -> Iterator[Sequence[Host]]:

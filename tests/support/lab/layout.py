@@ -8,7 +8,7 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 BASE = Path(
     os.environ.get("CLUSTERPREP_LAB_DIR", "/var/tmp")
@@ -17,6 +17,9 @@ PREFIX = "clusterprep-lab-"
 CONTROLLER_ADDRESS = "10.77.0.1"
 PREFIX_LENGTH = 16
 NETWORK = f"10.77.0.0/{PREFIX_LENGTH}"
+CONTROLLER_IPV6 = "fd00:77::ffff"
+IPV6_PREFIX_LENGTH = 64
+Family = Literal["only", "dual"]  # IPv6 addresses alone, or beside those of IPv4
 HOST_ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
@@ -34,6 +37,11 @@ def address_of(index: int) -> str:
     """Address of the host with this index, counted from 1: n1 is 10.77.0.2, n251 is 10.77.1.2."""
     block, rest = divmod(index - 1, BLOCK)
     return f"10.77.{block}.{rest + 2}"
+
+
+def ipv6_address_of(index: int) -> str:
+    """IPv6 address of the host with this index: that of n1 is fd00:77::1."""
+    return f"fd00:77::{index:x}"
 
 
 @dataclass(frozen=True)
@@ -84,11 +92,26 @@ class Layout:
 
 @dataclass(frozen=True)
 class HostSpec:
-    """One host as it was asked for."""
+    """One host as it was asked for: ``address`` is the one that inventories have."""
 
     name: str
     index: int
     address: str
+    ipv4: str | None
+    ipv6: str | None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All of its addresses."""
+        return tuple(address for address in (self.ipv4, self.ipv6) if address)
+
+
+def _host(index: int, ipv6: Family | None) -> HostSpec:
+    """Return a host with IPv4 alone, or with IPv6 "only", or with both ("dual")."""
+    own_ipv4 = None if ipv6 == "only" else address_of(index)
+    own_ipv6 = ipv6_address_of(index) if ipv6 else None
+    address = own_ipv4 or ipv6_address_of(index)
+    return HostSpec(f"n{index}", index, address, own_ipv4, own_ipv6)
 
 
 @dataclass(frozen=True)
@@ -99,18 +122,33 @@ class Spec:
     keep: tuple[str, ...]
     chrony: bool
     slurm: bool
+    ipv6: Family | None
     owner: int | None
 
     @classmethod
     def of(
-        cls, count: int, keep: tuple[Path, ...], *, chrony: bool, slurm: bool, owner: int | None
+        cls,
+        count: int,
+        keep: tuple[Path, ...],
+        *,
+        chrony: bool,
+        slurm: bool,
+        ipv6: Family | None,
+        owner: int | None,
     ) -> Spec:
         """Return the spec of ``count`` hosts n1, n2, ...
 
         ``owner`` is the process that the lab ends with.
         """
-        hosts = tuple(HostSpec(f"n{i}", i, address_of(i)) for i in range(1, count + 1))
-        return cls(hosts, tuple(str(path) for path in keep), chrony, slurm, owner)
+        hosts = tuple(_host(index, ipv6) for index in range(1, count + 1))
+        return cls(
+            hosts,
+            tuple(str(path) for path in keep),
+            chrony,
+            slurm,
+            ipv6,
+            owner,
+        )
 
     def save(self, path: Path) -> None:
         """Write as JSON."""
@@ -121,7 +159,14 @@ class Spec:
         """Read what ``save`` wrote."""
         raw: dict[str, Any] = json.loads(path.read_text())
         hosts = tuple(HostSpec(**host) for host in raw["hosts"])
-        return cls(hosts, tuple(raw["keep"]), raw["chrony"], raw["slurm"], raw["owner"])
+        return cls(
+            hosts,
+            tuple(raw["keep"]),
+            raw["chrony"],
+            raw["slurm"],
+            raw["ipv6"],
+            raw["owner"],
+        )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,9 @@ from typing import NoReturn
 from tests.support.lab import kernel, processes, timekeeper, wires
 from tests.support.lab.layout import (
     CONTROLLER_ADDRESS,
+    CONTROLLER_IPV6,
     HOST_ENVIRONMENT,
+    IPV6_PREFIX_LENGTH,
     PREFIX_LENGTH,
     HostSpec,
     Layout,
@@ -125,11 +127,12 @@ def live(birth: Birth, line: socket.socket) -> NoReturn:
         if line.recv(1) != CABLED:
             sys.exit("the supervisor is gone")
         wires.raise_interface("lo")
-        wires.raise_interface(wires.INTERFACE, birth.host.address, PREFIX_LENGTH)
+        wires.raise_interface(wires.INTERFACE, birth.host.ipv4, PREFIX_LENGTH)
+        if birth.host.ipv6:
+            wires.add_ipv6(wires.INTERFACE, birth.host.ipv6, IPV6_PREFIX_LENGTH)
         if len(birth.spec.hosts) > ARP_HOSTS:
-            wires.know_neighbours(
-                {host.address: host.index for host in birth.spec.hosts if host != birth.host}
-            )
+            others = [host for host in birth.spec.hosts if host != birth.host]
+            wires.know_neighbours({host.ipv4: host.index for host in others if host.ipv4})
         kernel.enter_root(birth.root)
         _start(birth)
     except BaseException:  # noqa: BLE001 - whatever it was, this is a forked copy of the supervisor
@@ -255,9 +258,13 @@ def hosts_file(spec: Spec) -> str:
     lines = [
         "127.0.0.1 localhost",
         "::1 localhost ip6-localhost ip6-loopback",
-        f"{CONTROLLER_ADDRESS} controller",
     ]
-    lines += [f"{host.address} {host.name}" for host in spec.hosts]
+    if spec.ipv6 != "only":
+        lines.append(f"{CONTROLLER_ADDRESS} controller")
+    if spec.ipv6:
+        lines.append(f"{CONTROLLER_IPV6} controller")
+    for host in spec.hosts:
+        lines += [f"{address} {host.name}" for address in host.addresses]
     return "\n".join(lines) + "\n"
 
 

@@ -21,10 +21,13 @@ from pathlib import Path
 from tests.support.lab import kernel, node, processes, timekeeper, wires
 from tests.support.lab.layout import (
     CONTROLLER_ADDRESS,
+    CONTROLLER_IPV6,
+    IPV6_PREFIX_LENGTH,
     POWER,
     PREFIX_LENGTH,
     READY,
     RESET,
+    Family,
     HostSpec,
     Layout,
     Spec,
@@ -50,7 +53,7 @@ class Supervisor:
     def start(self) -> None:
         """Everything up to hosts that accept connections."""
         self._make_home()
-        self.controller_net = _make_network()
+        self.controller_net = _make_network(self.spec.ipv6)
         if self.spec.chrony:
             self._start_time_source(self.controller_net)
         for first in range(0, len(self.spec.hosts), TOGETHER):
@@ -129,7 +132,8 @@ class Supervisor:
         for host in self.spec.hosts:
             public = self.layout.host(host.name) / "upper" / f"{node.HOST_KEY}.pub"
             kind, key, *_ = public.read_text().split()
-            lines.append(f"{host.name},{host.address} {kind} {key}\n")
+            names = ",".join((host.name, *host.addresses))
+            lines.append(f"{names} {kind} {key}\n")
         self.layout.known_hosts.write_text("".join(lines))
 
     def _save_state(self) -> None:
@@ -233,9 +237,10 @@ class Supervisor:
                 os.wait()
 
 
-def _make_network() -> int:
+def _make_network(ipv6: Family | None) -> int:
     """Enter a new namespace for the bridge, and lay a cable to another for the controller.
 
+    The controller has the addresses that hosts have: IPv4, ``ipv6`` "only", or "dual".
     Return the descriptor of the controller's namespace.
     """
     kernel.unshare(kernel.CLONE_NEWNET)
@@ -248,7 +253,10 @@ def _make_network() -> int:
     cable = wires.cable_commands("controller", f"/proc/{os.getpid()}/fd/{controller}", 0)
     wires.batch([*wires.bridge_commands(), *cable])
     with kernel.in_net(controller):
-        wires.raise_interface(wires.INTERFACE, CONTROLLER_ADDRESS, PREFIX_LENGTH)
+        ipv4 = None if ipv6 == "only" else CONTROLLER_ADDRESS
+        wires.raise_interface(wires.INTERFACE, ipv4, PREFIX_LENGTH)
+        if ipv6:
+            wires.add_ipv6(wires.INTERFACE, CONTROLLER_IPV6, IPV6_PREFIX_LENGTH)
     return controller
 
 

@@ -19,6 +19,7 @@ _SIOCSIFFLAGS = 0x8914
 _SIOCSIFADDR = 0x8916
 _SIOCSIFNETMASK = 0x891C
 _IFF_UP = 0x1
+_IN6_IFREQ = "16sIi"  # linux/ipv6.h: address, length of the prefix, number of the interface
 _SIOCSARP, _ATF_COM, _ATF_PERM, _ARPHRD_ETHER = 0x8955, 0x02, 0x04, 1  # linux/if_arp.h
 
 
@@ -63,6 +64,14 @@ def raise_interface(name: str, address: str | None = None, prefix_length: int = 
         seen = fcntl.ioctl(sock, _SIOCGIFFLAGS, struct.pack("16sH22x", name.encode(), 0))
         flags = struct.unpack("16sH22x", seen)[1] | _IFF_UP
         fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sH22x", name.encode(), flags))
+
+
+def add_ipv6(name: str, address: str, prefix_length: int) -> None:
+    """Give an interface of this process's namespace an IPv6 address."""
+    packed = socket.inet_pton(socket.AF_INET6, address)
+    request = struct.pack(_IN6_IFREQ, packed, prefix_length, socket.if_nametoindex(name))
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+        fcntl.ioctl(sock, _SIOCSIFADDR, request)
 
 
 def know_neighbours(addresses: Mapping[str, int]) -> None:
