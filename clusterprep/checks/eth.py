@@ -193,6 +193,7 @@ MTU = Check(
     uses=("pci.tree",),
     judge=mtu,
     severity="warning",
+    follows=("eth.iface_choice",),
     grade="a warning, an error with RDMA",
     title="The MTU of the NCCL interface",
     why="Unequal MTUs stall big messages between these nodes, with RoCE for good: small tests "

@@ -252,6 +252,7 @@ PORTS = Check(
     uses=(TABLE.name,),
     judge=ports,
     severity="error",
+    follows=("eth.iface_choice", "net.firewall", "net.neigh"),
     title="The rendezvous port is free, and the nodes reach each other",
     why="All ranks meet at one host and port, and then connect to each other on ports that each "
     "node's kernel chooses. If one is taken or filtered they wait until a time-out of half an hour "

@@ -375,6 +375,7 @@ PATH_MTU = Check(
     facts=("net.dials", "net.interfaces"),
     judge=path_mtu,
     severity="error",
+    follows=("eth.iface_choice", "eth.mtu", "net.ports"),
     title="Full-size packets get through between all nodes",
     why="A switch port with a smaller MTU than the interfaces drops only big packets: names "
     "resolve, SSH works, the rendezvous succeeds, and the first large message hangs.",
@@ -397,6 +398,7 @@ LATENCY = Check(
     facts=("net.dials",),
     judge=latency,
     severity="warning",
+    follows=("eth.iface_choice", "net.ports"),
     title="Round trips between the nodes",
     why="One node that answers four times later than the others is behind a wrong route, a "
     "firewall in software or a processor that does nothing but interrupts; every small collective "

@@ -13,7 +13,15 @@ import msgspec
 
 from clusterprep.cli.exit_codes import verdict_of
 from clusterprep.errors import ClusterprepError, InputError
-from clusterprep.model import ChangeRow, Finding, Json, NodeSnapshot, Report, VerifyResult
+from clusterprep.model import (
+    ChangeRow,
+    Finding,
+    Inventory,
+    Json,
+    NodeSnapshot,
+    Report,
+    VerifyResult,
+)
 from clusterprep.model.extensions import Extensions, SiteCheck
 from clusterprep.model.nodeset import fold
 
@@ -75,7 +83,7 @@ def survey_report(
         invocation,
         code,
         nodes=tuple(nodes),
-        findings=surveyed.findings,
+        findings=_with_causes(invocation.inventory, surveyed.findings),
         env=env_values,
         env_paths=env_paths,
         changes=changes,
@@ -85,6 +93,23 @@ def survey_report(
         site_checks=_site_checks(invocation.inventory.extensions, surveyed.findings),
         **places,
     )
+
+
+def _with_causes(inventory: Inventory, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings of the survey and of the trial, each with what it follows from."""
+    from clusterprep.jobs.verify.pages import PAGES
+    from clusterprep.survey import registry
+    from clusterprep.survey.consequences import rules_of, with_causes
+
+    known = registry.of(inventory)
+    declared = rules_of(known.checks.values(), known.facts)
+    of_trial = {page.name: page.follows for page in PAGES.values()}
+    rules = msgspec.structs.replace(
+        declared,
+        follows={**declared.follows, **of_trial},
+        between=declared.between.union(PAGES),
+    )
+    return with_causes(findings, rules)
 
 
 def cut_report(
