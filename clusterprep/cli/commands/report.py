@@ -67,7 +67,9 @@ def survey_report(
     verify: VerifyResult | None = None,
 ) -> Report:
     """Return the report of a command that surveyed the nodes and ran to its end."""
+    from clusterprep.jobs.verify.pages import PAGES
     from clusterprep.nccl.launch_paths import launch_paths
+    from clusterprep.survey.culprit_findings import with_findings
     from clusterprep.survey.rank_places import gpu_seats, rank_places
 
     settings = invocation.settings
@@ -76,6 +78,10 @@ def survey_report(
     env_values = None if env is None else env.values
     env_paths = launch_paths(fleet, writing=settings.command != "check")
     notices = _notices(invocation, surveyed)
+    findings = _with_causes(invocation.inventory, surveyed.findings)
+    if verify is not None:
+        culprits = with_findings(verify.culprits, findings, PAGES)
+        verify = msgspec.structs.replace(verify, culprits=culprits)
     places: dict[str, Any] = {}
     if settings.command == "check":
         places = {"gpus": gpu_seats(fleet), "ranks": rank_places(fleet)}
@@ -83,7 +89,7 @@ def survey_report(
         invocation,
         code,
         nodes=tuple(nodes),
-        findings=_with_causes(invocation.inventory, surveyed.findings),
+        findings=findings,
         env=env_values,
         env_paths=env_paths,
         changes=changes,
