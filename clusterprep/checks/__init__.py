@@ -253,8 +253,10 @@ class Check(Struct, frozen=True):
     an error. `wants` parses it when the inventory is loaded, and raises a ValueError that says what
     is expected. `uses` names facts that are asked for too, and that the check can do without.
     `proof` shows that the check can fail. `grade` says in words how severe a failure is, if that
-    depends on something: "an error over 1 s, else a warning". `source` is the file of a site's
-    check, and empty for ours.
+    depends on something: "an error over 1 s, else a warning". `follows` names the checks that may
+    explain a failure or an «unknown» of this one: where one of them is in trouble on the same node,
+    this one is told below it and does not count by itself. `source` is the file of a site's check,
+    and empty for ours.
     """
 
     name: str
@@ -271,6 +273,7 @@ class Check(Struct, frozen=True):
     uses: tuple[str, ...] = ()
     proof: Proof | None = None
     grade: str = ""
+    follows: tuple[str, ...] = ()
     source: str = ""
 
 

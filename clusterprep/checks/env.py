@@ -446,6 +446,7 @@ UNIFORM = Check(
     facts=("env.paths",),
     judge=uniform_settings,
     severity="error",
+    follows=("env.nccl_debug",),
     title="Variables that must be equal",
     why="NCCL and torch work some values out on each rank alone: where they differ, ranks choose "
     "other algorithms, buffers or transports and wait for each other for ever.",
@@ -464,6 +465,7 @@ DEVICES = Check(
     facts=("env.paths", "net.interfaces", "rdma.devices"),
     judge=devices,
     severity="error",
+    follows=("env.shadow",),
     title="Interfaces and HCAs that variables name",
     why="NCCL_IB_HCA with a name that is not there means silently fewer network cards, or sockets "
     "instead of RDMA; a missing interface ends the start. By prefix mlx5_1 takes mlx5_10 too.",

@@ -104,7 +104,7 @@ def _roce_floor(context: CheckContext) -> Iterable[Outcome]:
         if small and not is_rdma_switched_off(node):
             seen = ", ".join(f"{interface.name} {interface.mtu}" for interface in small)
             message = "RoCE cannot send packets of 4096 bytes: the interface's MTU is too small"
-            cure = _set_mtu(small[0].name, "9000")
+            cure = set_mtu(small[0].name, "9000")
             wanted = f"{ROCE_FLOOR} or more"
             yield failed(node, message, seen, wanted, cure, severity="warning")
 
@@ -136,19 +136,29 @@ def _judge_required(node: Node, pick: Pick, wanted: str) -> Outcome:
         message,
         seen,
         wanted,
-        _set_mtu(pick.name, wanted),
+        set_mtu(pick.name, wanted),
     )
 
 
 def _remedy_of_mtu(outcome: Outcome, choice: Choice) -> Remedy | None:
-    """Return a command for the nodes that differ, if there is a usual MTU to set."""
-    if outcome.verdict != "fail" or not outcome.wanted.isdigit():
+    """Return a command for the nodes that differ; a sentence if none of their MTUs is usual."""
+    if outcome.verdict != "fail":
         return None
-    first = choice.picks[outcome.nodes[0]]
-    return _set_mtu(first.name, outcome.wanted)
+    picks = [choice.picks[name] for name in outcome.nodes]
+    if outcome.wanted.isdigit():
+        return set_mtu(picks[0].name, outcome.wanted)
+    sizes = [pick.mtu for pick in picks]
+    return sentence(
+        "choose one MTU for {names} of all nodes: {largest} if the switches carry it, else "
+        "{smallest}",
+        names=", ".join(sorted({pick.name for pick in picks})),
+        largest=max(sizes),
+        smallest=min(sizes),
+    )
 
 
-def _set_mtu(interface: str, mtu: str) -> Remedy:
+def set_mtu(interface: str, mtu: str) -> Remedy:
+    """Return the line that sets an MTU until the next boot, with a note for the time after."""
     return shell_line(
         "ip link set dev {interface} mtu {mtu}   # and in the network configuration",
         interface=interface,
@@ -182,6 +192,7 @@ MTU = Check(
     uses=("pci.tree",),
     judge=mtu,
     severity="warning",
+    follows=("eth.iface_choice",),
     grade="a warning, an error with RDMA",
     title="The MTU of the NCCL interface",
     why="Unequal MTUs stall big messages between these nodes, with RoCE for good: small tests "

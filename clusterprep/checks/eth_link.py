@@ -397,6 +397,7 @@ SPEED = Check(
     facts=("net.interfaces",),
     judge=speed,
     severity="warning",
+    follows=("eth.iface_choice",),
     title="The speed of the NCCL interface",
     why="One card that came up at a tenth of its speed, at half duplex or with a loose cable "
     "slows every step of the whole job that goes over sockets, and the loading of data.",
@@ -416,6 +417,7 @@ BOND = Check(
     facts=("net.interfaces", "net.bonds"),
     judge=bonds,
     severity="warning",
+    follows=("eth.iface_choice",),
     title="The bond or team of the NCCL interface",
     why="A bond hides a dead cable: everything works, at half the bandwidth. With a hash over MAC "
     "addresses all connections of two nodes take the same member.",

@@ -441,6 +441,7 @@ FIREWALL = Check(
     uses=("net.dials",),
     judge=firewall,
     severity="warning",
+    follows=("eth.iface_choice", "net.ports"),
     title="Packet filters between the nodes",
     why="NCCL's connections use ports of the ephemeral range. A filter that opens SSH and the "
     "rendezvous port only lets a job start and then hang in its first collective.",

@@ -489,6 +489,7 @@ SPACE = Check(
     facts=("fs.probes", "fs.mounts"),
     judge=each(space, "fs.probes", "fs.mounts"),
     severity="warning",
+    follows=("fs.mount",),
     title="Space and inodes",
     why="A checkpoint that does not fit ends the job after hours; a full / or /tmp ends it, and "
     "logins, at once.",

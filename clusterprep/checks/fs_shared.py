@@ -323,6 +323,7 @@ CHECK = Check(
     facts=("fs.shared",),
     judge=shared,
     severity="warning",
+    follows=("fs.mount",),
     title="Shared folders are shared",
     why="A node whose mount is missing, stale or another export trains on other data, or writes "
     "its part of a checkpoint where no other node finds it; the job goes on for hours.",

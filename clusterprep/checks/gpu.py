@@ -464,6 +464,7 @@ COUNT = Check(
     facts=("gpu.nvml", "gpu.pci", "gpu.functions", "gpu.nodes"),
     judge=counts,
     severity="error",
+    follows=("gpu.lost",),
     title="The number of GPUs",
     why="A launcher starts one rank per visible GPU: seven of eight on one node, and torchrun "
     "waits for ever.",

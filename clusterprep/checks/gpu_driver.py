@@ -366,6 +366,7 @@ FIRMWARE = Check(
     facts=("gpu.firmware",),
     judge=firmware,
     severity="warning",
+    follows=("nv.driver",),
     title="Firmware of the GPUs",
     why="Boards that came back from repair bring other firmware, with other power and clock "
     "tables: one slow GPU.",

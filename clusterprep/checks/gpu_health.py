@@ -573,6 +573,7 @@ TEMP = Check(
     facts=("gpu.heat",),
     judge=temp,
     severity="warning",
+    follows=("gpu.lost",),
     title="Temperature",
     why="A GPU that meets its limit halves its clocks, and the whole job waits for it at every "
     "step.",

@@ -182,6 +182,7 @@ GPU_NIC = Check(
     facts=FACTS,
     judge=gpu_nic,
     severity="warning",
+    follows=("ib.present",),
     title="The distance from GPUs to RDMA cards",
     why="A GPU whose card sits at the other socket sends everything through both processors: its "
     "rank is the slow one, and NCCL may pair it with another's card.",

@@ -529,6 +529,7 @@ BUSY = Check(
     facts=("gpu.use",),
     judge=each(busy, "gpu.use"),
     severity="warning",
+    follows=("gpu.lost",),
     title="Other processes on the GPUs",
     why="A job that was left over takes memory and time: out of memory at start, or one rank "
     "slower than all others.",

@@ -166,6 +166,7 @@ BALANCE = Check(
     facts=("irq.counts", "net.interfaces"),
     judge=balance,
     severity="warning",
+    follows=("eth.iface_choice",),
     title="Interrupts are spread over CPUs",
     why="A CPU that takes all interrupts of a busy card is full long before the card is: sockets "
     "get a fraction of the link, and the ranks on that CPU are late.",

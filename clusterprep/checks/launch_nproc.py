@@ -153,6 +153,7 @@ NPROC = Check(
     uses=("gpu.nvml",),
     judge=started,
     severity="error",
+    follows=("env.cuda_visible",),
     title="Processes that a launcher starts",
     why="torchrun takes for granted that all nodes start as many processes as the first. Where a "
     "node starts fewer, the others wait for ranks that never come; where it starts more than it "

@@ -280,6 +280,7 @@ SYSTEM = Check(
     facts=("nccl.libraries",),
     judge=system_nccl,
     severity="warning",
+    follows=("env.ld_path",),
     title="The system's NCCL",
     why="nccl-tests, MPI programs and torch builds without an NCCL of their own load the system's: "
     "two versions in one job hang or end with «internal error».",

@@ -104,6 +104,7 @@ CHECK = Check(
     uses=(BUDDIES,),
     judge=free,
     severity="warning",
+    follows=("mem.size",),
     title="Memory for the job",
     why="The memory of a forgotten process, of a RAM disk or of reserved huge pages is missing "
     "when the job's data loaders start: the kernel kills them.",

@@ -319,6 +319,7 @@ IFACE = Check(
     uses=("env.paths",),
     judge=iface,
     severity="error",
+    follows=("env.shadow", "env.nccl_hca_exists"),
     title="The address that NCCL itself would use",
     why="What decides is what NCCL makes of all variables and files together: a forgotten line, a "
     "trailing blank or a list such as ^docker, which lets loopback in, and ranks publish an "

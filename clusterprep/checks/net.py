@@ -122,17 +122,18 @@ def _failure(
     """Return the failure of one explanation."""
     if explanation.kind == "table":
         return _full_table(context, explanation, tables, wanted)
+    cure = _open_ports(context, explanation)
     if explanation.kind == "pair":
-        return _unreachable(explanation, wanted)
+        return _unreachable_pair(explanation, wanted, cure)
     if explanation.kind == "nodes" and len(explanation.nodes) == len(explanation.roles) == 1:
-        return _unreachable(explanation, wanted)
+        return _unreachable(explanation, wanted, cure)
     return Outcome(
         "fail",
         explanation.nodes,
         _message(explanation),
         f"{_counts(explanation)}, such as {_example(context, explanation)}",
         wanted,
-        _open_ports(explanation),
+        cure,
     )
 
 
@@ -206,18 +207,41 @@ def _message_of_nodes(explanation: Explanation) -> str:
     return f"{nodes} cannot reach the others, nor be reached by them"
 
 
-def _open_ports(explanation: Explanation) -> Remedy:
-    ports = {dial.port for dial in explanation.failed}
-    port: Word = "the ports above"
-    if len(ports) == 1:
-        port = explanation.failed[0].port
-    elif explanation.kind == "ports":
-        port = f"{min(ports)} to {max(ports)}"
+def _open_ports(context: CheckContext, explanation: Explanation) -> Remedy:
+    """Return what to allow: the rendezvous port and the ephemeral range, or a range that is closed.
+
+    The ports that were dialled are drawn from the ephemeral range and mean nothing by themselves.
+    """
+    port: Word = context.inventory.master_port
+    if explanation.kind == "ports":
+        port = f"{explanation.subjects[0]} to {explanation.subjects[1]}"
     return placed(OPEN, PORT=port)
 
 
-def _unreachable(explanation: Explanation, wanted: str) -> Outcome:
-    """Return the failure of a listener, a dialer, or one pair of them."""
+def _unreachable_pair(explanation: Explanation, wanted: str, cure: Remedy) -> Outcome:
+    """Return the failure of two nodes, in one direction or in both."""
+    first = explanation.failed[0]
+    one_of_direction = {dial.dialer: dial for dial in reversed(explanation.failed)}
+    seen = []
+    for dialer in sorted(one_of_direction, key=explanation.nodes.index):
+        dial = one_of_direction[dialer]
+        word = dial.word.replace("_", " ")
+        seen.append(f"{dialer} to {dial.address}:{dial.port} {word}")
+    message = f"{first.dialer} cannot reach {first.listener} at {first.address}:{first.port}"
+    if len(seen) > 1:
+        message = f"{first.dialer} and {first.listener} cannot reach each other"
+    return Outcome(
+        "fail",
+        explanation.nodes,
+        message,
+        "; ".join(seen),
+        wanted,
+        cure,
+    )
+
+
+def _unreachable(explanation: Explanation, wanted: str, cure: Remedy) -> Outcome:
+    """Return the failure of a listener or of a dialer."""
     first = explanation.failed[0]
     dialers = set()
     listeners = set()
@@ -230,19 +254,15 @@ def _unreachable(explanation: Explanation, wanted: str) -> Outcome:
     seen = f"{endpoint} {', '.join(sorted(failures))}"
     if explanation.roles == ("listener",):
         message = f"{pluralize(len(dialers), 'node')} cannot reach {first.listener} at {endpoint}"
-    elif explanation.roles == ("dialer",):
-        message = f"{first.dialer} cannot reach {pluralize(len(listeners), 'listener')}"
     else:
-        message = f"{first.dialer} cannot reach {first.listener} at {endpoint}"
-        # Each pair is a finding of its own, and findings that look alike are merged.
-        seen = f"{first.dialer} to {seen}"
+        message = f"{first.dialer} cannot reach {pluralize(len(listeners), 'listener')}"
     return Outcome(
         "fail",
         explanation.nodes,
         message,
         seen,
         wanted,
-        _open_ports(explanation),
+        cure,
     )
 
 
@@ -252,6 +272,7 @@ PORTS = Check(
     uses=(TABLE.name,),
     judge=ports,
     severity="error",
+    follows=("eth.iface_choice", "net.firewall", "net.neigh"),
     title="The rendezvous port is free, and the nodes reach each other",
     why="All ranks meet at one host and port, and then connect to each other on ports that each "
     "node's kernel chooses. If one is taken or filtered they wait until a time-out of half an hour "

@@ -266,6 +266,7 @@ STATE = Check(
     facts=("nvlink.links", "gpu.model"),
     judge=each(state, "nvlink.links", "gpu.model"),
     severity="error",
+    follows=("gpu.lost", "gpu.fabricmanager"),
     title="NVLinks",
     why="With a link down a GPU is slower in every collective, or NCCL leaves NVLink for PCIe on "
     "the whole node.",
@@ -283,6 +284,7 @@ TOPOLOGY = Check(
     facts=("nvlink.pairs", "nvlink.links", "gpu.model"),
     judge=each(topology, "gpu.model"),
     severity="warning",
+    follows=("gpu.lost", "gpu.fabricmanager", "nvl.state"),
     title="Every pair of GPUs joined by NVLink",
     why="A pair that falls back to PCIe is a tenth as fast, and a ring over all GPUs passes it at "
     "every step.",

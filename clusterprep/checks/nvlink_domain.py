@@ -158,6 +158,7 @@ DOMAIN = Check(
     facts=("nvlink.domain",),
     judge=domains,
     severity="error",
+    follows=("gpu.fabricmanager", "gpu.imex"),
     title="The NVLink domain of several nodes",
     why="Trays of a GB200 NVL72 are joined by NVLink only within a cluster and clique; between two "
     "of these NCCL goes over the network without a word.",

@@ -120,6 +120,7 @@ CHECK = Check(
     uses=("counters.earlier", "host.boot_id", "host.uptime", "ib.counters", "gpu.counters"),
     judge=errors,
     severity="warning",
+    follows=("gpu.lost",),
     title="Errors of NVLinks do not grow",
     why="A marginal link is up, sends everything twice, and goes down in the middle of a run. The "
     "whole job waits for it meanwhile.",

@@ -216,14 +216,16 @@ def _ends_of(dials: Iterable[Dial]) -> list[str]:
 
 
 def _merged_pairs(causes: Iterable[Cause]) -> list[Cause]:
-    """Return the causes with those of the same dialer and listener as one."""
-    merged: dict[tuple[str, tuple[str, ...], int], Cause] = {}
+    """Return the causes with those of the same two nodes, in either direction, as one."""
+    merged: dict[tuple[str, frozenset[str], int], Cause] = {}
     for number, cause in enumerate(causes):
         # Other roles stay apart: a node may be blamed at both ends.
-        key = (cause.role, cause.nodes, 0 if cause.role == "pair" else number)
-        before = merged.get(key)
-        failed = (*before.failed, *cause.failed) if before else cause.failed
-        merged[key] = Cause(cause.role, cause.nodes, failed)
+        key = (cause.role, frozenset(cause.nodes), 0 if cause.role == "pair" else number)
+        first = merged.get(key)
+        if first is None:
+            merged[key] = cause
+        else:
+            merged[key] = replace(first, failed=(*first.failed, *cause.failed))
     return list(merged.values())
 
 

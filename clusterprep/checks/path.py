@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, by_value
+from clusterprep.checks.eth import parse_mtu, set_mtu
 from clusterprep.checks.net import all_dials
 from clusterprep.checks.pair_causes import Cause, find_causes
 from clusterprep.facts.pairs import Dial
 from clusterprep.model.pair_schedule import describe_tried
 from clusterprep.model.units import format_duration, parse_duration
-from clusterprep.nccl.interfaces import choose
-from clusterprep.remedies import sentence, shell_line
+from clusterprep.nccl.interfaces import Pick, choose
+from clusterprep.remedies import Remedy, sentence, shell_line
 
 SLOWER = 4.0  # times what is usual: racks apart are twice or three times as far as neighbours
 LARGEST = 65535  # bytes of an IPv4 packet
@@ -29,7 +30,8 @@ Pair = tuple[str, str]
 def path_mtu(context: CheckContext) -> Iterable[Outcome]:
     """Judge whether both directions of every pair carry packets as large as the sender makes."""
     dials = _connected_dials(context)
-    mtus = {name: pick.mtu for name, pick in choose(context.fleet).picks.items()}
+    picks = choose(context.fleet).picks
+    mtus = {name: pick.mtu for name, pick in picks.items()}
     unmeasured = {dial.dialer for dial in dials if not dial.packet}
     # Most fleets are measured everywhere, and have many dials.
     sized = [dial for dial in dials if dial.packet] if unmeasured else dials
@@ -38,7 +40,7 @@ def path_mtu(context: CheckContext) -> Iterable[Outcome]:
     if len(causes) > 1 and all(_is_lost(dial, mtus) for dial in sized):
         yield _nowhere_carried(context, sized, mtus)
     else:
-        yield from _packet_failures(causes, mtus)
+        yield from _packet_failures(causes, mtus, _Interfaces(context, picks))
     for name in sorted(unmeasured - blamed):
         message = "a connection ended before it was known whether a full-size packet gets through"
         yield Outcome("unknown", (name,), message, reason="no full-size packet was measured")
@@ -179,37 +181,96 @@ def _size_seen(largest: int) -> str:
     return f"{largest} bytes" if largest else f"less than {SMALLEST} bytes"
 
 
-def _packet_failures(causes: Iterable[Cause], mtus: Mapping[str, int]) -> Iterable[Outcome]:
+class _Interfaces:
+    """The interfaces of NCCL, with the MTU that each should have, as eth.mtu judges it."""
+
+    def __init__(self, context: CheckContext, picks: Mapping[str, Pick]) -> None:
+        self._picks = picks
+        self._declared: dict[str, int] = {}
+        for node in context.inventory.nodes:
+            if "eth.mtu" in node.require:
+                self._declared[node.name] = parse_mtu(node.require["eth.mtu"])
+        values = by_value({name: str(pick.mtu) for name, pick in picks.items()})
+        usual, majority = values[0] if values else ("0", ())
+        self._usual = int(usual) if 2 * len(majority) > len(picks) else None
+
+    def wanted(self, node: str) -> int | None:
+        """Return the MTU that is declared for a node, else that of most nodes, if it is known."""
+        return self._declared.get(node, self._usual)
+
+    def is_odd(self, node: str) -> bool:
+        """Return whether a node has another MTU than it should."""
+        return self.wanted(node) not in (None, self._picks[node].mtu)
+
+    def cure(self, node: str) -> Remedy:
+        """Return the line that gives a node the MTU that it should have."""
+        return set_mtu(self._picks[node].name, str(self.wanted(node)))
+
+    def one_size(self, nodes: Sequence[str]) -> Remedy:
+        """Return what to do where it is not known which MTU is right."""
+        sizes = [self._picks[node].mtu for node in nodes]
+        names = ", ".join(f"{self._picks[node].name} of {node}" for node in nodes)
+        return sentence(
+            "give {names} one MTU: {largest} if all switches between them carry it, else "
+            "{smallest}",
+            names=names,
+            largest=max(sizes),
+            smallest=min(sizes),
+        )
+
+
+def _packet_failures(
+    causes: Iterable[Cause], mtus: Mapping[str, int], interfaces: _Interfaces
+) -> Iterable[Outcome]:
     judged: set[tuple[str, ...]] = set()
     for cause in causes:
         # A node blamed as a listener may be blamed as a dialer too.
         if cause.nodes not in judged:
             judged.add(cause.nodes)
-            yield _packet_failure(cause, mtus)
+            if all(_is_clamped(dial, mtus) for dial in cause.failed):
+                yield _unequal_ends(cause, mtus, interfaces)
+            else:
+                yield _packet_failure(cause, mtus)
+
+
+def _unequal_ends(cause: Cause, mtus: Mapping[str, int], interfaces: _Interfaces) -> Outcome:
+    """Return the failure of ends with different MTUs. It wants what eth.mtu wants."""
+    first = cause.failed[0]
+    odd = [name for name in cause.nodes if interfaces.is_odd(name)]
+    between = f"{cause.nodes[0]} and the others"
+    if cause.role == "pair":
+        between = f"{first.dialer} → {first.listener}"
+    message = (
+        "packets as large as the sender makes them do not fit the other end, "
+        f"between {between}; TCP adapts"
+    )
+    if odd:
+        seen = f"{mtus[odd[0]]} bytes"
+        wanted = f"{interfaces.wanted(odd[0])} bytes"
+        cure = interfaces.cure(odd[0])
+    else:
+        seen = f"{mtus[first.dialer]} bytes on {first.dialer}, {mtus[first.listener]} on "
+        seen += first.listener
+        wanted = "the same on both"
+        cure = interfaces.one_size((first.dialer, first.listener))
+    return Outcome(
+        "fail",
+        cause.nodes,
+        message,
+        seen,
+        wanted,
+        cure,
+    )
 
 
 def _packet_failure(cause: Cause, mtus: Mapping[str, int]) -> Outcome:
-    """Return the failure of a cause: packets too large for the other end, or lost on the way."""
+    """Return the failure of a cause whose packets are lost on the way."""
     first = cause.failed[0]
     wanted_size = _full_size(first, mtus)
     wanted = f"{wanted_size} bytes"
     arrow = f"{first.dialer} → {first.listener}"
     is_pair = cause.role == "pair"
     between = arrow if is_pair else f"{cause.nodes[0]} and the others"
-    if all(_is_clamped(dial, mtus) for dial in cause.failed):
-        seen = f"{max(mtus[dial.listener] for dial in cause.failed)} bytes"
-        problem = "packets as large as the sender makes them do not fit the other end"
-        message = f"{problem}, between {between}; TCP adapts"
-        ends = f"{first.dialer} and {first.listener}"
-        cure = shell_line("ip link set dev INTERFACE mtu SIZE   # the same on {ends}", ends=ends)
-        return Outcome(
-            "fail",
-            cause.nodes,
-            message,
-            seen,
-            wanted,
-            cure,
-        )
     largest = max(_largest_carried(dial) for dial in cause.failed)
     seen = _size_seen(largest)
     if is_pair:
@@ -382,6 +443,7 @@ PATH_MTU = Check(
     facts=("net.dials", "net.interfaces"),
     judge=path_mtu,
     severity="error",
+    follows=("eth.iface_choice", "eth.mtu", "net.ports"),
     title="Full-size packets get through between all nodes",
     why="A switch port with a smaller MTU than the interfaces drops only big packets: names "
     "resolve, SSH works, the rendezvous succeeds, and the first large message hangs.",
@@ -404,6 +466,7 @@ LATENCY = Check(
     facts=("net.dials",),
     judge=latency,
     severity="warning",
+    follows=("eth.iface_choice", "net.ports"),
     title="Round trips between the nodes",
     why="One node that answers four times later than the others is behind a wrong route, a "
     "firewall in software or a processor that does nothing but interrupts; every small collective "

@@ -485,6 +485,7 @@ WIDTH = Check(
     facts=("pci.tree",),
     judge=each(width, "pci.tree"),
     severity="warning",
+    follows=("gpu.lost",),
     title="The width of PCIe links",
     why="A GPU or card that sits badly comes up with half of its lanes: everything works at half "
     "the rate, and the node slows down the whole job.",
@@ -499,6 +500,7 @@ GEN = Check(
     uses=("gpu.load",),
     judge=each(gen, "pci.tree"),
     severity="warning",
+    follows=("gpu.lost",),
     title="The speed of PCIe links",
     why="A link that trained down a generation halves the rate of the card, and no counter says "
     "so.",
@@ -518,6 +520,7 @@ PARENT = Check(
     facts=("pci.tree",),
     judge=parent,
     severity="warning",
+    follows=("gpu.lost",),
     title="The PCIe bridges above GPUs and network cards",
     why="A switch whose way up has lost lanes slows every GPU and card below it, whose own links "
     "look perfect.",

@@ -201,6 +201,7 @@ DSTATE = Check(
     facts=("proc.tasks",),
     judge=each(dstate, "proc.tasks"),
     severity="warning",
+    follows=("fs.mount",),
     title="Tasks that hang in the kernel",
     why="A task in uninterruptible sleep waits for a driver or a file server that does not come "
     "back. It cannot be killed, may hold a GPU, and the next job hangs in the same place.",

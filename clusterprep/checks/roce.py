@@ -305,6 +305,7 @@ GID = Check(
     facts=(*FACTS, "net.interfaces"),
     judge=gid,
     severity="error",
+    follows=("roce.route",),
     title="RoCE ports can be reached by an IPv4 address",
     why="Without a RoCE v2 entry for an IPv4 address NCCL falls back to index 0, RoCE v1 or "
     "link-local: queue pairs time out with error 12 or 110 after minutes of silence.",

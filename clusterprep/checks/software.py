@@ -232,6 +232,7 @@ NCCL = Check(
     facts=("torch.build", "nccl.libraries"),
     judge=nccl,
     severity="error",
+    follows=("torch.version", "env.ld_path"),
     title="The NCCL that torch would load",
     why="Two NCCL versions in one job do not speak the same bootstrap protocol: «internal error», "
     "or a hang.",

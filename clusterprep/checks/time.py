@@ -185,6 +185,7 @@ OFFSET = Check(
     facts=("clock.offset",),
     judge=offset,
     severity="error",
+    follows=("time.daemon",),
     grade="an error over 1 s, else a warning",
     title="Clocks agree",
     why="Nodes seconds apart break rendezvous leases, TLS and the order of log lines; finding who "

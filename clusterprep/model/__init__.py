@@ -234,6 +234,13 @@ class Fleet(Struct, frozen=True, dict=True):
         return replace(self, snapshots=snapshots)
 
 
+class Because(Struct, frozen=True):
+    """A cause of a finding: the findings of this check on these nodes."""
+
+    check: str
+    nodes: tuple[str, ...]
+
+
 class Finding(Struct, frozen=True):
     """One answer of one check about a set of nodes, as in the report."""
 
@@ -250,6 +257,7 @@ class Finding(Struct, frozen=True):
     silenced: str | None = None  # the reason of the silence
     until: date | None = None  # the last day on which it holds
     age: float | None = None  # seconds since it was learned, where it was not now
+    because: tuple[Because, ...] = ()  # what it follows from; it does not count then
 
 
 # ---------------------------------------------------------------- wanted state

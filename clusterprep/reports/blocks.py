@@ -12,6 +12,7 @@ from clusterprep.model.units import pluralize
 from clusterprep.remedies import Remedy, sentence, shell_line
 from clusterprep.reports.plain import distinct, nonblank_lines
 from clusterprep.survey.cached import RENEW
+from clusterprep.survey.consequences import cause_trees
 
 # The order of trouble by verdict and severity, the gravest first.
 GRAVITY = {
@@ -60,9 +61,13 @@ _COMMON = ("check", "verdict", "severity", "reason", "fixed", "silenced", "until
 
 
 class Block(Struct, frozen=True):
-    """Findings of one check that differ only in their nodes, values and texts."""
+    """Findings of one check that differ only in their nodes, values and texts.
+
+    `consequences` are the findings of other checks that follow from them.
+    """
 
     findings: tuple[Finding, ...]
+    consequences: tuple[Finding, ...] = ()
 
     @property
     def check(self) -> str:
@@ -154,13 +159,23 @@ def _group_key(finding: Finding) -> tuple[object, ...]:
 
 
 def troubles(findings: Iterable[Finding]) -> list[Block]:
-    """Return what counts, or would count with --strict: failures first, errors before warnings."""
+    """Return what counts, or would count with --strict: failures first, errors before warnings.
+
+    What follows from another finding is among the consequences of that one, which has the highest
+    severity of them.
+    """
+    trees = cause_trees(tuple(findings))
+    below: dict[tuple[object, ...], dict[Finding, None]] = {}
+    for tree in trees:
+        key = _group_key(tree.finding)
+        below.setdefault(key, {}).update(dict.fromkeys(tree.consequences))
     blocks = []
-    for block in blocks_of(findings):
+    for block in blocks_of(tree.finding for tree in trees):
         if block.fixed or block.silenced:
             continue
         if (block.verdict, block.severity) in GRAVITY:
-            blocks.append(block)
+            consequences = tuple(below[_group_key(block.findings[0])])
+            blocks.append(Block(block.findings, consequences))
     return sorted(blocks, key=gravity)
 
 
@@ -180,7 +195,7 @@ def accepted(blocks: Iterable[Block]) -> list[Block]:
 
 
 def group_gaps(blocks: Iterable[Block]) -> list[list[Block]]:
-    """Return blocks in groups: unknown checks with the same reason, nodes and messages together.
+    """Return blocks in groups: unknown checks that the same missing answer leaves open together.
 
     One missing answer can leave several checks open, and there is one thing to mend. Every other
     block is a group of its own.
@@ -190,8 +205,26 @@ def group_gaps(blocks: Iterable[Block]) -> list[list[Block]]:
         key: tuple[object, ...] = (len(groups),)  # no other group has this key
         if _is_gap(block):
             key = (block.severity, block.reason, block.nodes, *block.messages)
-        groups.setdefault(key, []).append(block)
+        groups.setdefault(key, []).extend((block, *left_open(block)))
     return list(groups.values())
+
+
+def left_open(block: Block) -> list[Block]:
+    """Return the other checks that are unknown for the same reason as this block's."""
+    if not _is_gap(block):
+        return []
+    same = [finding for finding in block.consequences if finding.reason == block.reason]
+    return blocks_of(same)
+
+
+def follows_of(block: Block) -> list[Block]:
+    """Return what follows from a block, the gravest first, without what `group_gaps` adds to it."""
+    is_gap = _is_gap(block)
+    others = []
+    for finding in block.consequences:
+        if not is_gap or finding.reason != block.reason:
+            others.append(finding)
+    return sorted(blocks_of(others), key=gravity)
 
 
 def _is_gap(block: Block) -> bool:

@@ -12,6 +12,7 @@ from clusterprep.reports.blocks import (
     Block,
     accepted,
     blocks_of,
+    follows_of,
     gap_remedy,
     gravity,
     group_gaps,
@@ -35,8 +36,9 @@ _LABELS: dict[tuple[str, str], Part] = {
     ("unknown", "warning"): ("UNKNOWN", "magenta"),
 }
 
-# Nodes on which a check was well in the earlier run, by check, verdict and severity.
-NewNodes = Mapping[tuple[str, str, str], tuple[str, ...]]
+# Nodes on which a check was well in the earlier run, by check and verdict. Not by severity: a cause
+# is shown with that of what follows from it.
+NewNodes = Mapping[tuple[str, str], tuple[str, ...]]
 
 
 def write_findings(
@@ -69,17 +71,18 @@ def write_findings(
 
 def _new_by_check(since: Since | None) -> NewNodes:
     """Return the new findings of the comparison with the earlier run; none without one."""
-    new: dict[tuple[str, str, str], tuple[str, ...]] = {}
+    new: dict[tuple[str, str], tuple[str, ...]] = {}
     if since is None:
         return new
     for turn in since.new:
-        new[turn.check, turn.verdict, turn.severity] = turn.nodes
+        key = (turn.check, turn.verdict)
+        new[key] = (*new.get(key, ()), *turn.nodes)
     return new
 
 
 def _new_nodes(block: Block, new: NewNodes) -> list[str]:
     """Return the block's nodes on which the check was well in the earlier run."""
-    key = (block.check, block.verdict, block.severity)
+    key = (block.check, block.verdict)
     fresh = frozenset(new.get(key, ()))
     return [node for node in block.nodes if node in fresh]
 
@@ -98,7 +101,8 @@ def _new_mark(block: Block, new: NewNodes) -> list[Part]:
 def _write_gap(page: ReportPage, group: Sequence[Block], mark: Sequence[Part]) -> None:
     """Write the checks that one missing answer leaves open, with the remedy for that answer."""
     first = group[0]
-    count: Part = (f"{len(group)} checks", "bold")
+    number = len({block.check for block in group})
+    count: Part = (f"{number} checks", "bold")
     nodes: Part = (page.nodes(first.nodes), "cyan")
     label = _LABELS["unknown", first.severity]
     page.blank()
@@ -111,13 +115,8 @@ def _write_gap(page: ReportPage, group: Sequence[Block], mark: Sequence[Part]) -
         *mark,
     )
     _write_messages(page, first)
-    shown = page.shown(group, GAPS)
-    names = [safe_text(block.check) for block in shown]
-    text = f"left open: {', '.join(names)}"
-    remaining = len(group) - len(shown)
-    if remaining:
-        text += f" and {remaining} more (-v names them)"
-    page.under((text, "dim"))
+    page.under((f"left open: {_check_names(page, group)}", "dim"))
+    _write_consequences(page, first)
     remedy = gap_remedy(first)
     page.fix(remedy, remedy.note, "green")
 
@@ -128,7 +127,32 @@ def _write_trouble(page: ReportPage, block: Block, mark: Sequence[Part]) -> None
     page.row(label, *_head(page, block), _aside(block), *mark)
     _write_values(page, block)
     _write_messages(page, block)
+    _write_consequences(page, block)
     _write_remedies(page, block)
+
+
+def _write_consequences(page: ReportPage, block: Block) -> None:
+    """Write what follows from a block in one line: `causes: eth.path_mtu; leaves open: …`."""
+    following = follows_of(block)
+    failures = [follower for follower in following if follower.verdict == "fail"]
+    unknown = [follower for follower in following if follower.verdict == "unknown"]
+    parts = []
+    for title, followers in (("causes", failures), ("leaves open", unknown)):
+        if followers:
+            parts.append(f"{title}: {_check_names(page, followers)}")
+    if parts:
+        page.under(("; ".join(parts), "dim"))
+
+
+def _check_names(page: ReportPage, blocks: Sequence[Block]) -> str:
+    """Return the names of the checks, each once; without -v at most GAPS of them."""
+    names = list(dict.fromkeys(safe_text(block.check) for block in blocks))
+    shown = page.shown(names, GAPS)
+    text = ", ".join(shown)
+    remaining = len(names) - len(shown)
+    if remaining:
+        text += f" and {remaining} more (-v names them)"
+    return text
 
 
 def _write_silenced(page: ReportPage, block: Block) -> None:

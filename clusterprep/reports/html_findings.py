@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.checks import Check
 from clusterprep.jobs.verify.pages import PAGES, TrialCheckPage
@@ -18,6 +19,7 @@ from clusterprep.reports.blocks import (
     Block,
     accepted,
     blocks_of,
+    follows_of,
     gap_remedy,
     gravity,
     group_gaps,
@@ -29,6 +31,7 @@ from clusterprep.reports.json_report import json_of
 from clusterprep.reports.plain import distinct, safe_text
 from clusterprep.survey import registry
 
+BRANCHES = 40  # consequences of one card
 VALUES, MESSAGES = 40, 10  # of one card: different values, and different messages and remedies
 FACT_NODES = 2  # nodes of a card whose facts are shown
 FACT = 1200  # characters of one fact
@@ -49,6 +52,18 @@ class NodeFacts(Struct, frozen=True):
     facts: tuple[tuple[str, str], ...]
 
 
+class Branch(Struct, frozen=True):
+    """A consequence in the tree below its cause, with what follows from it in turn."""
+
+    anchor: str
+    word: str
+    kind: str
+    check: str
+    nodes: str
+    text: str
+    branches: tuple[Branch, ...] = ()
+
+
 class Card(Struct, frozen=True):
     """One thing that is wrong, accepted or fixed, with all its nodes."""
 
@@ -66,6 +81,8 @@ class Card(Struct, frozen=True):
     values: tuple[CardValue, ...]
     more: int
     messages: tuple[str, ...]
+    branches: tuple[Branch, ...]
+    more_branches: int
     remedies: tuple[Remedy, ...]
     evidence: tuple[NodeFacts, ...]
 
@@ -92,10 +109,50 @@ def cards(report: Report, roster: Roster) -> list[Card]:
         anchor = group[0].check
         if anchor in anchors:
             anchor = ""
+        followers = follows_of(group[0])
+        anchors.add(group[0].check)
+        branches = _branches(followers[:BRANCHES], roster, anchors)
         card = _card(group, anchor, roster, snapshots, pages)
-        rows.append(card)
+        more = max(0, len(followers) - BRANCHES)
+        rows.append(replace(card, branches=branches, more_branches=more))
         anchors.update(card.checks)
     return rows
+
+
+def _branches(followers: Sequence[Block], roster: Roster, anchors: set[str]) -> tuple[Branch, ...]:
+    """Return what follows from a card as a tree; `anchors` has the checks that have a place."""
+    checks = {block.check for block in followers}
+    below: dict[str, list[Block]] = {}
+    for block in followers:
+        below.setdefault(_parent(block, checks), []).append(block)
+
+    def grow(check: str) -> tuple[Branch, ...]:
+        branches = []
+        for block in below.pop(check, ()):
+            anchor = "" if block.check in anchors else block.check
+            anchors.add(block.check)
+            word, kind = _state(block)
+            branch = Branch(
+                anchor=anchor,
+                word=word,
+                kind=kind,
+                check=block.check,
+                nodes=roster.label(block.nodes),
+                text="; ".join(block.messages[:MESSAGES]),
+                branches=grow(block.check),
+            )
+            branches.append(branch)
+        return tuple(branches)
+
+    return grow("")
+
+
+def _parent(block: Block, checks: Container[str]) -> str:
+    """Return the check below which a consequence stands, "" for the card's own."""
+    for cause in block.findings[0].because:
+        if cause.check in checks and cause.check != block.check:
+            return cause.check
+    return ""
 
 
 def _groups(findings: Sequence[Finding]) -> list[list[Block]]:
@@ -205,6 +262,8 @@ def _card(
         values=_values(values[:VALUES], roster),
         more=max(0, len(values) - VALUES),
         messages=tuple(messages[:MESSAGES]),
+        branches=(),
+        more_branches=0,
         remedies=_remedies(group),
         evidence=tuple(evidence),
     )

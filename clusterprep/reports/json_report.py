@@ -307,8 +307,8 @@ def _node_with_facts(snapshot: NodeSnapshot) -> dict[str, Json]:
 def _finding(finding: Finding) -> dict[str, Json]:
     """Return a finding.
 
-    `note` is there only if the remedy has one, `until` if its silence ends, and `age_s` if it is an
-    old answer.
+    `note` is there only if the remedy has one, `until` if its silence ends, `age_s` if it is an old
+    answer, and `because` if it follows from others.
     """
     row = _pick(finding, _FINDING)
     row["remedy"] = str(finding.remedy)
@@ -318,6 +318,8 @@ def _finding(finding: Finding) -> dict[str, Json]:
         row["until"] = finding.until.isoformat()
     if finding.age is not None:
         row["age_s"] = round(finding.age)
+    if finding.because:
+        row["because"] = [_pick(cause, ("check", "nodes")) for cause in finding.because]
     return row
 
 

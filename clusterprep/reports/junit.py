@@ -2,7 +2,7 @@
 
 A failure in CI is what makes the exit code 1, an error what makes it 3: a check that could not be
 made. A warning does not count without --strict, so it is skipped with its message, as are silenced
-findings.
+findings and those that follow from another one.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from clusterprep.model import (
 from clusterprep.model.units import pluralize
 from clusterprep.reports.blocks import UNENDED, describe_ending
 from clusterprep.reports.plain import clean, fold_nodes, fold_ranks, safe_text
+from clusterprep.survey.consequences import cause_trees, caused
 
 MOST_CASES = 1000  # tests of one finding, one per node; all other nodes share one more
 NODES = 2000  # characters of a node set in a text
@@ -127,8 +128,11 @@ def cases(report: Report) -> Iterator[Case]:
     yield _command(report)
     if report.findings is None:
         yield from _nodes(report)
-    for finding in report.findings or ():
-        yield from _finding(finding, report.strict)
+    trees = cause_trees(report.findings or ())
+    for tree in trees:
+        yield from _finding(tree.finding, report.strict)
+    for finding in caused(trees):
+        yield _consequence(finding)
     for result in report.results or ():
         yield from _result(result)
     for row in report.changes or ():
@@ -219,6 +223,20 @@ def _finding(finding: Finding, strict: bool) -> Iterator[Case]:
             text=text,
             type=about,
         )
+
+
+def _consequence(finding: Finding) -> Case:
+    """Return the test of what follows from other findings, which do count."""
+    causes = []
+    for cause in finding.because:
+        causes.append(f"{cause.check} on {fold_nodes(cause.nodes, NODES)}")
+    return Case(
+        suite=finding.check.split(".")[0],
+        name=f"{finding.check} (consequence)",
+        kind="skipped",
+        message=safe_text(f"{_message(finding)}; follows from {', '.join(causes)}"),
+        text=_details(finding),
+    )
 
 
 def _finding_kind(finding: Finding, strict: bool) -> Kind:

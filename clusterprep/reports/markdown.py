@@ -33,6 +33,7 @@ from clusterprep.reports.blocks import (
     accepted,
     blocks_of,
     describe_ending,
+    follows_of,
     gap_remedy,
     group_gaps,
     number_reached,
@@ -269,6 +270,7 @@ def _gap(group: Sequence[Block]) -> str:
     names = [code(entry.check) for entry in group[:ROWS]]
     lines = [head, *_messages(first)]
     lines.append(f"  - left open: {', '.join(names)}")
+    lines += _consequences(first)
     lines.append("")
     lines.append(_remedies([gap_remedy(first)]))
     return "\n".join(lines)
@@ -281,12 +283,23 @@ def _block(entry: Block) -> str:
         head += f" ({inline(entry.reason)})"
     if entry.severity == "warning" and entry.verdict == "unknown":
         head += ", a warning"
-    lines = [head, *_messages(entry), *_values(entry)]
+    lines = [head, *_messages(entry), *_values(entry), *_consequences(entry)]
     text = "\n".join(lines) + "\n"
     remedies = entry.remedies[:MESSAGES]
     if remedies:
         text += "\n" + _remedies(remedies)
     return text
+
+
+def _consequences(entry: Block) -> list[str]:
+    """Return a line with the checks that follow from this one, or nothing."""
+    names = distinct(code(follower.check) for follower in follows_of(entry))
+    if not names:
+        return []
+    text = ", ".join(names[:ROWS])
+    if len(names) > ROWS:
+        text += f" and {len(names) - ROWS} more"
+    return [f"  - from it follow: {text}"]
 
 
 def _remedies(remedies: Sequence[Remedy]) -> str:

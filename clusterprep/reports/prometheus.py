@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct, field
@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from clusterprep.model import Finding, Report, VerifyResult
 from clusterprep.reports.blocks import number_reached
 from clusterprep.reports.plain import safe_text
+from clusterprep.survey.consequences import CauseTree, cause_trees, caused
 
 # Nodes with series of their own, which are only nodes with a failure or an unknown.
 MOST_NODES = 200
@@ -65,8 +66,9 @@ def metrics(report: Report) -> list[Metric]:
     if report.nodes is not None:
         rows.append(_nodes(report))
     if report.findings is not None:
-        rows.append(_checks(report.findings))
-        rows += _troubled_nodes(report.findings)
+        trees = cause_trees(report.findings)
+        rows.append(_checks(trees))
+        rows += _troubled_nodes([tree.finding for tree in trees])
     if report.changes is not None:
         rows.append(_changes(report))
     if report.verify is not None:
@@ -126,15 +128,20 @@ def _nodes(report: Report) -> Metric:
     return metric
 
 
-def _checks(findings: Iterable[Finding]) -> Metric:
+def _checks(trees: Sequence[CauseTree]) -> Metric:
     """Count nodes by check. A finding that names no node (of lint, of the fleet) counts as one."""
     metric = Metric(
-        "check_nodes", "Nodes by check, severity and verdict; fixed and silenced ones do not count."
+        "check_nodes",
+        "Nodes by check, severity and verdict; fixed, silenced and caused ones do not count.",
     )
     counts: Counter[tuple[str, str, str]] = Counter()
-    for finding in findings:
+    for tree in trees:
+        finding = tree.finding
         key = (finding.check, finding.severity, state(finding))
         counts[key] += len(finding.nodes) or 1
+    for finding in caused(trees):
+        key = (finding.check, finding.severity, "caused")
+        counts[key] += len(finding.nodes)
     for (check, severity, verdict), number in sorted(counts.items()):
         metric.add(number, check=check, severity=severity, verdict=verdict)
     return metric

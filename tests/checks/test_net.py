@@ -192,6 +192,23 @@ def test_every_pair_is_a_finding_of_its_own() -> None:
     assert [f.nodes for f in found if f.verdict == "fail"] == [("n1", "n2"), ("n1", "n3")]
 
 
+def test_both_directions_of_a_pair_are_one_finding_with_one_remedy() -> None:
+    names = ("n1", "n2", "n3", "n4")
+    facts: dict[str, Any] = {name: {"net.listen": None, "net.dials": ()} for name in names}
+    facts["n1"]["net.listen"] = Listen("n1", PORT, "ok")
+    for name in names:
+        pairs = [(a, b) for a, b in itertools.permutations(names, 2) if a == name]
+        facts[name]["net.dials"] = tuple(
+            dial(a, b, "timed_out" if {a, b} == {"n2", "n4"} else "ok", port=40000 + int(b[1]))
+            for a, b in pairs
+        )
+    (bad,) = [f for f in findings(fleet(**facts), "net.ports") if f.verdict == "fail"]
+    assert bad.nodes == ("n2", "n4")
+    assert bad.message == "n2 and n4 cannot reach each other"
+    assert bad.seen == "n2 to 10.0.0.4:40004 timed out; n4 to 10.0.0.2:40002 timed out"
+    assert "allow TCP 29500 and the ephemeral range" in bad.remedy.note, "no port that was drawn"
+
+
 @pytest.mark.parametrize(
     ("listen", "words"),
     [

@@ -103,6 +103,57 @@ def test_a_larger_interface_is_named_for_what_it_sends():
     assert told(fleet(**facts), "eth.path_mtu")["n3"] == "fail error"
 
 
+def unequal(mtu_of: dict[str, int], **settings: Any) -> Any:
+    """A fleet in which TCP keeps to the smaller MTU of the two ends."""
+    names = tuple(mtu_of)
+    every = []
+    for a, b in itertools.permutations(names, 2):
+        packet = min(mtu_of[a], mtu_of[b])
+        every.append(dial(a, b, packet=packet, carried=packet, path_mtu=mtu_of[a]))
+    facts = nodes(*every, names=names)
+    for name, mtu in mtu_of.items():
+        facts[name]["net.interfaces"] = (eth(f"ens{name[1:]}", f"10.0.0.{name[1:]}/16", mtu=mtu),)
+        facts[name]["rdma.devices"] = ()
+    return fleet(**facts, **settings)
+
+
+@pytest.mark.parametrize(
+    ("mtu_of", "wish"),
+    [
+        pytest.param({"n1": 1500, "n2": 9000, "n3": 1500, "n4": 1500}, "1500", id="larger"),
+        pytest.param({"n1": 9000, "n2": 1500, "n3": 9000, "n4": 9000}, "9000", id="smaller"),
+    ],
+)
+def test_the_path_wants_the_mtu_that_the_interface_check_wants(
+    mtu_of: dict[str, int], wish: str
+) -> None:
+    seen = unequal(mtu_of)
+    for check in ("eth.mtu", "eth.path_mtu"):
+        (bad,) = [f for f in findings(seen, check) if f.verdict == "fail"]
+        assert bad.nodes == ("n2",)
+        assert bad.wanted.split()[0] == wish
+        assert bad.remedy == f"ip link set dev ens2 mtu {wish}"
+
+
+def test_the_path_wants_the_mtu_that_is_declared() -> None:
+    seen = unequal(
+        {"n1": 1500, "n2": 9000, "n3": 1500, "n4": 1500}, each={"require": {"eth.mtu": "9000"}}
+    )
+    bad = [f for f in findings(seen, "eth.path_mtu") if f.verdict == "fail"]
+    assert bad
+    for finding in bad:
+        assert "mtu 1500" not in finding.remedy
+
+
+def test_two_unequal_ends_are_both_named_without_a_placeholder() -> None:
+    (bad,) = findings(unequal({"n1": 9000, "n2": 1500}), "eth.path_mtu")
+    assert bad.nodes == ("n1", "n2")
+    assert (bad.seen, bad.wanted) == ("9000 bytes on n1, 1500 on n2", "the same on both")
+    assert bad.remedy == (
+        "give ens1 of n1, ens2 of n2 one MTU: 9000 if all switches between them carry it, else 1500"
+    )
+
+
 def test_the_coverage_is_said():
     (good,) = findings(fleet(**nodes()), "eth.path_mtu")
     assert good.seen == "9000 bytes; 12 of 12 directed pairs tried"

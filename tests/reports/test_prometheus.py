@@ -50,7 +50,9 @@ def test_what_was_found_is_counted() -> None:
     assert value(of, "check_nodes", check="eth.mtu", severity="error", verdict="fail") == 1
     assert value(of, "check_nodes", check="eth.mtu", severity="error", verdict="pass") == 7
     assert value(of, "check_nodes", check="lim.nofile", severity="warning", verdict="silenced") == 2
-    assert value(of, "node_checks", node="gpu05", severity="error", verdict="fail") == 3
+    # It follows from eth.mtu.
+    assert value(of, "check_nodes", check="nccl.hang", severity="error", verdict="caused") == 1
+    assert value(of, "node_checks", node="gpu05", severity="error", verdict="fail") == 2
     assert value(of, "verify_passed", backend="nccl") == 0
     assert value(of, "verify_missing_ranks") == 2
     assert value(of, "verify_culprits", kind="node") == 1

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from clusterprep.facts.pairs import Dial
 from clusterprep.model import (
     Absent,
+    Because,
     ChangeRow,
     CollectiveResult,
     Culprit,
@@ -106,6 +107,7 @@ def one_odd_node() -> Report:
         "14 of 16 ranks after 60 s",
         "every rank finishes",
         shell_line("clusterprep check INVENTORY --limit gpu05"),
+        because=(Because("eth.mtu", (ODD,)),),
     )
     return report(
         "verify",

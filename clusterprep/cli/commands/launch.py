@@ -16,9 +16,11 @@ from clusterprep.jobs.launch.plan import LaunchRequest
 from clusterprep.jobs.launch.stage import Screen
 from clusterprep.jobs.launch.text import text_of, with_remarks
 from clusterprep.jobs.launch.unreached import plan_all
+from clusterprep.jobs.verify.pages import PAGES
 from clusterprep.model import Report
 from clusterprep.nccl.environment import FACTS as ENV_FACTS
 from clusterprep.nccl.environment import render
+from clusterprep.survey.culprit_findings import with_findings
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import LOGIN_CHECKS, blocking_findings
 
@@ -47,6 +49,8 @@ def run(invocation: Invocation, request: LaunchRequest, screen: Screen) -> Repor
     if cast.gates:
         code = exit_codes.worst(exit_codes.findings_code(cast.surveyed.findings), code)
     report = survey_report(invocation, code, cast.surveyed)
+    culprits = with_findings(result.culprits, report.findings or (), PAGES)
+    result = msgspec.structs.replace(result, culprits=culprits)
     return msgspec.structs.replace(report, launch=result)
 
 

@@ -19,6 +19,7 @@ from clusterprep.history.database import Unusable
 from clusterprep.history.runs import Runs, packed
 from clusterprep.model import Finding, Report, Severity
 from clusterprep.model.history import RecordedRun, Since
+from clusterprep.survey.consequences import standing
 
 COMMANDS = ("check", "plan", "apply", "verify", "rollback", "launch")
 LOOKED_THROUGH = 20  # runs among which the one to compare with is chosen
@@ -125,10 +126,10 @@ def _counted_failures(findings: tuple[Finding, ...]) -> tuple[list[Severity], in
     """Return the severity of every failure, and the number of unknown findings.
 
     Findings of several nodes with the same check, verdict, severity and reason count once;
-    silenced and fixed ones do not count.
+    silenced and fixed ones do not count, nor does what follows from others.
     """
     distinct = set()
-    for finding in findings:
+    for finding in standing(findings):
         if finding.silenced or finding.fixed:
             continue
         if finding.verdict in ("fail", "unknown"):

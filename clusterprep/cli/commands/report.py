@@ -13,7 +13,15 @@ import msgspec
 
 from clusterprep.cli.exit_codes import verdict_of
 from clusterprep.errors import ClusterprepError, InputError
-from clusterprep.model import ChangeRow, Finding, Json, NodeSnapshot, Report, VerifyResult
+from clusterprep.model import (
+    ChangeRow,
+    Finding,
+    Inventory,
+    Json,
+    NodeSnapshot,
+    Report,
+    VerifyResult,
+)
 from clusterprep.model.extensions import Extensions, SiteCheck
 from clusterprep.model.nodeset import fold
 
@@ -59,7 +67,9 @@ def survey_report(
     verify: VerifyResult | None = None,
 ) -> Report:
     """Return the report of a command that surveyed the nodes and ran to its end."""
+    from clusterprep.jobs.verify.pages import PAGES
     from clusterprep.nccl.launch_paths import launch_paths
+    from clusterprep.survey.culprit_findings import with_findings
     from clusterprep.survey.rank_places import gpu_seats, rank_places
 
     settings = invocation.settings
@@ -68,6 +78,10 @@ def survey_report(
     env_values = None if env is None else env.values
     env_paths = launch_paths(fleet, writing=settings.command != "check")
     notices = _notices(invocation, surveyed)
+    findings = _with_causes(invocation.inventory, surveyed.findings)
+    if verify is not None:
+        culprits = with_findings(verify.culprits, findings, PAGES)
+        verify = msgspec.structs.replace(verify, culprits=culprits)
     places: dict[str, Any] = {}
     if settings.command == "check":
         places = {"gpus": gpu_seats(fleet), "ranks": rank_places(fleet)}
@@ -75,7 +89,7 @@ def survey_report(
         invocation,
         code,
         nodes=tuple(nodes),
-        findings=surveyed.findings,
+        findings=findings,
         env=env_values,
         env_paths=env_paths,
         changes=changes,
@@ -85,6 +99,23 @@ def survey_report(
         site_checks=_site_checks(invocation.inventory.extensions, surveyed.findings),
         **places,
     )
+
+
+def _with_causes(inventory: Inventory, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings of the survey and of the trial, each with what it follows from."""
+    from clusterprep.jobs.verify.pages import PAGES
+    from clusterprep.survey import registry
+    from clusterprep.survey.consequences import rules_of, with_causes
+
+    known = registry.of(inventory)
+    declared = rules_of(known.checks.values(), known.facts)
+    of_trial = {page.name: page.follows for page in PAGES.values()}
+    rules = msgspec.structs.replace(
+        declared,
+        follows={**declared.follows, **of_trial},
+        between=declared.between.union(PAGES),
+    )
+    return with_causes(findings, rules)
 
 
 def cut_report(

@@ -18,6 +18,7 @@ class TrialCheckPage(Struct, frozen=True):
     why: str
     how: str
     remedy: Remedy
+    follows: tuple[str, ...] = ()  # as of a Check
 
 
 REMEDY_OF_LINKS = shell_line(
@@ -105,6 +106,14 @@ _PAGES = (
             "clusterprep verify INVENTORY --limit HALF   # halve the nodes until the slow one is "
             "left"
         ),
+        follows=(
+            "net.tcp_bw",
+            "nccl.busbw_node",
+            "nccl.transport",
+            "rdma.gdr_effective",
+            "ib.rate",
+            "eth.mtu",
+        ),
     ),
     TrialCheckPage(
         name="nccl.busbw_node",
@@ -127,6 +136,7 @@ _PAGES = (
             "clusterprep check INVENTORY --only gpu.,nvl.,pcie.   # clocks, links and slots of the "
             "nodes named"
         ),
+        follows=("nvl.state", "gpu.fabricmanager", "gpu.throttle_hw", "pcie.width", "pcie.gen"),
     ),
     TrialCheckPage(
         name="nccl.correct",
@@ -166,6 +176,7 @@ _PAGES = (
             "clusterprep check INVENTORY   # firewalls, interfaces, names; verify names the node "
             "or rank at fault"
         ),
+        follows=("net.ports", "eth.path_mtu", "eth.mtu", "gpu.lost", "torch.version"),
     ),
     TrialCheckPage(
         name="nccl.init_time",
@@ -183,6 +194,7 @@ _PAGES = (
         remedy=shell_line(
             "time python -c 'import torch'   # as the job's user, on the nodes that were ready last"
         ),
+        follows=("name.resolve",),
     ),
     TrialCheckPage(
         name="nccl.nvls",
@@ -203,6 +215,7 @@ _PAGES = (
             "systemctl status nvidia-fabricmanager   # on the "
             "nodes named; its version must be the driver's, and a reboot sets the fabric up anew"
         ),
+        follows=("gpu.fabricmanager", "nvl.state"),
     ),
     TrialCheckPage(
         name="nccl.straggler",
@@ -222,6 +235,7 @@ _PAGES = (
             "clusterprep check INVENTORY   # clocks, temperature, throttling; then top on the "
             "nodes named"
         ),
+        follows=("gpu.throttle_hw", "gpu.temp", "gpu.clocks"),
     ),
     TrialCheckPage(
         name="nccl.transport",
@@ -263,6 +277,7 @@ _PAGES = (
             "sockets: RDMA is not measured by it."
         ),
         remedy=REMEDY_OF_LINKS,
+        follows=("eth.speed", "eth.mtu", "eth.path_mtu", "eth.errors", "irq.balance"),
     ),
     TrialCheckPage(
         name="rdma.gdr_effective",
@@ -283,6 +298,7 @@ _PAGES = (
             "clusterprep check INVENTORY --only rdma.,pcie.acs,pcie.iommu   # the module "
             "nvidia_peermem or DMA-BUF, ACS and IOMMU of the nodes named"
         ),
+        follows=("rdma.peermem", "pcie.acs", "pcie.iommu"),
     ),
     TrialCheckPage(
         name="rank.consistency",
