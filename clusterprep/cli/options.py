@@ -61,6 +61,7 @@ def _reporting(formats: str) -> Callable[[Command], Command]:
             help="Also write this file, by suffix; repeats.",
         ),
         click.option("-v", "--verbose", count=True, help="Show more: passes, skips, facts."),
+        click.option("-q", "--quiet", is_flag=True, help="One line and the exit code."),
         click.option("--no-color", is_flag=True, help="Do not use colours."),
     )
 

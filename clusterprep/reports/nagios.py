@@ -19,7 +19,7 @@ VALUE, NODES = 80, 60  # characters of a value, and of a node set
 def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
     """Return `CLUSTERPREP CRITICAL - 1 error … | errors=1 …`."""
     state = STATES[exit_code(report)]
-    text = _cut(f"CLUSTERPREP {state} - {_describe_report(report)}")
+    text = _cut(f"CLUSTERPREP {state} - {describe_report(report)}")
     # In Nagios' format a bar ends the text and begins the performance data.
     text = text.replace("|", "/")
     return f"{text} | {_performance_data(report)}\n"
@@ -43,7 +43,7 @@ def exit_code(report: Report) -> int:
     return 0
 
 
-def _describe_report(report: Report) -> str:
+def describe_report(report: Report) -> str:
     """Return `check demo: 1 error, … on 4 nodes; time.offset on n1: 3 s, wanted 1 s; …`."""
     cluster = safe_text(report.cluster, VALUE)
     command = f"{clean(report.command)} {cluster}".strip()

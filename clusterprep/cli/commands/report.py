@@ -153,6 +153,7 @@ def _invocation_report(invocation: Invocation, code: int, **sections: Any) -> Re
         run=invocation.run,
         started=invocation.started,
         seconds=invocation.seconds,
+        inventory=invocation.inventory.path,
         **sections,
     )
 
