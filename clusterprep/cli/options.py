@@ -41,6 +41,7 @@ class Content(click.File):
 
 
 inventory = click.argument("inventory", metavar="INVENTORY")
+optional_inventory = click.argument("inventory", metavar="INVENTORY", required=False)
 site = click.option(
     "--inventory",
     metavar="I",

@@ -19,6 +19,8 @@ def advice(report: Report, place: str = "above") -> Advice:
     }
     if report.verdict in sentences:
         return [("next", sentences[report.verdict])]
+    if report.command == "explain":
+        return _explain(report, worst(report, "fail") or worst(report, "unknown"))
     launch = report.launch
     if launch is not None and launch.culprits and launch.logs:
         return _after_launch(launch)

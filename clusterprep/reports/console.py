@@ -86,8 +86,7 @@ def _write_header(page: ReportPage, report: Report) -> None:
     if report.run:
         run = safe_text(report.run, _NAME)
         parts += ["  ", (f"run {run}", "dim")]
-    # To look up earlier runs takes no time worth showing.
-    if not _is_lookup(report):
+    if not _takes_no_time(report):
         took = format_elapsed(report.seconds)
         parts += ["  ", (took, "dim")]
     page.row((label, "bold"), *parts, indent=len(label) + 1)
@@ -102,6 +101,11 @@ def _write_notices(page: ReportPage, notices: Sequence[str]) -> None:
     if len(shown) < len(notices):
         more = pluralize(len(notices) - len(shown), "more note")
         page.under((f"… {more} (-v shows them)", "dim"))
+
+
+def _takes_no_time(report: Report) -> bool:
+    """Return True for reports about earlier runs, and for what one of them found."""
+    return _is_lookup(report) or report.command == "explain"
 
 
 def _is_lookup(report: Report) -> bool:

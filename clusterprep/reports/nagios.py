@@ -55,6 +55,7 @@ def describe_report(report: Report) -> str:
         nodes = fold_nodes(culprit.nodes, NODES)
         parts.append(f"{safe_text(culprit.cause)} on {nodes}")
     parts += _trouble(report)
+    parts += _failed_changes(report)
     # Among findings, those of the check ssh.reach name the nodes that were not reached.
     if report.findings is None:
         parts += _unreached(report)
@@ -74,6 +75,17 @@ def _trouble(report: Report) -> list[str]:
     if remaining:
         parts.append(f"{remaining} more")
     return parts
+
+
+def _failed_changes(report: Report) -> list[str]:
+    """Return a text about each change that failed: where, and why."""
+    parts = []
+    for row in report.changes or ():
+        if row.outcome in ("failed", "unanswered"):
+            why = safe_text(row.detail, VALUE)
+            target = safe_text(row.target, VALUE)
+            parts.append(f"{target} {row.outcome} on {fold_nodes(row.nodes, NODES)}: {why}")
+    return parts[:SHOWN]
 
 
 def _unreached(report: Report) -> list[str]:
