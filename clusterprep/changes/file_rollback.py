@@ -20,6 +20,7 @@ from clusterprep.model.files import Access, FileChange
 from clusterprep.remote.untrusted import as_list, require_integer, require_text
 
 LONGEST_PATH = 4096  # characters; PATH_MAX of Linux
+NAMED = 3  # runs that a hint names
 
 
 class OldFile(Struct, frozen=True):
@@ -188,6 +189,24 @@ def last_run(remembered: RememberedRuns, cluster: str, wanted: str | None) -> st
     return None if last is None else last.run
 
 
+def standing_before(remembered: RememberedRuns, cluster: str, run: str) -> str | None:
+    """Return the newest run before `run` that is not undone, or None.
+
+    Only nodes that remember both can tell. It is what a second rollback may be meant for.
+    """
+    rolled_back = _rolled_back(remembered, cluster)
+    last: OldRun | None = None
+    for runs in remembered.values():
+        orders = [old.order for old in runs if old.run == run]
+        for old in runs:
+            if old.cluster != cluster or not old.is_done or old.run in rolled_back:
+                continue
+            is_earlier = bool(orders) and old.order < max(orders)
+            if is_earlier and (last is None or old.order > last.order):
+                last = old
+    return None if last is None else last.run
+
+
 def _require_remembered(remembered: RememberedRuns, cluster: str, wanted: str) -> None:
     """Raise InputError if no node remembers this run, or if it is a rollback itself."""
     for runs in remembered.values():
@@ -195,7 +214,18 @@ def _require_remembered(remembered: RememberedRuns, cluster: str, wanted: str) -
             if run.run == wanted and run.cluster == cluster and run.undoes is None:
                 return
     message = f"no node remembers a run {wanted!r} of cluster {cluster!r}"
-    raise InputError.of(message, key="--run")
+    raise InputError.of(message, key="--run", hint=_remembered_names(remembered, cluster))
+
+
+def _remembered_names(remembered: RememberedRuns, cluster: str) -> str | None:
+    """Return the newest runs that could be named, for a hint; None if there are none."""
+    orders: dict[str, tuple[int, str]] = {}
+    for runs in remembered.values():
+        for run in runs:
+            if run.cluster == cluster and run.is_done:
+                orders[run.run] = run.order
+    newest = sorted(orders, key=lambda name: orders[name], reverse=True)[:NAMED]
+    return f"they remember {', '.join(newest)}" if newest else None
 
 
 def _rolled_back(remembered: RememberedRuns, cluster: str) -> set[str | None]:

@@ -34,6 +34,12 @@ SWITCHES = (
 )
 
 
+def _run_to_undo(params: Mapping[str, Any]) -> str | None:
+    """Return the run that --run names; None for the last one, which the nodes know."""
+    run: str | None = params.get("undo")
+    return None if run == "last" else run
+
+
 def launch_request(params: Mapping[str, Any]) -> LaunchRequest:
     """Return what `launch` is to start.
 
@@ -154,7 +160,7 @@ def settings_of(
         workarounds=tries_workarounds,
         budget=has_budget,
         left_out=left_out,
-        run=params.get("undo"),
+        run=_run_to_undo(params),
         write_lists=params.get("write_lists"),
         pick=params.get("pick"),
         spares=params.get("spares") or 0,

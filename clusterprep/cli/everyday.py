@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from clusterprep.cli import completion, options
+from clusterprep.cli.inventory_argument import InventoryCommand, load_given
 from clusterprep.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from clusterprep.model import Report
 
 
-class _CommandForNodes(click.Command):
+class _CommandForNodes(InventoryCommand):
     """A command whose last words are for the nodes, and may look like options of ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -56,7 +57,7 @@ def exec_(**params: Any) -> None:
     _run("exec", params)
 
 
-@click.command()
+@click.command(cls=InventoryCommand)
 @options.inventory
 @click.argument("source", metavar="SRC", shell_complete=completion.files)
 @click.argument("destination", metavar="DEST")
@@ -73,7 +74,7 @@ def copy(**params: Any) -> None:
     _run("copy", params)
 
 
-@click.command()
+@click.command(cls=InventoryCommand)
 @options.inventory
 @click.argument("source", metavar="SRC")
 @click.argument("folder", metavar="DIR", shell_complete=completion.folders)
@@ -142,15 +143,9 @@ def _errand(command: str, params: dict[str, Any], deadline: Any, watch: Any) -> 
     from clusterprep.cli.terminal import passphrases, password
     from clusterprep.fabric.fleet import Fleet
     from clusterprep.inventory.limit import limit_to
-    from clusterprep.inventory.load import Overrides, load_inventory
     from clusterprep.remote.transports import transports_for
 
-    overrides = Overrides(
-        become=params["become"],
-        known_hosts=params["known_hosts"],
-        host_keys=params["host_keys"],
-    )
-    inventory = load_inventory(params["inventory"], overrides)
+    inventory = load_given(params)
     if params["limit"]:
         inventory = limit_to(inventory, params["limit"])
     _refuse_transports(command, params, inventory.nodes)

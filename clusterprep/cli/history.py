@@ -78,6 +78,21 @@ def compare(before: str, after: str, **params: Any) -> None:
     _finish(_read(lambda runs: _comparison(runs, before, after)), params)
 
 
+def show_findings(run: str, check: str, params: dict[str, Any]) -> NoReturn:
+    """Show what a check found in an earlier run, whole, and exit with 0.
+
+    `check` may be the beginning of several names, such as `time.`. Raises InputError if the run is
+    not recorded or has nothing of that name.
+    """
+    from clusterprep.cli.commands.report import findings_report
+
+    def read(runs: Runs) -> Report:
+        return findings_report(runs.report(runs.named(run, key="--run").run), check)
+
+    found = _read(read)
+    _finish(found, {**params, "verbose": max(params["verbose"], 1)})
+
+
 # ---------------------------------------------------------------- reading the history
 
 

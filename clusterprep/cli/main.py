@@ -20,6 +20,7 @@ from clusterprep.cli.exit import ending, run_supervised
 from clusterprep.cli.exit_codes import OK
 from clusterprep.cli.history import compare, history, report
 from clusterprep.cli.init.command import init
+from clusterprep.cli.inventory_argument import DEFAULT, InventoryCommand, load_given
 from clusterprep.cli.output import print_result, say, say_line, shown_text
 from clusterprep.errors import ClusterprepError, InputError, Problem
 from clusterprep.runtime.signals import SignalPipe
@@ -39,17 +40,21 @@ if TYPE_CHECKING:
 CYCLES = (50_000, 20, 50)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
 @click.version_option(__version__, prog_name="clusterprep")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Find and remove what would break a multi-GPU job, before the job starts.
 
     Logs in to every node over SSH, checks it, writes one uniform NCCL environment on all nodes
     or on none, runs a cross-node all-reduce and names the node, link or rank at fault.
     """
+    # click calls a missing command an error, and how it shows the help then depends on its release.
+    if context.invoked_subcommand is None:
+        raise SystemExit(print_result((context.get_help(), "\n"), OK))
 
 
-@cli.command()
+@cli.command(cls=InventoryCommand)
 @options.inventory
 @options.fleet
 @options.selecting
@@ -74,7 +79,7 @@ def apply(**params: Any) -> None:
     _run(command, params)
 
 
-@cli.command()
+@cli.command(cls=InventoryCommand)
 @options.inventory
 @options.fleet
 @options.selecting
@@ -89,8 +94,8 @@ def plan(**params: Any) -> None:
     _run("plan", params)
 
 
-@cli.command()
-@click.argument("inventory", metavar="INVENTORY", required=False, shell_complete=completion.files)
+@cli.command(cls=InventoryCommand)
+@options.optional_inventory
 @click.option("--local", is_flag=True, help="This machine, without an inventory and without SSH.")
 @options.fleet
 @options.selecting
@@ -104,11 +109,11 @@ def check(**params: Any) -> None:
     options.refuse_mix(params)
     has_inventory = params["inventory"] is not None
     if params["local"] == has_inventory:
-        raise click.UsageError("give an INVENTORY or --local")
+        raise click.UsageError("give either INVENTORY or --local, not both")
     _run("check", params)
 
 
-@cli.command()
+@cli.command(cls=InventoryCommand)
 @options.inventory
 @options.fleet
 @options.retry
@@ -137,7 +142,7 @@ def verify(**params: Any) -> None:
     _run("verify", params)
 
 
-@cli.command()
+@cli.command(cls=InventoryCommand)
 @options.inventory
 @options.fleet
 @options.reporting
@@ -153,7 +158,7 @@ def env(**params: Any) -> None:
     _run("env", params)
 
 
-@cli.command()
+@cli.command(cls=InventoryCommand)
 @options.inventory
 @options.fleet
 @options.reporting
@@ -173,7 +178,7 @@ def rollback(**params: Any) -> None:
     _run("rollback", params)
 
 
-@cli.command()
+@cli.command(cls=InventoryCommand)
 @options.inventory
 @options.launching
 @options.fleet
@@ -185,7 +190,7 @@ def launch(**params: Any) -> None:
     _run("launch", params)
 
 
-@cli.command()
+@cli.command(cls=InventoryCommand)
 @options.inventory
 @options.reporting
 def validate(**params: Any) -> None:
@@ -275,16 +280,38 @@ def diagnose(logs: tuple[str, ...], redact: bool, live: str | None, **params: An
     shell_complete=completion.topics,
 )
 @click.option("--list", "listed", is_flag=True, help="All names there are pages for.")
+@click.option(
+    "--run",
+    metavar="RUN",
+    shell_complete=completion.runs,
+    help="What CHECK found in an earlier run: its name, or `last`.",
+)
 @options.site
-def explain(topic: str | None, listed: bool, inventory: str | None) -> None:
+@options.reporting
+def explain(
+    topic: str | None, listed: bool, run: str | None, inventory: str | None, **params: Any
+) -> None:
     """What a check, a variable or a cause means, why it matters, how to fix it."""
     if listed == (topic is not None):
         raise click.UsageError("give either a CHECK, VARIABLE or CAUSE, or --list")
-    from clusterprep.cli.commands.explain import all_names, page
+    _check_formats(params)
+    if run is not None:
+        if topic is None:
+            raise click.UsageError("--run shows what one CHECK found; leave --list out")
+        from clusterprep.cli.history import show_findings
 
+        show_findings(run, topic, params)
+    from clusterprep.cli.commands import explain as pages
+    from clusterprep.cli.terminal import show
+
+    pages.check_formats(params["fmt"], params["output"])
     extensions = _site_extensions(inventory)
-    text = all_names(extensions) if topic is None else page(topic, extensions)
-    raise SystemExit(print_result((text, "\n"), OK))
+
+    def render(fmt: str, **page: Any) -> list[str]:
+        return [pages.render(topic, extensions, fmt, page["verbose"])]
+
+    render(params["fmt"], verbose=0)  # a wrong name is refused before a file is written
+    show(params, OK, render)
 
 
 @cli.command()
@@ -465,16 +492,7 @@ def _load_inventory(params: dict[str, Any]) -> Inventory:
         from clusterprep.inventory.local import local_inventory
 
         return local_inventory()
-    from clusterprep.inventory.load import Overrides, load_inventory
-
-    overrides = Overrides(
-        become=params.get("become"),
-        nproc_per_node=params.get("nproc_per_node"),
-        master_port=params.get("master_port"),
-        known_hosts=params.get("known_hosts"),
-        host_keys=params.get("host_keys"),
-    )
-    return load_inventory(params["inventory"], overrides)
+    return load_given(params)
 
 
 def _site_extensions(given: str | None) -> Extensions:
@@ -491,7 +509,7 @@ def _site_extensions(given: str | None) -> Extensions:
 
     if given is not None:
         return load_inventory(given).extensions
-    path = Path("inventory.yaml")
+    path = Path(DEFAULT)
     if not path.is_file():
         return installed_extensions()
     try:

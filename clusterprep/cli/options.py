@@ -42,6 +42,9 @@ class Content(click.File):
 
 
 inventory = click.argument("inventory", metavar="INVENTORY", shell_complete=completion.files)
+optional_inventory = click.argument(
+    "inventory", metavar="INVENTORY", required=False, shell_complete=completion.files
+)
 site = click.option(
     "--inventory",
     metavar="I",
@@ -69,6 +72,7 @@ def _reporting(formats: str) -> Callable[[Command], Command]:
             help="Also write this file, by suffix; repeats.",
         ),
         click.option("-v", "--verbose", count=True, help="Show more: passes, skips, facts."),
+        click.option("-q", "--quiet", is_flag=True, help="One line and the exit code."),
         click.option("--no-color", is_flag=True, help="Do not use colours."),
     )
 

@@ -173,7 +173,8 @@ def progress(params: Mapping[str, Any]) -> Any:
     """Return the progress display that suits stderr."""
     from clusterprep.reports.progress_display import make_progress
 
-    return make_progress(sys.stderr, color=_wants_color(params))
+    quiet = bool(params.get("quiet"))
+    return make_progress(sys.stderr, quiet=quiet, color=_wants_color(params))
 
 
 # ---------------------------------------------------------------- reports
@@ -195,6 +196,10 @@ def show(params: Mapping[str, Any], code: int, render: Callable[..., Iterable[st
     encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
     color = is_terminal and _wants_color(params)
     ascii_only = encoding != "utf8"
+    if params.get("quiet"):
+        from clusterprep.reports.page import QUIET
+
+        verbose = QUIET
     pieces = render(
         params["fmt"],
         color=color,

@@ -20,6 +20,7 @@ from clusterprep.inventory.yaml_tree import (
 )
 from clusterprep.model.extensions import NO_EXTENSIONS, Extensions
 
+INVENTORY = "an inventory"  # what is expected in most files
 # An inventory of 100,000 nodes has a tenth of that; /dev/zero has no end.
 MAX_BYTES = 64 << 20
 
@@ -72,7 +73,7 @@ class Document:
 
 
 def read_document(
-    path: str | Path, written: Written = None, what: str = "an inventory", top: str = "mapping"
+    path: str | Path, written: Written = None, what: str = INVENTORY, top: str = "mapping"
 ) -> Document:
     """Read a file that holds one mapping, or one list, as `top` says.
 
@@ -93,11 +94,12 @@ def read_document(
 def read_text(file: str, what: str) -> str:
     """Return the content of a file. Raises InputError if it cannot be read, or is no text."""
     content = _read(file, what)
-    return _decode(content, file)
+    refuse_large(content, file, what)
+    return decode(content, file)
 
 
 def parse_document(
-    file: str, text: str, written: Written, what: str = "an inventory", top: str = "mapping"
+    file: str, text: str, written: Written, what: str = INVENTORY, top: str = "mapping"
 ) -> Document:
     """Return the document of a text that has been read. Raises InputError as `read_document`."""
     try:
@@ -127,7 +129,9 @@ def _read(file: str, what: str) -> bytes:
         with Path(file).open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise InputError.of(f"there is no such file; expected {what}", file=file) from None
+        hint = "clusterprep init HOST… writes one" if what == INVENTORY else None
+        message = f"there is no such file; expected {what}"
+        raise InputError.of(message, file=file, hint=hint) from None
     except IsADirectoryError:
         message = f"this is a directory; expected the file of {what}"
         raise InputError.of(message, file=file) from None
@@ -135,12 +139,17 @@ def _read(file: str, what: str) -> bytes:
         raise InputError.of(f"cannot be read: {error.strerror}", file=file) from None
     except ValueError as error:  # a zero byte in the name
         raise InputError.of(f"cannot be read: {error}", file=file) from None
-    if len(content) > MAX_BYTES:
-        raise InputError.of(f"more than {MAX_BYTES >> 20} MiB is not {what}", file=file)
     return content
 
 
-def _decode(content: bytes, file: str) -> str:
+def refuse_large(content: bytes, file: str, what: str) -> None:
+    """Raise InputError for a file that is too large to be what was expected."""
+    if len(content) > MAX_BYTES:
+        raise InputError.of(f"more than {MAX_BYTES >> 20} MiB is not {what}", file=file)
+
+
+def decode(content: bytes, file: str) -> str:
+    """Return the content of a file as text. Raises InputError if it is none."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise InputError.of(
             "the file is UTF-16, expected UTF-8", file=file, line=1, hint="save it as UTF-8"

@@ -9,7 +9,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from clusterprep.inventory.ansible_nodes import ansible_document, ansible_folder
-from clusterprep.inventory.document import Document, parse_document, read_text
+from clusterprep.inventory.document import (
+    INVENTORY,
+    MAX_BYTES,
+    Document,
+    decode,
+    parse_document,
+    read_text,
+    refuse_large,
+)
 from clusterprep.inventory.extensions import read_extensions, with_extensions
 from clusterprep.inventory.known_bad import read_known_bad
 from clusterprep.inventory.resolve import NO_OVERRIDES, Overrides, Resolver
@@ -17,7 +25,19 @@ from clusterprep.inventory.schema import load_schema, schema_path
 from clusterprep.inventory.shapes import valid_part
 from clusterprep.model import Inventory
 
-__all__ = ["WRITTEN", "Overrides", "load_ansible", "load_inventory", "load_schema", "schema_path"]
+__all__ = [
+    "MAX_BYTES",
+    "STDIN",
+    "WRITTEN",
+    "Overrides",
+    "load_ansible",
+    "load_inventory",
+    "load_schema",
+    "parse_inventory",
+    "schema_path",
+]
+
+STDIN = "-"  # the name of an inventory on standard input
 
 # Below these keys scalars are text as written: 2.10 stays "2.10", on stays "on".
 _LAYER: Mapping[str, Any] = {
@@ -40,17 +60,29 @@ def load_inventory(path: str | Path, overrides: Overrides = NO_OVERRIDES) -> Inv
 
     Raises InputError with all mistakes, in file order.
     """
-    return _load(str(path), overrides, ansible=False)
+    file = str(path)
+    return _resolved(file, _read_document(file, ansible=False), overrides)
+
+
+def parse_inventory(content: bytes, overrides: Overrides = NO_OVERRIDES) -> Inventory:
+    """Return the inventory that was read from standard input. Raises InputError.
+
+    What stands beside an inventory is looked for in the current folder.
+    """
+    refuse_large(content, STDIN, INVENTORY)
+    text = decode(content, STDIN)
+    document = ansible_document(STDIN, text, WRITTEN, surely=False)
+    return _resolved(STDIN, document or parse_document(STDIN, text, WRITTEN), overrides)
 
 
 def load_ansible(path: str | Path, overrides: Overrides = NO_OVERRIDES) -> Inventory:
     """Return the inventory of a file that the user says is Ansible's. Raises InputError."""
-    return _load(str(path), overrides, ansible=True)
+    file = str(path)
+    return _resolved(file, _read_document(file, ansible=True), overrides)
 
 
-def _load(file: str, overrides: Overrides, *, ansible: bool) -> Inventory:
-    """Return the inventory of a file; with `ansible` the user says that it is Ansible's."""
-    document = _read_document(file, ansible)
+def _resolved(file: str, document: Document, overrides: Overrides) -> Inventory:
+    """Return the inventory of a document, with what stands beside the file."""
     data = valid_part(document)
     document.extensions = read_extensions(document, data)
     inventory = Resolver(document, data, overrides).inventory()
@@ -58,10 +90,13 @@ def _load(file: str, overrides: Overrides, *, ansible: bool) -> Inventory:
     return with_extensions(replace(inventory, known_bad=read_known_bad(file)), document.extensions)
 
 
-def _read_document(file: str, ansible: bool) -> Document:
-    """Return the document of a file in either format, or of a folder of Ansible's inventories."""
+def _read_document(file: str, *, ansible: bool) -> Document:
+    """Return the document of a file in either format, or of a folder of Ansible's inventories.
+
+    With `ansible` the user says that it is Ansible's.
+    """
     if Path(file).is_dir():
         return ansible_folder(file, WRITTEN)
-    text = read_text(file, "an inventory")
+    text = read_text(file, INVENTORY)
     document = ansible_document(file, text, WRITTEN, surely=ansible)
     return document or parse_document(file, text, WRITTEN)

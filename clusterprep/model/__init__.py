@@ -527,3 +527,4 @@ class Report(Struct, frozen=True):
     batches: tuple[BatchRow, ...] | None = None  # of an apply in batches
     site_checks: tuple[SiteCheck, ...] | None = None  # those of the site that have findings
     lists: NodeLists | None = None
+    inventory: str = ""  # path as it was given; empty where none was read

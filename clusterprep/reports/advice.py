@@ -19,6 +19,8 @@ def advice(report: Report, place: str = "above") -> Advice:
     }
     if report.verdict in sentences:
         return [("next", sentences[report.verdict])]
+    if report.command == "explain":
+        return _explain(report, worst(report, "fail") or worst(report, "unknown"))
     launch = report.launch
     if launch is not None and launch.culprits and launch.logs:
         return _after_launch(launch)
@@ -110,7 +112,11 @@ def _undo(report: Report) -> Advice:
     """Return how to undo an apply that wrote something, also if it failed afterwards."""
     outcomes = {row.outcome for row in report.changes or ()}
     if report.command == "apply" and "done" in outcomes:
-        undo = shell_line("clusterprep rollback INVENTORY --run {run}", run=report.run)
+        undo = shell_line(
+            "clusterprep rollback {inventory} --run {run}",
+            inventory=_inventory(report),
+            run=report.run,
+        )
         return [("undo", undo)]
     return []
 
@@ -120,7 +126,14 @@ def _explain(report: Report, finding: Finding | None) -> Advice:
         return []
     if finding.check in {check.name for check in report.site_checks or ()}:
         command = shell_line(
-            "clusterprep explain {check} --inventory INVENTORY", check=finding.check
+            "clusterprep explain {check} --inventory {inventory}",
+            check=finding.check,
+            inventory=_inventory(report),
         )
         return [("more", command)]
     return [("more", shell_line("clusterprep explain {check}", check=finding.check))]
+
+
+def _inventory(report: Report) -> str:
+    """Return the inventory of the report as it was given, for a command to paste."""
+    return report.inventory or "INVENTORY"

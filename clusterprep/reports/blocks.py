@@ -10,7 +10,7 @@ from msgspec import Struct
 from clusterprep.model import ChangeRow, CommandResult, Culprit, Finding, NodeSnapshot, Report
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import Remedy, sentence, shell_line
-from clusterprep.reports.plain import distinct, nonblank_lines
+from clusterprep.reports.plain import distinct, nonblank_lines, safe_text
 from clusterprep.survey.cached import RENEW
 from clusterprep.survey.consequences import cause_trees
 
@@ -45,6 +45,20 @@ GAP_REMEDIES: Mapping[str, Remedy] = {
     "timed_out": shell_line(
         "dmesg -T | tail -50; uptime   # on the node: what does not answer, or too much load"
     ),
+}
+
+# Where sudo would not help, or it is not known whether it would.
+_MORE_RIGHTS = sentence("look as a user who may read it; from a container, on its host")
+
+# What would make a missing answer known, by its reason.
+_WAYS = {
+    "denied": "with more rights",
+    "missing_tool": "with a tool that the node lacks",
+    "hung": "once the node answers again",
+    "timed_out": "once the node answers in time",
+    "the budget ended": "without --budget",
+    "never stored": "after check --deep --store",
+    "out of date": "after check --deep --store",
 }
 
 # Why a command of `exec` has no exit code; UNENDED are those of which it is not known whether it
@@ -266,12 +280,24 @@ def culprits_of(report: Report) -> list[Culprit]:
 
 def gap_remedy(gap: Block) -> Remedy:
     """Return what to do about a missing answer. A check's own remedy is for what it would find."""
+    if gap.reason == "denied" and not gap.remedies:
+        return _MORE_RIGHTS
     remedy = GAP_REMEDIES.get(gap.reason or "")
     if remedy is not None:
         return remedy
     return shell_line(
         "clusterprep explain {check}   # how it is measured, and what that needs", check=gap.check
     )
+
+
+def way_to_know(gap: Block) -> str:
+    """Return what would make an unknown check known, such as `with --become`."""
+    if gap.reason == "denied" and gap.remedies:
+        return "with --become"  # the engine proposes it where root would learn more
+    if gap.reason == "missing_tool" and any("`python:`" in text for text in gap.messages):
+        return "with python: set"
+    reason = gap.reason or "not determined"
+    return _WAYS.get(reason, f"see explain ({safe_text(reason, 40)})")
 
 
 def summarize(report: Report) -> str:

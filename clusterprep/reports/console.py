@@ -1,4 +1,4 @@
-"""Render the report for a terminal: trouble and what to paste first, then the rest in short.
+"""Render the report for a terminal: errors and what to paste first, then the rest in short.
 
 Colours and widths are rich's, words are ours. Golden files hold them (tests/reports/golden).
 """
@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from clusterprep.model import Json, NodeSnapshot, Report
 from clusterprep.model.units import pluralize
-from clusterprep.reports.advice import advice
-from clusterprep.reports.blocks import number_reached, summarize, unreported_nodes
+from clusterprep.remedies import shell_line
+from clusterprep.reports.advice import Advice, advice
+from clusterprep.reports.blocks import number_reached, summarize, troubles, unreported_nodes
 from clusterprep.reports.console_commands import write_commands
 from clusterprep.reports.console_findings import write_findings
 from clusterprep.reports.console_gpus import write_gpus, write_ranks
@@ -24,13 +25,15 @@ from clusterprep.reports.console_results import (
     write_env_paths,
     write_verify,
 )
-from clusterprep.reports.page import Part, ReportPage
+from clusterprep.reports.nagios import describe_report
+from clusterprep.reports.page import QUIET, Part, ReportPage
 from clusterprep.reports.plain import (
     distinct,
     fold_nodes,
     format_elapsed,
     nonblank_lines,
     safe_text,
+    to_ascii,
 )
 
 _STYLES = {"pass": "bold green", "fail": "bold red", "error": "bold red"}
@@ -43,19 +46,24 @@ _ERROR_LINES = 40
 
 
 def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
-    """Return the whole report as text for a terminal of `width` columns."""
+    """Return the whole report as text for a terminal of `width` columns; if QUIET as one line."""
+    if verbose == QUIET:
+        line = f"{report.verdict.upper()} {describe_report(report)}\n"
+        return to_ascii(line) if ascii_only else line
     page = ReportPage(color=color, verbose=verbose, width=width, ascii_only=ascii_only)
     _write_header(page, report)
     _write_error(page, report)
     _write_unreached(page, report)
-    write_findings(page, report.findings or (), report.since)
-    write_gpus(page, report.gpus)
+    write_findings(page, report.findings or (), report.since, strict=report.strict)
+    if page.verbose or report.verdict == "pass":
+        write_gpus(page, report.gpus)
     write_ranks(page, report.ranks)
-    write_env(page, report.env)
-    write_env_paths(page, report.env_paths)
+    if page.verbose or _is_about_env(report):
+        write_env(page, report.env)
+        write_env_paths(page, report.env_paths)
     write_batches(page, report.batches)
     write_changes(page, report.changes)
-    write_verify(page, report.verify)
+    write_verify(page, report.verify, short=_has_changed_nothing(report))
     write_launch(page, report.launch)
     write_lists(page, report.lists)
     write_commands(page, report.results)
@@ -78,12 +86,11 @@ def _write_header(page: ReportPage, report: Report) -> None:
     if report.run:
         run = safe_text(report.run, _NAME)
         parts += ["  ", (f"run {run}", "dim")]
-    # To look up earlier runs takes no time worth showing.
-    if not _is_lookup(report):
+    if not _takes_no_time(report):
         took = format_elapsed(report.seconds)
         parts += ["  ", (took, "dim")]
     page.row((label, "bold"), *parts, indent=len(label) + 1)
-    page.rule()
+    page.blank()
     _write_notices(page, report.notices)
 
 
@@ -96,9 +103,29 @@ def _write_notices(page: ReportPage, notices: Sequence[str]) -> None:
         page.under((f"… {more} (-v shows them)", "dim"))
 
 
+def _takes_no_time(report: Report) -> bool:
+    """Return True for reports about earlier runs, and for what one of them found."""
+    return _is_lookup(report) or report.command == "explain"
+
+
 def _is_lookup(report: Report) -> bool:
     """Return True for reports about earlier runs."""
     return report.runs is not None or report.comparison is not None
+
+
+def _is_about_env(report: Report) -> bool:
+    """Return True if the environment was asked for, or is among what changes."""
+    if report.command == "env":
+        return True
+    rows = report.changes or ()
+    return any(row.resource == "env" and row.outcome != "unchanged" for row in rows)
+
+
+def _has_changed_nothing(report: Report) -> bool:
+    """Return True if everything was as wanted already."""
+    if report.changes is None:
+        return False
+    return all(row.outcome == "unchanged" for row in report.changes)
 
 
 def _write_error(page: ReportPage, report: Report) -> None:
@@ -163,15 +190,33 @@ def _write_unreached_for(page: ReportPage, reason: str, nodes: Sequence[NodeSnap
 
 
 def _write_verdict(page: ReportPage, report: Report) -> None:
+    """Write the verdict, what to do first, and what is new since an earlier run."""
     page.blank()
-    write_since(page, report.since, report.started)
     if _is_lookup(report):
         return  # reports about earlier runs have no verdict
-    page.rule()
     style = _STYLES.get(report.verdict, "bold yellow")
     verdict = safe_text(report.verdict).upper()
     page.row((verdict, style), (summarize(report), "bold"))
-    for label, hint in advice(report):
+    for label, hint in _with_more(page, report, advice(report)):
         # Commands stay on one line, to be pasted; sentences may wrap.
         is_command = label != "next"
         page.row((f"{label}:".rjust(8), "dim"), hint, keep=is_command)
+    write_since(page, report.since, report.started)
+
+
+def _with_more(page: ReportPage, report: Report, lines: Advice) -> Advice:
+    """Return the advice with how to see whole what has one line each on this page."""
+    if page.verbose or report.strict:
+        return lines
+    short = [block for block in troubles(report.findings or ()) if block.severity == "warning"]
+    if not short:
+        return lines
+    labels = [label for label, _ in lines]
+    if "more" not in labels:
+        command = shell_line("clusterprep explain --run last {check}", check=short[0].check)
+        lines = [*lines, ("more", command)]
+    extended = []
+    for label, hint in lines:
+        note = "   # all of it: -v" if label == "more" else ""
+        extended.append((label, hint + note))
+    return extended

@@ -1,14 +1,18 @@
-"""Write findings to the console: equal trouble once with its nodes, passes in a paragraph."""
+"""Write findings to the console: errors whole, all else in a line each; with -v all of it whole.
+
+`console_brief` has these lines.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from clusterprep.model import Finding
 from clusterprep.model.history import Since
 from clusterprep.model.units import format_duration, pluralize
+from clusterprep.reports import console_brief as brief
 from clusterprep.reports.blocks import (
+    GRAVITY,
     Block,
     accepted,
     blocks_of,
@@ -22,12 +26,11 @@ from clusterprep.reports.blocks import (
 from clusterprep.reports.page import GUTTER, Part, ReportPage
 from clusterprep.reports.plain import fold_nodes, safe_text
 
-VALUES = 4  # different values of one check shown without -v
+VALUES = 3  # lines for the different values of one check without -v
+REMEDIES = 2  # lines for its different remedies
 GAPS = 12  # checks that one missing answer leaves open, by name
-MESSAGES = 3  # different messages, and different remedies
-NAMES = 40  # checks that pass, by name; of more only the areas are shown
+MESSAGES = 3  # different messages
 COLUMN = 28  # columns of the names with -v
-_REASON = 60  # characters of the reason of a skip
 
 _LABELS: dict[tuple[str, str], Part] = {
     ("fail", "error"): ("FAIL", "bold red"),
@@ -42,31 +45,83 @@ NewNodes = Mapping[tuple[str, str], tuple[str, ...]]
 
 
 def write_findings(
-    page: ReportPage, findings: Sequence[Finding], since: Since | None = None
+    page: ReportPage,
+    findings: Sequence[Finding],
+    since: Since | None = None,
+    strict: bool = False,
 ) -> None:
-    """Write failures, unknowns, accepted and fixed findings, then passes and skips in short.
+    """Write errors, warnings, what is unknown, accepted and fixed findings, passes and skips.
 
-    Of equally grave findings, those that are new since the earlier run come first.
+    Of equally grave findings, those that are new since the earlier run come first. With `strict`
+    warnings are errors.
     """
     blocks = blocks_of(findings)
     trouble = troubles(findings)
     new = _new_by_check(since)
     gravest_first = sorted(trouble, key=lambda block: (gravity(block), not _new_nodes(block, new)))
-    for group in group_gaps(gravest_first):
+    silenced = accepted(blocks)
+    fixed = [block for block in blocks if block.fixed]
+    if page.verbose or strict:
+        _write_whole(page, gravest_first, new)
+    else:
+        _write_by_importance(page, gravest_first, new)
+    if page.verbose:
+        _write_settled(page, silenced, fixed)
+    else:
+        brief.write_settled(page, silenced, fixed)
+    page.blank()
+    _write_rest_of_checks(page, findings, trouble, blocks)
+
+
+def _write_by_importance(page: ReportPage, trouble: Iterable[Block], new: NewNodes) -> None:
+    """Write errors whole, and warnings in a line each."""
+    by_gravity: dict[tuple[str, str], list[Block]] = {grade: [] for grade in GRAVITY}
+    for block in trouble:
+        by_gravity[block.verdict, block.severity].append(block)
+    _write_whole(page, by_gravity["fail", "error"], new)
+    brief.write_warnings(page, by_gravity["fail", "warning"], lambda block: _new_mark(block, new))
+    _write_whole(page, by_gravity["unknown", "error"], new)
+    brief.write_open(page, by_gravity["unknown", "warning"])
+
+
+def _write_whole(page: ReportPage, trouble: Iterable[Block], new: NewNodes) -> None:
+    """Write trouble with its values, messages and remedies."""
+    for group in group_gaps(trouble):
         mark = _new_mark(group[0], new)
         if len(group) == 1:
             _write_trouble(page, group[0], mark)
         else:
             _write_gap(page, group, mark)
-    for block in accepted(blocks):
+
+
+def _write_settled(page: ReportPage, silenced: Iterable[Block], fixed: Iterable[Block]) -> None:
+    """Write the findings that are accepted, and those that this run has cured."""
+    for block in silenced:
         _write_silenced(page, block)
     page.blank()
-    for block in blocks:
-        if block.fixed:
-            _write_fixed(page, block)
-    page.blank()
-    _write_passes(page, findings, trouble)
-    _write_skips(page, blocks)
+    for block in fixed:
+        _write_fixed(page, block)
+
+
+def _write_rest_of_checks(
+    page: ReportPage,
+    findings: Sequence[Finding],
+    trouble: Iterable[Block],
+    blocks: Iterable[Block],
+) -> None:
+    """Write what passes and what is not judged."""
+    skipped = [block for block in blocks if block.verdict == "skip"]
+    if page.verbose:
+        _write_passes(page, findings)
+        _write_skips(page, skipped)
+        return
+    judged: dict[str, set[str]] = {}
+    for finding in findings:
+        judged.setdefault(finding.check, set()).update(finding.nodes)
+    troubled = {block.check for block in trouble}
+    passes = _passes(findings)
+    untroubled = {check: passes[check] for check in passes if check not in troubled}
+    brief.write_passes(page, untroubled, skipped, judged)
 
 
 def _new_by_check(since: Since | None) -> NewNodes:
@@ -169,8 +224,7 @@ def _write_silenced(page: ReportPage, block: Block) -> None:
 def _write_fixed(page: ReportPage, block: Block) -> None:
     page.row(("FIXED", "green"), *_head(page, block))
     _write_values(page, block)
-    if page.verbose:
-        _write_messages(page, block)
+    _write_messages(page, block)
 
 
 def _head(page: ReportPage, block: Block) -> list[Part]:
@@ -199,7 +253,7 @@ def _aside(block: Block) -> str:
 def _write_values(page: ReportPage, block: Block) -> None:
     """Write what was seen and wanted; with the nodes if there is more than one value."""
     findings = block.valued
-    shown = page.shown(findings, VALUES)
+    shown = page.fitting(findings, VALUES)
     for finding in shown:
         value = _value(finding)
         if len(findings) > 1:
@@ -233,7 +287,7 @@ def _write_messages(page: ReportPage, block: Block) -> None:
 
 def _write_remedies(page: ReportPage, block: Block) -> None:
     remedies = block.remedies
-    shown = page.shown(remedies, MESSAGES)
+    shown = page.fitting(remedies, REMEDIES)
     for remedy in shown:
         page.fix(remedy, remedy.note, "green")
     _write_rest(page, len(remedies) - len(shown), "more fix", "more fixes")
@@ -249,54 +303,21 @@ def _write_rest(page: ReportPage, number: int, noun: str, nouns: str = "") -> No
     page.under((f"… {count} (-v shows all)", "dim"))
 
 
-def _write_passes(page: ReportPage, findings: Sequence[Finding], trouble: Iterable[Block]) -> None:
-    """Write the checks that pass; without -v only those that are not in trouble on other nodes."""
-    troubled = {block.check for block in trouble}
+def _passes(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
+    """Return the findings that pass, by check."""
     passes: dict[str, list[Finding]] = {}
     for finding in findings:
-        if finding.verdict != "pass":
-            continue
-        if page.verbose or finding.check not in troubled:
+        if finding.verdict == "pass":
             passes.setdefault(finding.check, []).append(finding)
-    if not passes:
-        return
-    label: Part = ("PASS", "bold green")
-    number = pluralize(len(passes), "check")
-    if page.verbose:
-        page.row(label, number)
+    return passes
+
+
+def _write_passes(page: ReportPage, findings: Iterable[Finding]) -> None:
+    """Write the checks that pass, with what was seen."""
+    passes = _passes(findings)
+    if passes:
+        page.row(("PASS", "bold green"), pluralize(len(passes), "check"))
         _write_pass_values(page, passes)
-    elif len(passes) > NAMES:
-        page.row(label, f"{number}: ", (_areas(passes), "dim"), ("; -v names them", "dim"))
-    else:
-        page.row(label, f"{number}: ", (_pass_names(passes, findings), "dim"))
-
-
-def _areas(checks: Iterable[str]) -> str:
-    """Return `env 3, eth 2`: how many checks of each area."""
-    areas: Counter[str] = Counter()
-    for check in checks:
-        area = check.partition(".")[0]
-        areas[area] += 1
-    parts = []
-    for area in sorted(areas)[:NAMES]:
-        name = safe_text(area, 40)
-        parts.append(f"{name} {areas[area]}")
-    return ", ".join(parts)
-
-
-def _pass_names(passes: Mapping[str, Sequence[Finding]], findings: Iterable[Finding]) -> str:
-    """Return the names of the checks; a check that was skipped on some nodes says on how many."""
-    judged: dict[str, set[str]] = {}
-    for finding in findings:
-        judged.setdefault(finding.check, set()).update(finding.nodes)
-    parts = []
-    for check in sorted(passes):
-        name = safe_text(check)
-        passed = set(nodes_of(passes[check]))
-        if passed != judged[check]:
-            name += f" ({len(passed)}/{len(judged[check])})"
-        parts.append(name)
-    return ", ".join(parts)
 
 
 def _write_pass_values(page: ReportPage, passes: Mapping[str, Sequence[Finding]]) -> None:
@@ -332,34 +353,13 @@ def _pass_values(page: ReportPage, findings: Sequence[Finding], all_nodes: set[s
     return ", ".join(values)
 
 
-def _write_skips(page: ReportPage, blocks: Iterable[Block]) -> None:
-    skipped = [block for block in blocks if block.verdict == "skip"]
+def _write_skips(page: ReportPage, skipped: Sequence[Block]) -> None:
+    """Write the checks that are not judged, with the reasons."""
     if not skipped:
         return
-    text = _summarize_skips(skipped)
-    if not page.verbose:
-        text += "; -v lists them"
-    page.row(("SKIP", "dim"), (text, "dim"))
-    if not page.verbose:
-        return
+    page.row(("SKIP", "dim"), (brief.summarize_skips(skipped), "dim"))
     for block in skipped:
         check = safe_text(block.check)
         reason = safe_text(block.reason or "")
         nodes = fold_nodes(block.nodes)
         page.under(f"{check}  ", (f"{reason}  {nodes}", "dim"))
-
-
-def _summarize_skips(blocks: Iterable[Block]) -> str:
-    """Return `3 checks not judged: 2 not_applicable, 1 at_rest`."""
-    checks = set()
-    reasons: Counter[str] = Counter()
-    for block in blocks:
-        checks.add(block.check)
-        reason = safe_text(block.reason or "no reason", _REASON)
-        reasons[reason] += 1
-    parts = []
-    for reason, number in reasons.most_common(VALUES):
-        part = f"{number} {reason}"
-        parts.append(part)
-    number_of_checks = pluralize(len(checks), "check")
-    return f"{number_of_checks} not judged: {', '.join(parts)}"

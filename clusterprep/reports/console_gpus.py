@@ -11,25 +11,42 @@ from clusterprep.reports.plain import fold_nodes, fold_ranks, safe_text
 
 INDENT = 2
 KINDS = 4  # groups of nodes with equal GPUs shown without -v
+NODES = 32  # characters of their names then
 RANKS = 16  # ranks shown without -v, where they are worth a look
+
+Kind = tuple[tuple[str, ...], tuple[GpuSeat, ...]]  # nodes with the same GPUs, and these
 
 
 def write_gpus(page: ReportPage, seats: Sequence[GpuSeat] | None) -> None:
-    """Write a line for each group of nodes with equal GPUs: model, NUMA nodes, near RDMA ports."""
+    """Write for each group of nodes with equal GPUs: model, NUMA nodes, near RDMA ports.
+
+    Without -v it is one line with the models.
+    """
     if not seats:
         return
     kinds = _kinds(seats)
+    if not page.verbose:
+        _write_models(page, kinds)
+        return
     page.blank()
     page.row(("GPUs", "bold"))
-    for nodes, gpus in page.shown(kinds, KINDS):
+    for nodes, gpus in kinds:
         name = fold_nodes(nodes)
         label = " " * INDENT + name
         page.row(label, _summary(gpus), indent=len(label) + 2)
-    if len(kinds) > KINDS and not page.verbose:
-        page.under((f"… {len(kinds) - KINDS} more groups of nodes (-v)", "dim"), indent=INDENT)
 
 
-def _kinds(seats: Iterable[GpuSeat]) -> list[tuple[tuple[str, ...], tuple[GpuSeat, ...]]]:
+def _write_models(page: ReportPage, kinds: Sequence[Kind]) -> None:
+    """Write one line: the models of the GPUs, and the nodes that have them."""
+    texts = []
+    for nodes, gpus in kinds[:KINDS]:
+        texts.append(f"{fold_nodes(nodes, NODES)} {_models(gpus)}")
+    if len(kinds) > KINDS:
+        texts.append(f"… {len(kinds) - KINDS} more groups of nodes (-v)")
+    page.line(("GPUs", "bold"), "; ".join(texts))
+
+
+def _kinds(seats: Iterable[GpuSeat]) -> list[Kind]:
     """Return groups of nodes that have the same GPUs, with these."""
     by_node: dict[str, list[GpuSeat]] = {}
     for seat in seats:
@@ -44,14 +61,20 @@ def _kinds(seats: Iterable[GpuSeat]) -> list[tuple[tuple[str, ...], tuple[GpuSea
 
 def _summary(gpus: Sequence[GpuSeat]) -> str:
     """Return «8 × NVIDIA H200, 18 NVLinks; NUMA 0: GPU 0-3 (mlx5_0, mlx5_3, …); …»."""
-    by_model: dict[str, list[GpuSeat]] = {}
     by_numa: dict[int | None, list[GpuSeat]] = {}
     for gpu in gpus:
-        by_model.setdefault(gpu.model, []).append(gpu)
         by_numa.setdefault(gpu.numa, []).append(gpu)
-    models = [_model_words(model, same) for model, same in by_model.items()]
     places = [_place_words(numa, there) for numa, there in by_numa.items()]
-    return "; ".join([" and ".join(models), *places])
+    return "; ".join([_models(gpus), *places])
+
+
+def _models(gpus: Sequence[GpuSeat]) -> str:
+    """Return «8 × NVIDIA H200, 18 NVLinks»."""
+    by_model: dict[str, list[GpuSeat]] = {}
+    for gpu in gpus:
+        by_model.setdefault(gpu.model, []).append(gpu)
+    models = [_model_words(model, same) for model, same in by_model.items()]
+    return " and ".join(models)
 
 
 def _model_words(model: str, gpus: Sequence[GpuSeat]) -> str:

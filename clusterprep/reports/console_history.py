@@ -20,9 +20,10 @@ from clusterprep.model.units import format_size, pluralize
 from clusterprep.reports.page import Part, ReportPage
 from clusterprep.reports.plain import collective_name, fold_nodes, format_elapsed, safe_text
 
-TURNS = 5  # checks that are fixed, by name
+TURNS = 3  # checks that are new or fixed, by name
 ROWS = 20  # changed facts shown without -v
 VALUE = 60  # characters of one value of a fact
+_TURN_NODES = 40  # characters of the nodes of one of them
 _RUN = 64  # characters of a run's name
 _STYLES = {"pass": "green", "fail": "bold red", "error": "bold red"}
 _RIGHT_ALIGNED = (1, 4)  # columns of the list of runs: the age, and the numbers of nodes
@@ -30,42 +31,36 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def write_since(page: ReportPage, since: Since | None, started: str) -> None:
-    """Write one line: the run that this one is compared with, how much is new, and what is fixed.
+    """Write one line: the run that this one is compared with, what is new, and what is fixed.
 
     The findings that are new have their mark above.
     """
     if since is None:
         return
-    new_style = "dim"
+    changes: list[Part] = []
     if since.new:
-        new_style = "bold red"
-    new: Part = (f"{len(since.new)} new", new_style)
-    fixed: Part = ("0 fixed", "dim")
+        changes.append((f"{len(since.new)} new: {_turn_names(page, since.new)}", "bold red"))
     if since.fixed:
-        names = _fixed_names(page, since.fixed)
-        fixed = (f"{len(since.fixed)} fixed: {names}", "green")
+        separator = "; " if since.new else ""
+        fixed = f"{separator}{len(since.fixed)} fixed: {_turn_names(page, since.fixed)}"
+        changes.append((fixed, "green"))
+    if not changes:
+        changes.append(("nothing new, nothing fixed", "dim"))
     name = safe_text(since.run, _RUN)
     age = _age(since.started, started)
-    head: Part = (f"run {name}, {age} before: ", "dim")
-    page.row(
-        ("SINCE", "dim"),
-        head,
-        new,
-        ", ",
-        fixed,
-    )
-    page.blank()
+    page.row(("  since:", "dim"), (f"run {name}, {age} before: ", "dim"), *changes)
 
 
-def _fixed_names(page: ReportPage, turns: Sequence[Turn]) -> str:
+def _turn_names(page: ReportPage, turns: Sequence[Turn]) -> str:
+    """Return `time.offset n1, …`: the checks of these turns with their nodes."""
     shown = page.shown(turns, TURNS)
     names = []
     for turn in shown:
         check = safe_text(turn.check)
-        names.append(f"{check} {fold_nodes(turn.nodes)}")
+        names.append(f"{check} {fold_nodes(turn.nodes, _TURN_NODES)}")
     remaining = len(turns) - len(shown)
     if remaining:
-        names.append(f"… {remaining} more (-v)")
+        names.append(f"{remaining} more (-v)")
     return ", ".join(names)
 
 

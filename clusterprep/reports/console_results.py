@@ -184,6 +184,11 @@ def write_changes(page: ReportPage, changes: Sequence[ChangeRow] | None) -> None
             unchanged.append(row)
         else:
             changed.append(row)
+    if not changed and not page.verbose:
+        page.blank()
+        wanted = f"none; already as wanted: {_targets(unchanged)}" if unchanged else "none"
+        page.line(("Changes", "bold"), wanted)
+        return
     listed = changed
     if page.verbose:
         listed = rows
@@ -298,9 +303,15 @@ def _write_diff(page: ReportPage, diff: str) -> None:
 # ---------------------------------------------------------------- the trial
 
 
-def write_verify(page: ReportPage, verify: VerifyResult | None) -> None:
-    """Write the trial: its stages and ranks, the bandwidth, the culprits."""
+def write_verify(page: ReportPage, verify: VerifyResult | None, *, short: bool = False) -> None:
+    """Write the trial: its stages and ranks, the bandwidth, the culprits.
+
+    If `short`, a trial that went well is one line with the highest bandwidth.
+    """
     if verify is None:
+        return
+    if short and verify.verdict == "pass" and not page.verbose:
+        _write_success(page, verify)
         return
     verdict: Part = (verify.verdict.upper(), _STYLES[verify.verdict])
     ranks = f"{pluralize(verify.world_size, 'rank')} ({verify.nproc_per_node} per node)"
@@ -318,6 +329,16 @@ def write_verify(page: ReportPage, verify: VerifyResult | None) -> None:
     for culprit in verify.culprits:
         write_culprit(page, culprit)
     _write_workarounds(page, verify.workarounds)
+
+
+def _write_success(page: ReportPage, verify: VerifyResult) -> None:
+    ranks = pluralize(verify.world_size, "rank")
+    text = f"{safe_text(verify.backend)}, {ranks}"
+    if verify.collectives:
+        fastest = max(verify.collectives, key=lambda row: row.busbw_gbs)
+        speed = f"{fastest.busbw_gbs:.3g} GB/s at {format_size(fastest.bytes)}"
+        text += f", {_collective_name(fastest)} {speed}"
+    page.line(("Verify", "bold"), ("PASS", _STYLES["pass"]), f"  {text}")
 
 
 def _write_workarounds(page: ReportPage, rows: Sequence[Workaround]) -> None:

@@ -41,9 +41,12 @@ def render(
     """Return the diagnosis as text in the format "console" or "json"."""
     if fmt == "json":
         return to_json(diagnosis)
-    from clusterprep.reports.page import ReportPage
+    from clusterprep.reports.page import QUIET, ReportPage
 
     page = ReportPage(color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+    if verbose == QUIET:
+        _write_one_line(page, diagnosis)
+        return page.show()
     _write_header(page, diagnosis)
     for cause in diagnosis.causes:
         _write_cause(page, cause)
@@ -129,7 +132,7 @@ def _write_header(page: ReportPage, diagnosis: Diagnosis) -> None:
     command: Part = ("diagnose", "bold")
     indent = len("clusterprep ")
     page.row(("clusterprep", "bold"), command, f"  {lines} of {files}", indent=indent)
-    page.rule()
+    page.blank()
     for notice in diagnosis.notices:
         page.row(("note", "yellow"), safe_text(notice))
 
@@ -205,19 +208,35 @@ def _short_name(file: str) -> str:
     return safe_text(file)
 
 
+def _write_one_line(page: ReportPage, diagnosis: Diagnosis) -> None:
+    """Write the verdict, and of a failure the causes."""
+    grave = _grave(diagnosis)
+    if grave:
+        names = ", ".join(found.cause.name for found in grave)
+        page.line(("FAIL", "bold red"), names)
+    else:
+        _write_no_failure(page, diagnosis)
+
+
+def _grave(diagnosis: Diagnosis) -> list[DiagnosedCause]:
+    """Return the causes of a failure, without harmless lines."""
+    return [found for found in diagnosis.causes if found.severity != "benign"]
+
+
 def _write_verdict(page: ReportPage, diagnosis: Diagnosis) -> None:
     page.blank()
-    page.rule()
-    grave = []
-    benign = 0
-    for found in diagnosis.causes:
-        if found.severity == "benign":
-            benign += 1
-        else:
-            grave.append(found)
+    grave = _grave(diagnosis)
     if grave:
-        _write_failure(page, grave, benign)
+        _write_failure(page, grave, len(diagnosis.causes) - len(grave))
         return
+    _write_no_failure(page, diagnosis)
+    if diagnosis.code == 0:
+        return
+    advice = "give the logs of all ranks, and the kernel's log of the nodes (journalctl -k)"
+    page.row(("   next:", "dim"), advice)
+
+
+def _write_no_failure(page: ReportPage, diagnosis: Diagnosis) -> None:
     if diagnosis.code == 0:
         verdict = "only harmless lines"
         if diagnosis.has_succeeded:
@@ -228,8 +247,6 @@ def _write_verdict(page: ReportPage, diagnosis: Diagnosis) -> None:
     if diagnosis.causes:
         verdict = "only harmless lines, and nothing shows that the job ended well"
     page.row(("UNKNOWN", "bold yellow"), (verdict, "bold"))
-    advice = "give the logs of all ranks, and the kernel's log of the nodes (journalctl -k)"
-    page.row(("   next:", "dim"), advice)
 
 
 def _write_failure(page: ReportPage, grave: list[DiagnosedCause], benign: int) -> None:

@@ -93,6 +93,7 @@ def pieces(report: Report) -> Iterator[str]:
 def document(report: Report) -> dict[str, Json]:
     """Return the report as what json.loads gives. Sections that a command lacks are absent."""
     sections: dict[str, Any] = {}
+    sections["inventory"] = report.inventory or None
     sections["error"] = _error(report.error)
     sections["notices"] = report.notices or None
     sections["nodes"] = _rows(report.nodes, _node_with_facts)

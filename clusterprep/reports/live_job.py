@@ -26,15 +26,19 @@ def render(
     """Return the live diagnosis as text in the format "console" or "json"."""
     if fmt == "json":
         return pages.as_text(document(found))
-    from clusterprep.reports.page import ReportPage
+    from clusterprep.reports.page import QUIET, ReportPage
 
     page = ReportPage(color=color, verbose=verbose, width=width, ascii_only=ascii_only)
+    label: Part = (found.state.upper(), _STYLES[found.state])
+    if verbose == QUIET:
+        page.line(label, _verdict(found))
+        return page.show()
     nodes = pluralize(len(found.diagnosis.files), "node")
     jobs = pluralize(len(found.jobs), "job")
     command: Part = ("diagnose --live", "bold")
     head: Part = ("clusterprep", "bold")
     page.row(head, command, f"  {jobs} on {nodes}", indent=len("clusterprep "))
-    page.rule()
+    page.blank()
     for notice in found.diagnosis.notices:
         page.row(("note", "yellow"), safe_text(notice))
     for job in found.jobs:
@@ -42,8 +46,6 @@ def render(
     for cause in found.diagnosis.causes:
         _write_cause(page, cause)
     page.blank()
-    page.rule()
-    label: Part = (found.state.upper(), _STYLES[found.state])
     page.row(label, (_verdict(found), "bold"))
     return page.show()
 

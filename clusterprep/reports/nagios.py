@@ -19,7 +19,7 @@ VALUE, NODES = 80, 60  # characters of a value, and of a node set
 def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
     """Return `CLUSTERPREP CRITICAL - 1 error … | errors=1 …`."""
     state = STATES[exit_code(report)]
-    text = _cut(f"CLUSTERPREP {state} - {_describe_report(report)}")
+    text = _cut(f"CLUSTERPREP {state} - {describe_report(report)}")
     # In Nagios' format a bar ends the text and begins the performance data.
     text = text.replace("|", "/")
     return f"{text} | {_performance_data(report)}\n"
@@ -43,7 +43,7 @@ def exit_code(report: Report) -> int:
     return 0
 
 
-def _describe_report(report: Report) -> str:
+def describe_report(report: Report) -> str:
     """Return `check demo: 1 error, … on 4 nodes; time.offset on n1: 3 s, wanted 1 s; …`."""
     cluster = safe_text(report.cluster, VALUE)
     command = f"{clean(report.command)} {cluster}".strip()
@@ -55,6 +55,7 @@ def _describe_report(report: Report) -> str:
         nodes = fold_nodes(culprit.nodes, NODES)
         parts.append(f"{safe_text(culprit.cause)} on {nodes}")
     parts += _trouble(report)
+    parts += _failed_changes(report)
     # Among findings, those of the check ssh.reach name the nodes that were not reached.
     if report.findings is None:
         parts += _unreached(report)
@@ -74,6 +75,17 @@ def _trouble(report: Report) -> list[str]:
     if remaining:
         parts.append(f"{remaining} more")
     return parts
+
+
+def _failed_changes(report: Report) -> list[str]:
+    """Return a text about each change that failed: where, and why."""
+    parts = []
+    for row in report.changes or ():
+        if row.outcome in ("failed", "unanswered"):
+            why = safe_text(row.detail, VALUE)
+            target = safe_text(row.target, VALUE)
+            parts.append(f"{target} {row.outcome} on {fold_nodes(row.nodes, NODES)}: {why}")
+    return parts[:SHOWN]
 
 
 def _unreached(report: Report) -> list[str]:

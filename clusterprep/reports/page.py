@@ -16,6 +16,7 @@ Part = str | tuple[str, str]  # text, or text and its style
 Row = TypeVar("Row")
 
 GUTTER = 9  # columns: the longest label is SILENCED
+QUIET = -1  # verbosity of a report in one line
 # In columns. A narrower page has no room for words; long lines of a wider one are hard to follow.
 NARROWEST, WIDEST = 40, 110
 
@@ -26,6 +27,7 @@ class ReportPage:
     def __init__(self, *, color: bool, verbose: int, width: int, ascii_only: bool) -> None:
         self.verbose = verbose
         self.width = max(NARROWEST, min(width, WIDEST))
+        self._whole_width = max(NARROWEST, width)  # for lines that are cut and not wrapped
         self._ascii_only = ascii_only
         self._lines: list[Text] = []
         # The caller knows what the text is for. The environment and the process's own terminal
@@ -67,6 +69,20 @@ class ReportPage:
             # Only the first line has the label.
             head = Text(" " * indent)
 
+    def line(self, label: Part, *parts: Part) -> None:
+        """Add a label and the text beside it on one line, which is cut if it is too long.
+
+        It may be as long as the terminal is wide: one line is easy to follow.
+        """
+        line = self.text(label)
+        line.pad_right(max(0, GUTTER - line.cell_len))
+        line.append_text(self.text(*parts))
+        mark = self._safe("…")
+        if line.cell_len > self._whole_width:
+            line.truncate(self._whole_width - len(mark))
+            line.append(mark)
+        self._lines.append(line)
+
     def under(self, *parts: Part, indent: int = GUTTER) -> None:
         """Add more text below the previous row."""
         self.row("", *parts, indent=indent)
@@ -81,14 +97,6 @@ class ReportPage:
         """Add an empty line; never two in a row, and none at the top."""
         if self._lines and self._lines[-1].plain:
             self._lines.append(Text())
-
-    def rule(self) -> None:
-        """Add a line across the page."""
-        char = "─"
-        if self._ascii_only:
-            char = "-"
-        line = self.text((char * self.width, "dim"))
-        self._lines.append(line)
 
     def show(self) -> str:
         """Return the whole page."""
@@ -105,6 +113,15 @@ class ReportPage:
         if self.verbose:
             return rows
         return rows[:limit]
+
+    def fitting(self, rows: Sequence[Row], lines: int) -> Sequence[Row]:
+        """Return the rows to show on `lines` lines, of which the last says how many are left out.
+
+        With -v all rows are shown.
+        """
+        if self.verbose or len(rows) <= lines:
+            return rows
+        return rows[: lines - 1]
 
     def nodes(self, names: Iterable[str]) -> str:
         """Return a folded node set: with -v all of it, otherwise cut where it is long."""

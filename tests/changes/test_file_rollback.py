@@ -16,6 +16,7 @@ from clusterprep.changes.file_rollback import (
     other_nodes,
     parse_runs,
     plan_rollback,
+    standing_before,
 )
 from clusterprep.errors import InputError, Refused
 from clusterprep.model.files import Access
@@ -142,6 +143,28 @@ def test_a_run_asked_for_must_be_one_of_this_cluster() -> None:
             last_run(memories, "demo", strange)
         assert raised.value.code == 2
         assert raised.value.problems[0].key == "--run"
+        assert raised.value.problems[0].hint == f"they remember {R1}"
+
+
+UNDONE = (run(R2, FILE, state="undone"), run(R3, FILE, undoes=R2))
+
+
+@pytest.mark.parametrize(
+    ("memories", "earlier"),
+    [
+        pytest.param({"n1": [run(R1, FILE), *UNDONE]}, R1, id="one-before-it-stands"),
+        pytest.param({"n1": [run(R1, FILE, cluster="other"), *UNDONE]}, None, id="of-another"),
+        pytest.param({"n1": [*UNDONE]}, None, id="the-only-one"),
+        pytest.param(
+            {"n1": [replace(run(R1), reversible=False), *UNDONE]}, None, id="changed-nothing"
+        ),
+        pytest.param({"n1": [run(R1, FILE), *UNDONE], "n2": []}, R1, id="a-node-without-memory"),
+    ],
+)
+def test_of_a_run_that_is_undone_the_one_before_it_is_known(
+    memories: dict[str, list[OldRun]], earlier: str | None
+) -> None:
+    assert standing_before(memories, "demo", R2) == earlier
 
 
 # ---------------------------------------------------------------- what it would write

@@ -226,3 +226,48 @@ def test_a_check_does_not_fail_where_there_is_no_room(tmp_path: Path) -> None:
     assert any("this run is not in the history" in notice for notice in told["notices"])
     assert len(checked(tmp_path)[1].get("notices", ())) == 0
     assert len(Runs(tmp_path / "clusterprep").all()) == 1
+
+
+# ---------------------------------------------------------------- one check of a run
+
+
+def test_what_one_check_found_in_a_run(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = answer(capsys, "report", NAMES[1])[1]
+    failed = next(finding for finding in whole["findings"] if finding["verdict"] == "fail")
+    code, told = answer(capsys, "explain", "--run", NAMES[1], failed["check"])
+    assert (code, told["command"], told["run"]) == (0, "explain", NAMES[1])
+    assert {finding["check"] for finding in told["findings"]} == {failed["check"]}
+    assert failed in told["findings"]
+    assert "nodes" not in told
+
+
+def test_on_the_console_it_is_whole(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = answer(capsys, "report", NAMES[1])[1]
+    warnings = [
+        finding
+        for finding in whole["findings"]
+        if (finding["verdict"], finding["severity"]) == ("fail", "warning")
+    ]
+    _, out, _ = asked(capsys, "explain", "--run", "last~1", warnings[0]["check"])
+    assert f"WARN     {warnings[0]['check']}" in out
+    assert warnings[0]["message"] in out
+    assert out.splitlines()[-1].strip() == f"more: clusterprep explain {warnings[0]['check']}"
+
+
+def test_a_check_that_the_run_does_not_have(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = asked(capsys, "explain", "--run", "last", "ssh.rech")
+    assert (code, out) == (2, "")
+    assert "has no finding of 'ssh.rech'" in err
+    assert "did you mean 'ssh.reach'?" in err
+
+
+def test_wrong_input_is_no_run(
+    state: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    inventory = tmp_path / "i.yaml"
+    inventory.write_text("nodes: [{name: n1, address: 127.0.0.1, transport: local}]\n")
+    code, _, _ = asked(capsys, "rollback", str(inventory), "--run", "nothing")
+    assert code == 2
+    assert [run["run"] for run in answer(capsys, "history")[1]["runs"]] == list(NAMES[::-1])

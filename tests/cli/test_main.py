@@ -31,9 +31,12 @@ def good(tmp_path: Path) -> Path:
     ("words", "told"),
     [
         (("check",), "INVENTORY or --local"),
-        (("check", "x.yaml", "--local"), "INVENTORY or --local"),
+        (("check", "x.yaml", "--local"), "either INVENTORY or --local, not both"),
         (("chekc", "x.yaml"), "chekc"),
         (("check", "missing.yaml"), "missing.yaml"),
+        (("check", "missing.yaml"), "clusterprep init HOST"),
+        (("explain", "time.offset", "--output", "x.md"), "one of console, json"),
+        (("explain", "--list", "--run", "last"), "leave --list out"),
         (("apply", "{good}", "--playbook", "sight"), "site"),
         (("check", "{good}", "--only", "time.ofset"), "time.offset"),
         (("check", "{good}", "--limit", "n2"), "n2"),

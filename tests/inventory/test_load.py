@@ -63,7 +63,9 @@ def test_every_bad_inventory_has_its_expectation() -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert problems(tmp_path / "none.yaml") == ["there is no such file; expected an inventory"]
+    assert problems(tmp_path / "none.yaml") == [
+        "there is no such file; expected an inventory (clusterprep init HOST… writes one)"
+    ]
 
 
 def test_a_directory(tmp_path: Path) -> None:

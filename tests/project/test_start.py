@@ -103,6 +103,7 @@ def test_help_imports_click_and_nothing_heavy(words: tuple[str, ...]) -> None:
             "cli.history",
             "cli.init",
             "cli.init.command",
+            "cli.inventory_argument",
             "cli.main",
             "cli.options",
             "cli.output",

@@ -6,6 +6,7 @@ Pure.
 from __future__ import annotations
 
 import difflib
+import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
@@ -31,11 +32,15 @@ from clusterprep.model.known_bad import KnownBad
 from clusterprep.nccl.environment import Environment
 from clusterprep.nccl.variables.variables import registry as variables
 from clusterprep.remedies import Remedy
+from clusterprep.reports import select_format
+from clusterprep.reports.page import QUIET
 from clusterprep.survey import registry
 from clusterprep.survey.cached import is_deep
 
 Variable = Mapping[str, Any]  # an entry of the registry of variables
 
+SCHEMA = 1  # of the JSON
+FORMATS = ("console", "json")
 WIDTH = 98  # columns of a page
 LIST_WIDTH = 32  # columns of the names in a list of all of them
 LABEL_WIDTH = 17  # columns of the left side of a variable's page
@@ -77,6 +82,46 @@ _BETWEEN_RANKS = {
 }
 
 
+def check_formats(fmt: str, files: Iterable[str]) -> None:
+    """Raise InputError for a format in which a page cannot be shown."""
+    for wanted in (fmt, *map(select_format, files)):
+        if wanted not in FORMATS:
+            hint = f"one of {', '.join(FORMATS)}; with --run any format"
+            raise InputError.of(f"a page is not shown as '{wanted}'", key="--format", hint=hint)
+
+
+def render(topic: str | None, extensions: Extensions, fmt: str, verbose: int = 0) -> str:
+    """Return the page of a topic, or the list of all of them, as text or as JSON."""
+    if fmt == "json":
+        document: dict[str, Any] = {"schema": SCHEMA}
+        if topic is None:
+            document["topics"] = _topic_rows(extensions)
+        else:
+            text = page(topic, extensions)
+            document.update(topic=topic, kind=_kind_of(topic, extensions), text=text)
+        return json.dumps(document, indent=2) + "\n"
+    text = all_names(extensions) if topic is None else page(topic, extensions)
+    if verbose == QUIET:
+        text = text.partition("\n")[0]
+    return text + "\n"
+
+
+def _topic_rows(extensions: Extensions) -> list[dict[str, str]]:
+    """Return name, kind and title of every topic."""
+    rows = []
+    for kind, titles in _sections(extensions).items():
+        for name, title in titles.items():
+            rows.append({"name": name, "kind": kind, "title": title})
+    return rows
+
+
+def _kind_of(topic: str, extensions: Extensions) -> str:
+    """Return the heading under which the list of all names has a topic."""
+    sections = _sections(extensions)
+    kinds = [kind for kind, titles in sections.items() if topic in titles]
+    return kinds[0]
+
+
 def page(topic: str, extensions: Extensions = NO_EXTENSIONS) -> str:
     """Return the page of a check, a bad version, a variable, a cause or the time limits.
 
@@ -105,11 +150,22 @@ def page(topic: str, extensions: Extensions = NO_EXTENSIONS) -> str:
 
 def all_names(extensions: Extensions = NO_EXTENSIONS) -> str:
     """Return every topic of `explain` by kind, each on a line of its own with its title."""
+    parts = []
+    for heading, titles in _sections(extensions).items():
+        if titles:
+            width = min(max(map(len, titles)), LIST_WIDTH)
+            lines = [f"  {name:<{width}}  {title}".rstrip() for name, title in titles.items()]
+            parts.append("\n".join([heading, *lines]))
+    return "\n\n".join(parts)
+
+
+def _sections(extensions: Extensions) -> dict[str, Mapping[str, str]]:
+    """Return the titles of all topics by name, under the heading of their kind."""
     live = {name: cause.title for name, cause in _live_causes().items()}
     bad = {name: f"{entry.component} {entry.versions}" for name, entry in _bad_versions().items()}
     built = registry.checks()
     planned = sorted(check_names() - built.keys() - PAGES.keys())
-    sections = {
+    return {
         "Checks": _titles(built),
         "Checks of the site": _titles(extensions.checks),
         "What verify finds": _titles(PAGES),
@@ -120,13 +176,6 @@ def all_names(extensions: Extensions = NO_EXTENSIONS) -> str:
         "Versions that are known to be bad": bad,
         "Time limits": {time_limits.TOPIC: ""},
     }
-    parts = []
-    for heading, titles in sections.items():
-        if titles:
-            width = min(max(map(len, titles)), LIST_WIDTH)
-            lines = [f"  {name:<{width}}  {title}".rstrip() for name, title in titles.items()]
-            parts.append("\n".join([heading, *lines]))
-    return "\n\n".join(parts)
 
 
 def _titles(topics: Mapping[str, Any]) -> dict[str, str]:
@@ -144,6 +193,8 @@ def _nearest_topic(topic: str, site: Iterable[str] = ()) -> str:
     if topic.upper() in variables():
         return f"did you mean {topic.upper()}?"
     lower = topic.lower()
+    if lower in ("list", "all", "help"):
+        return "--list has all names"
     if lower in registry.checks() or lower in causes():
         return f"did you mean {lower}?"
     topics = [*registry.checks(), *PAGES, *variables(), *causes(), *_live_causes()]
@@ -153,10 +204,7 @@ def _nearest_topic(topic: str, site: Iterable[str] = ()) -> str:
     near = difflib.get_close_matches(topic, topics, 1, 0.5)
     if near:
         return f"did you mean {near[0]}?"
-    return (
-        "a check such as time.offset, or a variable such as NCCL_IB_HCA; a check of the site is "
-        "explained with --inventory FILE"
-    )
+    return "--list has all names; a check of the site is explained with --inventory FILE"
 
 
 # ---------------------------------------------------------------- checks and causes

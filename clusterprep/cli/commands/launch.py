@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
 
 from clusterprep.cli import exit_codes
@@ -11,6 +13,7 @@ from clusterprep.cli.commands.spares import Cast, choose_cast
 from clusterprep.cli.commands.stages import JOURNAL, plan_survey, survey, trial_checks
 from clusterprep.cli.commands.uneven import refuse_uneven
 from clusterprep.errors import NotKnown
+from clusterprep.history.database import Unusable
 from clusterprep.jobs.launch import stage
 from clusterprep.jobs.launch.plan import LaunchRequest
 from clusterprep.jobs.launch.stage import Screen
@@ -24,12 +27,15 @@ from clusterprep.survey.culprit_findings import with_findings
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.gates import LOGIN_CHECKS, blocking_findings
 
+NOTICE_EVERY = timedelta(days=7)
+LOOKED_THROUGH = 100  # runs
 PRINT_CHECKS = (*LOGIN_CHECKS, "eth.iface_choice")
 
 
 def run(invocation: Invocation, request: LaunchRequest, screen: Screen) -> Report:
     """Survey, judge, and run the command unless a finding says that it could only hang."""
-    screen.say(stage.INTERACTIVE_NOTICE)
+    if not _has_launched_lately(invocation):
+        screen.say(stage.INTERACTIVE_NOTICE)
     checks = trial_checks(invocation) if request.preflight else LOGIN_CHECKS
     on_busy = invocation.settings.on_busy or not request.preflight
     with invocation.fanout() as fanout:
@@ -52,6 +58,16 @@ def run(invocation: Invocation, request: LaunchRequest, screen: Screen) -> Repor
     culprits = with_findings(result.culprits, report.findings or (), PAGES)
     result = msgspec.structs.replace(result, culprits=culprits)
     return msgspec.structs.replace(report, launch=result)
+
+
+def _has_launched_lately(invocation: Invocation) -> bool:
+    """Return True if this machine has launched within a week, so that the notice is known."""
+    since = f"{invocation.started - NOTICE_EVERY:%Y-%m-%dT%H:%M:%SZ}"
+    try:
+        runs = invocation.runs.all(most=LOOKED_THROUGH)
+    except Unusable:
+        return False
+    return any(run.command == "launch" and run.started > since for run in runs)
 
 
 def _cast(invocation: Invocation, fanout: Fanout, checks: tuple[str, ...], on_busy: bool) -> Cast:

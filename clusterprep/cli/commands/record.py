@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from clusterprep import __version__
 from clusterprep.cli.commands.report import failure_report
 from clusterprep.cli.commands.session import Invocation
-from clusterprep.errors import ClusterprepError
+from clusterprep.errors import ClusterprepError, InputError
 from clusterprep.history import compare as compared
 from clusterprep.history.database import Unusable
 from clusterprep.history.runs import Runs, packed
@@ -49,9 +49,10 @@ def recorded(invocation: Invocation, report: Report) -> Report:
 def note_failure(invocation: Invocation, error: ClusterprepError) -> None:
     """Record a run that an error ended: refused, interrupted, out of time.
 
-    A history that cannot be written is not reported here: the error is more important.
+    Wrong input is not recorded: the last run stays the one that did something. A history that
+    cannot be written is not reported here: the error is more important.
     """
-    if not _is_recorded(invocation):
+    if isinstance(error, InputError) or not _is_recorded(invocation):
         return
     report = failure_report(invocation, error)
     with suppress(Unusable):

@@ -23,7 +23,7 @@ from clusterprep.model import (
     VerifyResult,
 )
 from clusterprep.model.extensions import Extensions, SiteCheck
-from clusterprep.model.nodeset import fold
+from clusterprep.model.nodeset import fold, nearest
 
 if TYPE_CHECKING:  # reports of `validate` and of usage errors need none of these
     from clusterprep.cli.commands.session import Invocation
@@ -136,6 +136,33 @@ def cut_report(
     return msgspec.structs.replace(report, error=_error_details(error))
 
 
+def findings_report(whole: Report, check: str) -> Report:
+    """Return what a check found in an earlier run, without the other sections of its report.
+
+    `check` may be an area, such as `time.`. Raises InputError if nothing has that name.
+    """
+    from clusterprep.cli.exit_codes import findings_code
+    from clusterprep.survey.selection import matches
+
+    findings = whole.findings or ()
+    chosen = tuple(finding for finding in findings if matches(check, finding.check))
+    if not chosen:
+        names = sorted({finding.check for finding in findings})
+        hint = nearest(check, names) or f"`clusterprep report {whole.run}` shows the whole run"
+        raise InputError.of(f"run {whole.run} has no finding of {check!r}", key="CHECK", hint=hint)
+    report = new_report(
+        "explain",
+        findings_code(chosen, whole.strict),
+        cluster=whole.cluster,
+        run=whole.run,
+        findings=chosen,
+        strict=whole.strict,
+        inventory=whole.inventory,
+        site_checks=whole.site_checks,
+    )
+    return msgspec.structs.replace(report, started=whole.started)
+
+
 def _site_checks(
     extensions: Extensions, findings: Iterable[Finding]
 ) -> tuple[SiteCheck, ...] | None:
@@ -184,6 +211,7 @@ def _invocation_report(invocation: Invocation, code: int, **sections: Any) -> Re
         run=invocation.run,
         started=invocation.started,
         seconds=invocation.seconds,
+        inventory=invocation.inventory.path,
         **sections,
     )
 

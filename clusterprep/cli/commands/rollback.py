@@ -18,6 +18,7 @@ from clusterprep.changes.file_rollback import (
     last_run,
     other_nodes,
     plan_rollback,
+    standing_before,
 )
 from clusterprep.changes.planner import users_without_root
 from clusterprep.changes.recovery import Recovery
@@ -52,13 +53,15 @@ class Target(Struct, frozen=True):
     """The run to roll back and the files that this writes; None if there is no such run.
 
     `was_interrupted` says that this rollback has already finished an interrupted run, which then
-    was the last one. `others` are nodes of the run that keep what it wrote.
+    was the last one. `others` are nodes of the run that keep what it wrote. `earlier` is the last
+    run before it that is not undone.
     """
 
     run: str | None
     files: tuple[FileChange, ...]
     was_interrupted: bool
     others: OtherNodes = OtherNodes()
+    earlier: str | None = None
 
 
 class Outcome(Struct, frozen=True):
@@ -230,6 +233,7 @@ def _choose_target(
         files,
         was_interrupted,
         others,
+        standing_before(remembered, invocation.inventory.cluster, run),
     )
 
 
@@ -274,7 +278,7 @@ def _summary(invocation: Invocation, outcome: Outcome) -> str:
     if target.run is None:
         return NOTHING_MORE if target.was_interrupted else NOTHING
     if not target.files and not outcome.steps.nodes:
-        text = f"{NOTHING}: run {target.run} was undone before; --run undoes an earlier one"
+        text = f"{NOTHING}: run {target.run} was undone before; {_earlier_text(target.earlier)}"
         return text + _kept_text(invocation, target.others)
     if outcome.succeeded:
         text = f"run {target.run} is undone"
@@ -282,6 +286,13 @@ def _summary(invocation: Invocation, outcome: Outcome) -> str:
             text += f" on {fold(outcome.receipt.outcomes)}"
         return text + _kept_text(invocation, target.others)
     return f"run {target.run} is not undone; rollback goes on where it stopped"
+
+
+def _earlier_text(earlier: str | None) -> str:
+    """Return how to undo the run before one that is undone already."""
+    if earlier is None:
+        return "no earlier run of this cluster is left to undo"
+    return f"`--run {earlier}` undoes the one before it"
 
 
 def _kept_text(invocation: Invocation, others: OtherNodes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from clusterprep.changes.resources.env import format_of
 from clusterprep.checks import known_bad
+from clusterprep.cli.commands import explain
 from clusterprep.cli.commands.explain import check_choice, limited_to_node, page, target_text
 from clusterprep.errors import InputError, NotKnown
 from clusterprep.facts.env_files import FILES
@@ -17,6 +19,7 @@ from clusterprep.inventory.demands import check_names
 from clusterprep.jobs.diagnose.known import causes, command_that_finds
 from clusterprep.jobs.verify.pages import PAGES
 from clusterprep.model import Absent, EnvValue, Report
+from clusterprep.model.extensions import NO_EXTENSIONS
 from clusterprep.nccl.environment import Environment, render
 from clusterprep.nccl.variables.variables import registry as variables
 from clusterprep.survey import registry
@@ -111,11 +114,12 @@ def test_a_variables_page_has_what_the_registry_knows(name: str, rows: list[str]
         ("NCCL_SOKET_IFNAME", "did you mean NCCL_SOCKET_IFNAME?"),
         ("nccl_ib_hca", "did you mean NCCL_IB_HCA?"),
         ("TIME.OFFSET", "did you mean time.offset?"),
+        ("list", "--list has all names"),
         (
             "x",
             (
-                "a check such as time.offset, or a variable such as NCCL_IB_HCA; a check of the "
-                "site is explained with --inventory FILE"
+                "a check such as time.offset, or a variable such as NCCL_IB_HCA; --list has all "
+                "names; a check of the site is explained with --inventory FILE"
             ),
         ),
     ],
@@ -258,3 +262,33 @@ def test_a_misspelt_bad_version_gets_a_hint() -> None:
     with pytest.raises(InputError) as error:
         page("nccl-arm-proxy-wege")
     assert "did you mean nccl-arm-proxy-wedge?" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("topic", "kind"),
+    [
+        ("time.offset", "Checks"),
+        ("nccl.hang", "What verify finds"),
+        ("NCCL_IB_HCA", "Variables"),
+        ("memlock_limit", "Causes in logs"),
+        ("time-limits", "Time limits"),
+    ],
+)
+def test_a_page_as_json(topic: str, kind: str) -> None:
+    document = json.loads(explain.render(topic, NO_EXTENSIONS, "json"))
+    assert document == {"schema": 1, "topic": topic, "kind": kind, "text": page(topic)}
+
+
+def test_the_list_as_json_has_what_the_text_has() -> None:
+    rows = json.loads(explain.render(None, NO_EXTENSIONS, "json"))["topics"]
+    names = [row["name"] for row in rows]
+    assert {*registry.checks(), *variables(), *causes()} <= set(names)
+    for line in explain.all_names().splitlines():
+        if line.startswith("  "):
+            assert line.split()[0] in names
+
+
+def test_every_topic_has_a_page_and_a_kind() -> None:
+    for row in json.loads(explain.render(None, NO_EXTENSIONS, "json"))["topics"]:
+        document = json.loads(explain.render(row["name"], NO_EXTENSIONS, "json"))
+        assert document["kind"] == row["kind"]
