@@ -53,6 +53,9 @@ def _after_failure(report: Report, place: str) -> Advice:
     if outcomes & {"failed", "rolled-back", "unanswered"}:
         again = "mend what made the change fail, then run the same command again"
         return [("next", again), *_undo(report)]
+    counts = finding is not None and (finding.severity == "error" or report.strict)
+    if not counts:
+        finding = None  # it is only a warning: something else made the command fail
     step = f"mend what stands {place}"
     if finding and finding.remedy.is_command:
         step = f"paste the fixes {place}"

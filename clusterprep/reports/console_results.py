@@ -29,14 +29,17 @@ from clusterprep.reports.plain import (
     fold_nodes,
     fold_ranks,
     format_elapsed,
+    format_rate,
     format_seconds,
     has_diff_header,
+    nonblank_lines,
     safe_text,
 )
 
 VALUES = 5  # different values of one variable shown without -v
 ROWS = 12  # changes shown without -v
 DIFF = 16  # lines of one difference shown without -v
+DETAIL = 3  # last lines of what a failed command said
 NODES_COLUMN = 24  # columns at most of the nodes before a reason
 INDENT = 2
 
@@ -226,15 +229,25 @@ def _merged_changes(changes: Iterable[ChangeRow]) -> list[ChangeRow]:
     """Return the changes, those that differ only in their nodes as one, failed ones first."""
     nodes_by_change: dict[ChangeRow, list[str]] = {}
     for row in changes:
-        change = replace(row, nodes=())
+        change = replace(row, nodes=(), detail=_detail_without_node(row))
         nodes = nodes_by_change.setdefault(change, [])
         nodes += row.nodes
     rows = []
     for change, nodes in nodes_by_change.items():
         row = replace(change, nodes=_unique(nodes))
         rows.append(row)
-    rows.sort(key=lambda row: _OUTCOMES.index(row.outcome))
+    # Of rows that were not started, those that say why come first.
+    rows.sort(key=lambda row: (_OUTCOMES.index(row.outcome), not row.detail))
     return rows
+
+
+def _detail_without_node(row: ChangeRow) -> str:
+    """Return the detail without the node in front, which the row names anyway."""
+    detail = row.detail
+    for node in row.nodes:
+        if len(row.nodes) == 1:
+            detail = detail.removeprefix(f"{node}: ")
+    return detail
 
 
 def _count_outcomes(rows: Iterable[ChangeRow | BatchRow]) -> str:
@@ -281,10 +294,19 @@ def _write_change(page: ReportPage, row: ChangeRow) -> None:
         nodes,
         indent=column,
     )
-    if row.detail:
-        detail = safe_text(row.detail)
-        page.under(detail, indent=column)
-    _write_diff(page, row.diff)
+    for line in _detail_lines(page, row.detail):
+        page.under(safe_text(line), indent=column)
+    # Of what is not written, -v shows how it would be.
+    if page.verbose or row.outcome != "not-started":
+        _write_diff(page, row.diff)
+
+
+def _detail_lines(page: ReportPage, detail: str) -> list[str]:
+    """Return what happened and the last lines of what a command said; with -v all of them."""
+    lines = nonblank_lines(detail)
+    if page.verbose or len(lines) <= DETAIL + 1:
+        return lines
+    return [lines[0], "…", *lines[-DETAIL:]]
 
 
 def _write_diff(page: ReportPage, diff: str) -> None:
@@ -336,7 +358,7 @@ def _write_success(page: ReportPage, verify: VerifyResult) -> None:
     text = f"{safe_text(verify.backend)}, {ranks}"
     if verify.collectives:
         fastest = max(verify.collectives, key=lambda row: row.busbw_gbs)
-        speed = f"{fastest.busbw_gbs:.3g} GB/s at {format_size(fastest.bytes)}"
+        speed = f"{format_rate(fastest.busbw_gbs)} GB/s at {format_size(fastest.bytes)}"
         text += f", {_collective_name(fastest)} {speed}"
     page.line(("Verify", "bold"), ("PASS", _STYLES["pass"]), f"  {text}")
 
@@ -421,7 +443,7 @@ def _write_collectives(page: ReportPage, rows: Sequence[CollectiveResult]) -> No
         name = _collective_name(row).ljust(width)
         size = format_size(row.bytes)
         took = format_seconds(row.seconds)
-        rates = f"{row.algbw_gbs:>11.2f}  {row.busbw_gbs:>11.2f}"
+        rates = f"{format_rate(row.algbw_gbs):>11}  {format_rate(row.busbw_gbs):>11}"
         wrong: Part = f"{row.wrong:>6}"
         if row.wrong:
             wrong = (f"{row.wrong:>6}", "bold red")

@@ -526,7 +526,7 @@ def _collective_table(results: Sequence[CollectiveResult]) -> list[str]:
         name = cell(collective_name(row.op, row.dtype))
         size = format_size(row.bytes)
         took = format_seconds(row.seconds)
-        rates = f"{row.algbw_gbs:.2f} | {row.busbw_gbs:.2f}"
+        rates = f"{row.algbw_gbs:.3g} | {row.busbw_gbs:.3g}"
         rows.append(
             _table_row(
                 name,

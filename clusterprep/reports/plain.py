@@ -15,6 +15,7 @@ FIELD = 500  # characters of one text; a longer one is cut and says how long it 
 NAME = 64  # characters of one node's name, the longest that Linux allows
 NODES = 160  # characters of a folded node set, two lines of a terminal
 
+_LEAST_RATE = 0.0001  # GB/s; below that latency decides
 _FOLDABLE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _ASCII = str.maketrans(
     {
@@ -105,6 +106,17 @@ def format_seconds(seconds: float) -> str:
     if seconds < 120:
         seconds = float(f"{seconds:.3g}")
     return format_duration(seconds)
+
+
+def format_rate(gigabytes: float) -> str:
+    """Return a rate in three significant digits, such as `639`, `1.21` and `0.00478`."""
+    if gigabytes == 0:
+        return "0"
+    if gigabytes < _LEAST_RATE:
+        return f"<{_LEAST_RATE}"
+    if gigabytes >= 100:
+        return f"{gigabytes:.0f}"
+    return f"{gigabytes:#.3g}"
 
 
 def format_elapsed(seconds: float) -> str:

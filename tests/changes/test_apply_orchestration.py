@@ -935,7 +935,7 @@ def test_a_run_that_was_undone_is_not_called_nothing(command: Make) -> None:
     agents = applied(command)
     assert command(agents=agents).rollback().code == 0
     report = command(agents=agents, run=LATER).rollback()
-    why = f"run {OLD} was undone before; --run undoes an earlier one"
+    why = f"run {OLD} was undone before; no earlier run of this cluster is left to undo"
     assert f"{rollback.NOTHING}: {why}" in report.notices
 
 

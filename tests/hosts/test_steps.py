@@ -139,7 +139,7 @@ def test_a_step_that_fails_undoes_its_node_and_stops_the_others(lab: Lab) -> Non
         ("command", "not-started", ["n1", "n2", "n3", "n4"]),
     ]
     (bad,) = [row for row in found.report["changes"] if row["outcome"] == "failed"]
-    for word in ("n2", "«second» (line 6)", "sh -c", "ended with 1", "no", "room"):
+    for word in ("n2", "«second» (line 6)", "sh -c", "exit code 1", "no", "room"):
         assert word in bad["detail"], bad["detail"]
     assert "\033" not in bad["detail"]
     assert "no\\x1b[31m room" in bad["detail"]

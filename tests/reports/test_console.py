@@ -17,7 +17,7 @@ from clusterprep.model import (
 )
 from clusterprep.remedies import shell_line
 from clusterprep.reports import render
-from clusterprep.reports.plain import fold_nodes, fold_ranks, format_seconds
+from clusterprep.reports.plain import fold_nodes, fold_ranks, format_rate, format_seconds
 
 from .situations import FOUR, clock_and_mtu, passes, reached, report, unreachable, verify_culprit
 
@@ -336,3 +336,57 @@ def test_settings_that_were_tried_are_shown_with_what_they_cost() -> None:
     assert "tried   the same again  fails" in text
     assert "tried   NCCL_IB_DISABLE=1  works  4 GB/s at 1 MiB, 50% of the fastest" in text
     assert "tried   NCCL_P2P_DISABLE=1 NCCL_ALGO=Ring  works  8 GB/s at 1 MiB" in text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (0.0, "0"),
+        (0.0000013, "<0.0001"),
+        (0.00478, "0.00478"),
+        (0.33, "0.330"),
+        (1.2137, "1.21"),
+        (12.5, "12.5"),
+        (639.38, "639"),
+    ],
+)
+def test_a_rate_has_three_digits(rate: float, text: str) -> None:
+    assert format_rate(rate) == text
+
+
+def failed_on(node: str, output: str) -> ChangeRow:
+    detail = f"{node}: step «tree» (line 1): apt-get install tree: exit code 100\n{output}"
+    return ChangeRow((node,), "package", "tree", "create", "failed", detail=detail)
+
+
+def test_a_command_that_failed_alike_on_all_nodes_is_told_once_with_its_last_lines() -> None:
+    output = "\n".join(f"line {number}" for number in range(20))
+    rows = tuple(failed_on(node, output) for node in FOUR)
+    text = shown(report("apply", verdict="fail", code=1, changes=rows))
+    assert text.count("exit code 100") == 1
+    assert "failed      create package tree  n[1-4]" in text
+    assert "line 16" not in text
+    assert "line 17\n              line 18\n              line 19\n" in text
+    assert "line 3" in shown(report("apply", verdict="fail", code=1, changes=rows), verbose=1)
+
+
+def test_why_nothing_was_written_comes_before_what_was_not() -> None:
+    diff = "@@ -0,0 +1 @@\n+a\n"
+    rows = (
+        *(ChangeRow(FOUR, "file", f"/etc/{n}", "create", "not-started", diff) for n in range(20)),
+        ChangeRow(FOUR, "sysctl", "", "none", "not-started", detail="rmem_max is read-only"),
+    )
+    one = report("apply", verdict="fail", code=1, findings=(), changes=rows)
+    lines = shown(one).splitlines()
+    assert lines[4].strip() == "rmem_max is read-only"
+    assert "+a" not in shown(one)
+    assert "+a" in shown(one, verbose=1)
+
+
+def test_warnings_are_not_named_as_what_made_a_change_fail() -> None:
+    row = ChangeRow(FOUR, "sysctl", "", "none", "not-started", detail="rmem_max is read-only")
+    warning = Finding("a.b", "fail", "warning", FOUR, "m", remedy=shell_line("mend"))
+    lines = shown(
+        report("apply", verdict="fail", code=1, findings=(warning,), changes=(row,))
+    ).splitlines()
+    assert "   next: mend what stands above, then run the same command again" in lines

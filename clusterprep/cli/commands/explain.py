@@ -204,10 +204,10 @@ def _nearest_topic(topic: str, site: Iterable[str] = ()) -> str:
     near = difflib.get_close_matches(topic, topics, 1, 0.5)
     if near:
         return f"did you mean {near[0]}?"
-    return "--list has all names; a check of the site is explained with --inventory FILE"
-
-
-# ---------------------------------------------------------------- checks and causes
+    return (
+        "a check such as time.offset, or a variable such as NCCL_IB_HCA; --list has all names; "
+        "a check of the site is explained with --inventory FILE"
+    )  # ---------------------------------------------------------------- checks and causes
 
 
 def _remedy(remedy: Remedy) -> str:

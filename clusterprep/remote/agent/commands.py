@@ -143,7 +143,7 @@ def refuse_failed(operation, command):
     if not why and code in operation["codes"]:
         return
     if not why:
-        why = "it ended with %s" % code
+        why = "exit code %s" % code
         if code is not None and code < 0:
             why = "it was ended by %s" % signal_name(-code)
     message = "%s: %s" % (shown(operation["argv"]), why)

@@ -194,7 +194,7 @@ def test_a_link_in_place_of_a_file_is_not_followed(steps: Steps, tmp_path: Path)
 def test_a_program_that_is_not_there_and_an_undo_that_fails(steps: Steps) -> None:
     assert "No such file" in steps.perform(RunCommand(("no-such-program", "x")))["why"]
     assert "no" not in steps.perform(RunCommand(("true",), undo=(RunCommand(("false",)),)))
-    assert "false: it ended with 1" in steps.ask("take_back")["why"]
+    assert "false: exit code 1" in steps.ask("take_back")["why"]
     assert steps.ask("take_back")["no"] == "failed"  # and is tried again
     assert steps.ask("take_back", force=True)["kept"] == [1, 0]
     assert "no" not in steps.ask("take_back")
@@ -424,7 +424,7 @@ def test_a_failure_names_its_deed_and_ends_all_that_would_follow(here: Here) -> 
     answer = here.perform(*here.all_kinds(), step_action(command("three")))
     assert answer == {
         "no": "failed",
-        "why": "two: it ended with 7",
+        "why": "two: exit code 7",
         "said": "said",
         "code": 7,
         "deed": 1,
@@ -580,7 +580,7 @@ def test_an_undo_that_fails_ends_it_or_is_given_up(
     found = here.take_back(**more)
     assert found == {
         "no": "failed",
-        "why": "u2: it ended with 3",
+        "why": "u2: exit code 3",
         "said": "said",
         "code": 3,
         **answer,
@@ -624,7 +624,7 @@ def test_what_is_run_again_goes_on_where_it_failed(here: Here) -> None:
     answer = here.take_back(again=True)
     assert answer == {
         "no": "failed",
-        "why": "b: it ended with 2",
+        "why": "b: exit code 2",
         "said": "said",
         "code": 2,
         "undone": [1, 0],
@@ -633,7 +633,7 @@ def test_what_is_run_again_goes_on_where_it_failed(here: Here) -> None:
     assert (here.ran, here.states()) == (["a", "b"], [["again"], ["again"]])
     assert here.take_back(half=True)["undone"] == [], "what is left to be run again is whole"
     here.codes = {"c": 2}
-    assert here.take_back(again=True)["why"] == "c: it ended with 2"
+    assert here.take_back(again=True)["why"] == "c: exit code 2"
     assert (here.ran, here.states()) == (["a", "b", "c"], [["undone"], ["again"]])
     here.codes = {}
     assert "no" not in here.take_back(again=True)
