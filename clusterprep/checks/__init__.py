@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from clusterprep.model import NOT_ASKED, Fleet, Inventory, Json, Node, Read, Severity, Verdict
 from clusterprep.model.alike import alike_nodes
+from clusterprep.model.fixes import Fix
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import Remedy
 
@@ -30,7 +31,10 @@ COUNT_DIGITS = 18  # of a count in `require:`; more is a typing error, and int()
 
 
 class Outcome(Struct, frozen=True):
-    """What a check says about some nodes. `severity` and `remedy` default to the check's own."""
+    """What a check says about some nodes.
+
+    `severity`, `remedy` and `fix` default to the check's own.
+    """
 
     verdict: Verdict
     nodes: tuple[str, ...]
@@ -40,6 +44,7 @@ class Outcome(Struct, frozen=True):
     remedy: Remedy | None = None
     reason: str | None = None
     severity: Severity | None = None
+    fix: Fix | None = None
 
 
 class CheckContext(Struct, frozen=True):
@@ -98,8 +103,9 @@ def failed(
     wanted: str = "",
     remedy: Remedy | None = None,
     severity: Severity | None = None,
+    fix: Fix | None = None,
 ) -> Outcome:
-    """Return a failure of one node. `remedy` and `severity` default to the check's own."""
+    """Return a failure of one node. `remedy`, `severity` and `fix` default to the check's own."""
     nodes = (node.name,)
     return Outcome(
         "fail",
@@ -109,6 +115,7 @@ def failed(
         wanted,
         remedy,
         severity=severity,
+        fix=fix,
     )
 
 
@@ -220,7 +227,8 @@ class Check(Struct, frozen=True):
     is expected. `uses` names facts that are asked for too, and that the check can do without.
     `proof` shows that the check can fail. `grade` says in words how severe a failure is, if that
     depends on something: "an error over 1 s, else a warning". `source` is the file of a site's
-    check, and empty for ours.
+    check, and empty for ours. `fix` is what cures every failure of the check, for the command of
+    that name; where it depends on what was seen, the outcome has it.
     """
 
     name: str
@@ -238,6 +246,7 @@ class Check(Struct, frozen=True):
     proof: Proof | None = None
     grade: str = ""
     source: str = ""
+    fix: Fix | None = None
 
 
 class NodeJudge(Struct, frozen=True):

@@ -28,6 +28,7 @@ from clusterprep.facts.env_files import is_ours
 from clusterprep.facts.environment import Paths, Setting, in_effect
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, EnvValue, Node, Severity
+from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.model.secrets import REDACTED
 from clusterprep.nccl.environment import FACTS, planned_environment
 from clusterprep.nccl.variables.variables import conf_file_has_effect, registry
@@ -100,6 +101,13 @@ def removal_command(setting: Setting) -> Remedy:
     )
 
 
+def removal_fix(setting: Setting) -> Fix | None:
+    """Return what comments a setting out, None where it is not known which line makes it."""
+    if setting.file is None or setting.line is None:
+        return None
+    return fix_of(wanted_state("unset", path=setting.file, name=setting.name))
+
+
 def _can_be_matched(setting: Setting) -> bool:
     """Return whether the text of the line can be told from the value."""
     return setting.value.isprintable() and REDACTED not in setting.value
@@ -165,7 +173,12 @@ def shadow(context: CheckContext) -> Iterable[Outcome]:
             wanted = f"{setting.name}={planned}"
             message = f"{place(setting)} overrides the value that apply writes"
             yield failed(
-                node, message, describe_setting(setting, where), wanted, removal_command(setting)
+                node,
+                message,
+                describe_setting(setting, where),
+                wanted,
+                removal_command(setting),
+                fix=removal_fix(setting),
             )
         if not is_overridden:
             yield passed(node, "nothing overrides the environment that apply writes")
@@ -344,6 +357,7 @@ def _named_wrong(
                 seen,
                 f"names of: {names}",
                 removal_command(setting),
+                fix=removal_fix(setting),
             )
         if doubled:
             message = f"NCCL matches by prefix: {'; '.join(doubled)}"

@@ -19,6 +19,7 @@ from clusterprep.checks.env import (
     known_settings,
     place,
     removal_command,
+    removal_fix,
     settings_by_place,
     unread_paths,
     with_settings,
@@ -173,6 +174,7 @@ def _failures(node: Node, paths: Paths, remarks: Remarks, graded: bool) -> list[
                 remark.wanted,
                 removal_command(setting),
                 severity,
+                removal_fix(setting),
             )
         )
     return failures

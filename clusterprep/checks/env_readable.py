@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
 from clusterprep.facts.readable import Readable, Refusal
 from clusterprep.model import Node, Severity
+from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.remedies import Remedy, noted, sentence, shell_line
 
 # Permission bits that give every user what is needed of a file or of a folder on the way to it.
@@ -65,7 +66,25 @@ def _outcome(node: Node, user: str, refusal: Refusal) -> Outcome:
         wanted,
         cure,
         severity,
+        _fix(refusal),
     )
+
+
+# Ends with 0 if the mode of the file $2 is $1.
+_HAS_MODE = 'test "$(stat -c %a -- "$2")" = "$1"'
+
+
+def _fix(refusal: Refusal) -> Fix | None:
+    """Return what opens a file that apply wrote, which holds no secret; None for any other."""
+    if refusal.use != "target" or refusal.mode is None or refusal.at != refusal.path:
+        return None
+    opened = wanted_state(
+        "command",
+        run=("chmod", "0644", refusal.at),
+        unless=("sh", "-c", _HAS_MODE, "sh", "644", refusal.at),
+        undo=("chmod", f"{refusal.mode:04o}", refusal.at),
+    )
+    return fix_of(opened)
 
 
 def _describe(user: str, refusal: Refusal) -> str:

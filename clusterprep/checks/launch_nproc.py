@@ -14,6 +14,7 @@ from clusterprep.checks.env import (
     known_settings,
     place,
     removal_command,
+    removal_fix,
     settings_by_place,
     unread_paths,
     with_settings,
@@ -126,6 +127,7 @@ def _judge_node(node: Node, paths: Paths, gpus: int) -> Iterable[Outcome]:
                 seen,
                 str(declared),
                 removal_command(setting),
+                fix=removal_fix(setting),
             )
         elif declared is None and gpus and count > gpus:
             message = f"{place(setting)} starts more processes than there are GPUs"
@@ -135,6 +137,7 @@ def _judge_node(node: Node, paths: Paths, gpus: int) -> Iterable[Outcome]:
                 seen,
                 limit,
                 removal_command(setting),
+                fix=removal_fix(setting),
             )
     if declared is not None and gpus and declared > gpus:
         message = "the inventory declares more processes than GPUs"

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from clusterprep.model.extensions import NO_EXTENSIONS, Extensions, SiteCheck
+from clusterprep.model.fixes import Fix
 from clusterprep.model.history import Comparison, RecordedRun, Since
 from clusterprep.model.known_bad import KnownBad
 from clusterprep.remedies import NO_REMEDY, Remedy
@@ -250,6 +251,7 @@ class Finding(Struct, frozen=True):
     silenced: str | None = None  # the reason of the silence
     until: date | None = None  # the last day on which it holds
     age: float | None = None  # seconds since it was learned, where it was not now
+    fix: Fix | None = None  # what `clusterprep fix` would do about it
 
 
 # ---------------------------------------------------------------- wanted state
@@ -487,6 +489,18 @@ class CommandResult(Struct, frozen=True):
     left_out: int = 0  # bytes of output that were not kept
 
 
+class FixRow(Struct, frozen=True):
+    """What became of a failure that `fix` looked at; `reason` says why it is still there.
+
+    `by hand` is what `fix` does not do by itself, `planned` and `not done` what it would have done.
+    """
+
+    check: str
+    nodes: tuple[str, ...]
+    outcome: Literal["cured", "not cured", "by hand", "planned", "not done"]
+    reason: str = ""
+
+
 class Report(Struct, frozen=True):
     """Everything a command reports.
 
@@ -519,3 +533,4 @@ class Report(Struct, frozen=True):
     batches: tuple[BatchRow, ...] | None = None  # of an apply in batches
     site_checks: tuple[SiteCheck, ...] | None = None  # those of the site that have findings
     lists: NodeLists | None = None
+    fixes: tuple[FixRow, ...] | None = None  # of a fix: each failure that it looked at

@@ -20,6 +20,7 @@ from clusterprep.model import (
     EnvPath,
     EnvValue,
     Finding,
+    FixRow,
     Json,
     LaunchResult,
     NodeLists,
@@ -56,6 +57,7 @@ _ENV = ("name", "value", "nodes", "why")
 _ENV_PATH = ("path", "reaches", "nodes")
 _CHANGE = ("nodes", "resource", "target", "action", "outcome", "diff")
 _WORKAROUND = ("settings", "works", "busbw_gbs", "bytes", "share", "why")
+_FIX = ("check", "nodes", "outcome", "reason")
 _BATCH = ("name", "nodes", "outcome", "gate")
 _VERIFY = ("verdict", "backend", "world_size", "nproc_per_node", "rendezvous")
 _STAGE = ("name", "seconds", "verdict", "arrived", "missing", "limit")
@@ -101,6 +103,7 @@ def document(report: Report) -> dict[str, Json]:
     sections["gpus"] = report.gpus
     sections["ranks"] = _rows(report.ranks, _rank_place)
     sections["changes"] = _rows(report.changes, _change)
+    sections["fixes"] = _rows(report.fixes, _fix)
     sections["batches"] = _rows(report.batches, _batch)
     sections["verify"] = _verify(report.verify)
     sections["launch"] = _launch(report.launch)
@@ -300,8 +303,8 @@ def _node_with_facts(snapshot: NodeSnapshot) -> dict[str, Json]:
 def _finding(finding: Finding) -> dict[str, Json]:
     """Return a finding.
 
-    `note` is there only if the remedy has one, `until` if its silence ends, and `age_s` if it is an
-    old answer.
+    `note` is there only if the remedy has one, `until` if its silence ends, `fix` if the command of
+    that name can cure it, and `age_s` if it is an old answer.
     """
     row = _pick(finding, _FINDING)
     row["remedy"] = str(finding.remedy)
@@ -309,9 +312,15 @@ def _finding(finding: Finding) -> dict[str, Json]:
         row["note"] = finding.remedy.note
     if finding.until is not None:
         row["until"] = finding.until.isoformat()
+    if finding.fix is not None:
+        row["fix"] = [state.resource for state in finding.fix.states]
     if finding.age is not None:
         row["age_s"] = round(finding.age)
     return row
+
+
+def _fix(row: FixRow) -> dict[str, Json]:
+    return _pick(row, _FIX)
 
 
 def _env(value: EnvValue) -> dict[str, Json]:

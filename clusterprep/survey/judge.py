@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from clusterprep.checks import Check, CheckContext, Outcome
 from clusterprep.facts.account import Rights
 from clusterprep.model import NOT_ASKED, Absent, Finding, Fleet, Inventory, Node, Severity, Silence
+from clusterprep.model.fixes import Fix
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.interfaces import IPV6
@@ -374,7 +375,15 @@ def _finding(check: Check, outcome: Outcome, nodes: tuple[str, ...], severity: S
         wanted,
         remedy,
         outcome.reason,
+        fix=_fix(check, outcome),
     )
+
+
+def _fix(check: Check, outcome: Outcome) -> Fix | None:
+    """Return what cures a failure: as the outcome says, else as its check does."""
+    if outcome.verdict != "fail":
+        return None
+    return outcome.fix or check.fix
 
 
 def _remedy(check: Check, outcome: Outcome, nodes: Sequence[str]) -> Remedy:
@@ -464,7 +473,10 @@ def _merged(findings: Sequence[Finding], position: Mapping[str, int]) -> Finding
     oldest = max(ages, default=None)
     nodes = _in_order(names, position)
     message = _message_of_all(findings)
-    return replace(findings[0], nodes=nodes, age=oldest, message=message)
+    fix = findings[0].fix
+    if any(finding.fix != fix for finding in findings):
+        fix = None  # what is not the same on all nodes cannot be said for all of them
+    return replace(findings[0], nodes=nodes, age=oldest, message=message, fix=fix)
 
 
 def _message_of_all(findings: Sequence[Finding]) -> str:
