@@ -101,7 +101,6 @@ def proposed(
             nodes = reached if finding.fix.everywhere else (node,)
             for state in finding.fix.states:
                 collected.add(place, state, nodes)
-    # A node of a check with several failures may have one that no step cures.
     steps, places_of_key = _steps(collected, resources)
     wanted = {}
     for place, keys in collected.places.items():
@@ -109,6 +108,9 @@ def proposed(
         for key in keys:
             numbers.extend(places_of_key[key, place[1]])
         wanted[place] = tuple(sorted(set(numbers)))
+    # One of several failures of a check on a node may be a consequence of those that are cured.
+    for place in wanted:
+        left.pop(place, None)
     return Proposal(steps, wanted, left)
 
 
@@ -281,6 +283,13 @@ def final_rows(
             elif finding.verdict in ("pass", "skip"):
                 passing.add((finding.check, node))
     found = {}
+    still = {}
+    for place, why in proposal.left.items():
+        if place in open_places or place not in passing:
+            still[place] = why
+        else:  # it was a consequence of what was cured
+            found[place] = ("cured", "")
+    proposal = replace(proposal, left=still)
     for place in proposal.wanted:
         _, node = place
         if place in open_places:

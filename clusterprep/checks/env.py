@@ -7,7 +7,7 @@ name exist.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -106,6 +106,26 @@ def removal_fix(setting: Setting) -> Fix | None:
     if setting.file is None or setting.line is None:
         return None
     return fix_of(wanted_state("unset", path=setting.file, name=setting.name))
+
+
+def removal_fix_of_odd(
+    context: CheckContext, odd: Iterable[str], variables: Collection[str]
+) -> Fix | None:
+    """Return what comments a setting out on the nodes that differ.
+
+    None where the others have a setting too, or where those that differ have it in several places.
+    """
+    odd = tuple(odd)
+    fixes: list[Fix | None] = []
+    for node in context.nodes:
+        paths: Paths = context.value(node, "env.paths")
+        settings = [setting for setting in settings_by_place(paths) if setting.name in variables]
+        if node.name in odd:
+            fixes.extend(map(removal_fix, settings) if settings else [None])
+        elif settings:
+            return None
+    is_one = len(odd) < len(context.nodes) and all(fix == fixes[0] for fix in fixes)
+    return fixes[0] if fixes and is_one else None
 
 
 def _can_be_matched(setting: Setting) -> bool:
@@ -232,7 +252,8 @@ def uniform_settings(context: CheckContext) -> Iterable[Outcome]:
             outcome = _compare_variable(path, variable, settings)
             if outcome is not None:
                 blamed.update(outcome.nodes)
-                yield outcome
+                fix = removal_fix_of_odd(context, outcome.nodes, (variable,))
+                yield replace(outcome, fix=fix)
     good = tuple(name for name in names if name not in blamed)
     if good:
         message = "what must be equal is equal in every launch path"

@@ -40,7 +40,7 @@ def memlock(context: CheckContext, node: Node, limit: float) -> Iterable[Outcome
         "infinity",
         _format_bytes,
         severity,
-        limit=UNLIMITED,
+        limit=required or UNLIMITED,
     )
     if limit >= least:
         yield passed(node, "enough memory may be locked", _format_bytes(limit), wanted)
@@ -90,13 +90,20 @@ def nofile(context: CheckContext, node: Node, limit: float) -> Iterable[Outcome]
         "too few files may be open",
         "1048576",
         _format_number,
-        limit="" if math.isinf(least) else f"{max(least, MANY_FILES):.0f}",
+        limit=_files_to_set(required),
     )
     if limit >= least:
         yield passed(node, "enough files may be open", _format_number(limit), wanted)
     else:
         yield session_failure(context, node, rule, limit)
     yield from other_launches(context, node, rule, limit)
+
+
+def _files_to_set(required: str | None) -> str:
+    """Return the limit to set, "" for unlimited, with which logins would fail."""
+    if required is None:
+        return str(MANY_FILES)
+    return "" if required == UNLIMITED else required
 
 
 def stack(context: CheckContext, node: Node, limit: float) -> Iterable[Outcome]:
@@ -170,7 +177,7 @@ def _process_rule(required: str | None, tasks: Tasks) -> Rule:
         "too few processes are allowed",
         "infinity",
         _format_number,
-        limit=UNLIMITED,
+        limit=required or UNLIMITED,
     )
 
 

@@ -20,7 +20,7 @@ def sorted_fixes(fixes: Iterable[FixRow]) -> list[FixRow]:
 
 def count_fixes(fixes: Iterable[FixRow]) -> str:
     """Return «1 not cured, 2 by hand, 18 cured», or that there was nothing to do."""
-    counts = Counter(row.outcome for row in fixes)
+    counts: Counter[str] = Counter(row.outcome for row in fixes)
     parts = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]]
     return ", ".join(parts) or "nothing to cure"
 
