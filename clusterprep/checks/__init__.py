@@ -24,9 +24,13 @@ from clusterprep.model import NOT_ASKED, Fleet, Inventory, Json, Node, Read, Sev
 from clusterprep.model.alike import alike_nodes
 from clusterprep.model.fixes import Fix
 from clusterprep.model.nodeset import fold
-from clusterprep.remedies import Remedy
+from clusterprep.remedies import Remedy, sentence
 
 EQUAL = "equal on all nodes"
+# Without a majority none of the values is known to be the right one.
+UNDECIDED = sentence(
+    "no value has a majority: decide which one is right, and give it to the other nodes"
+)
 COUNT_DIGITS = 18  # of a count in `require:`; more is a typing error, and int() may refuse it
 
 
@@ -391,11 +395,13 @@ def as_wanted(
     satisfied: Callable[[str, str], bool],
     what: str,
     exempt: int = 0,
+    cure: Callable[[str], Remedy] | None = None,
 ) -> Iterable[Outcome]:
     """Judge nodes by what `require:` declares for them, and compare the other nodes by `uniform`.
 
     `values` holds the value of each node that has one, and `satisfied(seen, wanted)` compares it
-    with what is declared. `exempt` is the number of nodes that need no value.
+    with what is declared. `exempt` is the number of nodes that need no value. `cure(wanted)`
+    returns what brings the value that is declared, or that most nodes have.
     """
     undeclared: set[str] = set()
     for node in context.nodes:
@@ -408,10 +414,15 @@ def as_wanted(
         elif satisfied(seen, wanted):
             yield passed(node, f"{what} is as required", seen, wanted)
         else:
-            yield failed(node, f"{what} is not what the inventory requires", seen, wanted)
+            remedy = cure(wanted) if cure else None
+            yield failed(node, f"{what} is not what the inventory requires", seen, wanted, remedy)
     if undeclared:
         fleet_size = len(context.inventory.nodes) - exempt
-        yield from uniform(values, what, fleet_size, about=undeclared)
+        for outcome in uniform(values, what, fleet_size, about=undeclared):
+            if outcome.verdict != "fail" or outcome.wanted == EQUAL or cure is None:
+                yield outcome
+            else:
+                yield replace(outcome, remedy=cure(outcome.wanted))
 
 
 def _compare(
@@ -443,7 +454,7 @@ def _compare(
                 message,
                 seen,
                 EQUAL,
-                remedy,
+                remedy or UNDECIDED,
             )
         ]
     usual_nodes = frozenset(majority)

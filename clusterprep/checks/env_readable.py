@@ -70,10 +70,6 @@ def _outcome(node: Node, user: str, refusal: Refusal) -> Outcome:
     )
 
 
-# Ends with 0 if the mode of the file $2 is $1.
-_HAS_MODE = 'test "$(stat -c %a -- "$2")" = "$1"'
-
-
 def _fix(refusal: Refusal) -> Fix | None:
     """Return what opens a file that apply wrote, which holds no secret; None for any other."""
     if refusal.use != "target" or refusal.mode is None or refusal.at != refusal.path:
@@ -81,7 +77,8 @@ def _fix(refusal: Refusal) -> Fix | None:
     opened = wanted_state(
         "command",
         run=("chmod", "0644", refusal.at),
-        unless=("sh", "-c", _HAS_MODE, "sh", "644", refusal.at),
+        # Ends with 1 where the file is not for all to read.
+        unless=("find", refusal.at, "-prune", "!", "-perm", "-0004", "-exec", "false", "{}", "+"),
         undo=("chmod", f"{refusal.mode:04o}", refusal.at),
     )
     return fix_of(opened)

@@ -29,7 +29,9 @@ from clusterprep.remedies import Remedy, sentence, shell_line
 
 # The headers that RoCE puts around 4096 bytes take up to 96 more (iboe_get_mtu of rdma/ib_addr.h).
 ROCE_FLOOR = 4200
-DECLARE = sentence("set `interfaces: {{nccl: NAME}}` for these nodes in the inventory")
+DECLARE = sentence(
+    "name the interface of these nodes on the common network in the inventory: interfaces, nccl"
+)
 
 
 def iface_choice(context: CheckContext) -> Iterable[Outcome]:
@@ -157,7 +159,7 @@ def _judge_required(node: Node, pick: Pick, wanted: str) -> Outcome:
 def _remedy_of_mtu(outcome: Outcome, choice: Choice) -> Remedy | None:
     """Return a command for the nodes that differ, if there is a usual MTU to set."""
     if outcome.verdict != "fail" or not outcome.wanted.isdigit():
-        return None
+        return outcome.remedy
     first = choice.picks[outcome.nodes[0]]
     return _set_mtu(first.name, outcome.wanted)
 

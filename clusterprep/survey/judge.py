@@ -24,7 +24,7 @@ from clusterprep.model.fixes import Fix
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.interfaces import IPV6
-from clusterprep.remedies import NO_REMEDY, Remedy, placed, shell_line
+from clusterprep.remedies import NO_REMEDY, Remedy, has_placeholder, placed, shell_line
 from clusterprep.remote.untrusted import shortened
 
 # Characters of one text of a finding. Texts about whole fleets are folded, so a longer one was
@@ -395,7 +395,9 @@ def _remedy(check: Check, outcome: Outcome, nodes: Sequence[str]) -> Remedy:
     if outcome.reason == IPV6:
         # A remedy of the check mends a fault, and none was seen.
         return NO_REMEDY
-    return placed(check.remedy, NODE=nodes[0]) if nodes else check.remedy
+    remedy = placed(check.remedy, NODE=nodes[0]) if nodes else check.remedy
+    # What is not known has no words to fill in.
+    return NO_REMEDY if outcome.verdict == "unknown" and has_placeholder(remedy) else remedy
 
 
 # ---------------------------------------------------------------- silences
