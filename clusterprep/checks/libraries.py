@@ -19,7 +19,7 @@ from clusterprep.checks import (
 from clusterprep.facts.torch import Libraries, Plugin, Plugins, Python
 from clusterprep.model import Node
 from clusterprep.model.versions import conditions_of, satisfies
-from clusterprep.remedies import sentence, shell_line
+from clusterprep.remedies import Remedy, sentence, shell_line
 
 NONE = "none"
 
