@@ -63,6 +63,12 @@ def _make(text: str, *, is_command: bool = False, note: str = "", is_bare: bool 
 
 
 NO_REMEDY = _make("", is_bare=True)
+# What stands for a word that is known on a node alone, in the remedies of checks' pages.
+_WORDS = (
+    "ADAPTER|ADDRESS|BRANCH|DEVICE|FILE|FOLDER|GID|GPU|GPUS|GROUP|GUID|IFACE|INTERFACE|JOB|N|NAME|"
+    "NETWORK|PACKAGES|PATH|PID|PREFIX|SIZE|TABLE|UID|UNIT|USER|USUAL|VERSION|WATTS"
+)
+_PLACEHOLDER = re.compile(rf"(?<![\w$%{{.])({_WORDS})(?![\w.])")
 
 
 def shell_line(template: str, /, **words: Word) -> Remedy:
@@ -131,6 +137,11 @@ def placed(remedy: Remedy, **words: Word) -> Remedy:
     if not remedy.is_command:
         return sentence(template, **words)
     return shell_line(f"{template}{NOTE}{note}", **words)
+
+
+def has_placeholder(remedy: Remedy) -> bool:
+    """Return whether a line for a shell has words in capitals that stand for others."""
+    return remedy.is_command and _PLACEHOLDER.search(remedy) is not None
 
 
 def pack(remedy: Remedy) -> list[str | bool]:

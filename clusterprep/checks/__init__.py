@@ -23,15 +23,23 @@ from msgspec.structs import replace
 from clusterprep.model import NOT_ASKED, Fleet, Inventory, Json, Node, Read, Severity, Verdict
 from clusterprep.model.alike import alike_nodes
 from clusterprep.model.fact_columns import Part
+from clusterprep.model.fixes import Fix
 from clusterprep.model.nodeset import fold
-from clusterprep.remedies import Remedy
+from clusterprep.remedies import Remedy, sentence
 
 EQUAL = "equal on all nodes"
+# Without a majority none of the values is known to be the right one.
+UNDECIDED = sentence(
+    "no value has a majority: decide which one is right, and give it to the other nodes"
+)
 COUNT_DIGITS = 18  # of a count in `require:`; more is a typing error, and int() may refuse it
 
 
 class Outcome(Struct, frozen=True):
-    """What a check says about some nodes. `severity` and `remedy` default to the check's own."""
+    """What a check says about some nodes.
+
+    `severity`, `remedy` and `fix` default to the check's own.
+    """
 
     verdict: Verdict
     nodes: tuple[str, ...]
@@ -41,6 +49,7 @@ class Outcome(Struct, frozen=True):
     remedy: Remedy | None = None
     reason: str | None = None
     severity: Severity | None = None
+    fix: Fix | None = None
 
 
 class CheckContext(Struct, frozen=True):
@@ -114,8 +123,9 @@ def failed(
     wanted: str = "",
     remedy: Remedy | None = None,
     severity: Severity | None = None,
+    fix: Fix | None = None,
 ) -> Outcome:
-    """Return a failure of one node. `remedy` and `severity` default to the check's own."""
+    """Return a failure of one node. `remedy`, `severity` and `fix` default to the check's own."""
     nodes = (node.name,)
     return Outcome(
         "fail",
@@ -125,6 +135,7 @@ def failed(
         wanted,
         remedy,
         severity=severity,
+        fix=fix,
     )
 
 
@@ -256,7 +267,8 @@ class Check(Struct, frozen=True):
     depends on something: "an error over 1 s, else a warning". `follows` names the checks that may
     explain a failure or an «unknown» of this one: where one of them is in trouble on the same node,
     this one is told below it and does not count by itself. `source` is the file of a site's check,
-    and empty for ours.
+    and empty for ours. `fix` is what cures every failure of the check, for the command of that
+    name; where it depends on what was seen, the outcome has it.
     """
 
     name: str
@@ -275,6 +287,7 @@ class Check(Struct, frozen=True):
     grade: str = ""
     follows: tuple[str, ...] = ()
     source: str = ""
+    fix: Fix | None = None
 
 
 class NodeJudge(Struct, frozen=True):
@@ -422,11 +435,13 @@ def as_wanted(
     satisfied: Callable[[str, str], bool],
     what: str,
     exempt: int = 0,
+    cure: Callable[[str], Remedy] | None = None,
 ) -> Iterable[Outcome]:
     """Judge nodes by what `require:` declares for them, and compare the other nodes by `uniform`.
 
     `values` holds the value of each node that has one, and `satisfied(seen, wanted)` compares it
-    with what is declared. `exempt` is the number of nodes that need no value.
+    with what is declared. `exempt` is the number of nodes that need no value. `cure(wanted)`
+    returns what brings the value that is declared, or that most nodes have.
     """
     known = [node for node in context.nodes if node.name in values]
     declared = [node for node in known if context.check in node.require]
@@ -436,14 +451,20 @@ def as_wanted(
         if satisfied(seen, wanted):
             yield passed(node, f"{what} is as required", seen, wanted)
         else:
-            yield failed(node, f"{what} is not what the inventory requires", seen, wanted)
-    if len(declared) < len(known):
-        fleet_size = len(context.inventory.nodes) - exempt
-        about = None
-        if declared or len(known) < len(values):
-            names = {node.name for node in known}
-            about = names.difference([node.name for node in declared])
-        yield from uniform(values, what, fleet_size, about=about)
+            remedy = cure(wanted) if cure else None
+            yield failed(node, f"{what} is not what the inventory requires", seen, wanted, remedy)
+    if len(declared) == len(known):
+        return
+    fleet_size = len(context.inventory.nodes) - exempt
+    about = None
+    if declared or len(known) < len(values):
+        names = {node.name for node in known}
+        about = names.difference([node.name for node in declared])
+    for outcome in uniform(values, what, fleet_size, about=about):
+        if outcome.verdict != "fail" or outcome.wanted == EQUAL or cure is None:
+            yield outcome
+        else:
+            yield replace(outcome, remedy=cure(outcome.wanted))
 
 
 def _compare(
@@ -475,7 +496,7 @@ def _compare(
                 message,
                 seen,
                 EQUAL,
-                remedy,
+                remedy or UNDECIDED,
             )
         ]
     usual_nodes = frozenset(majority)

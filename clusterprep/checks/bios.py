@@ -65,7 +65,7 @@ def _compare(context: CheckContext, names: set[str]) -> Iterable[Outcome]:
                 found: Bios = part.value(node, "host.bios")
                 values[node.name] = f"{found.version} of {found.date}".removesuffix(" of ")
         if values:
-            yield from uniform(values, WHAT, len(part.inventory.nodes), CURE)
+            yield from uniform(values, WHAT, len(part.inventory.nodes))
 
 
 CHECK = Check(

@@ -19,6 +19,7 @@ from clusterprep.checks import (
 )
 from clusterprep.facts.cpu import Governor
 from clusterprep.model import Node
+from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.remedies import shell_line
 
 # Drivers under which the processor itself chooses its clock, and the governor `powersave` does not
@@ -71,6 +72,7 @@ def governor(context: CheckContext, node: Node, governors: tuple[Governor, ...])
         seen,
         wanted,
         remedy,
+        fix=fix_of(wanted_state("governor", name=required or "performance")),
     )
 
 

@@ -59,10 +59,10 @@ def runtime(
             message,
             seen,
             wanted,
-            _other_wheel(node, wanted),
+            _other_wheel(node, build.version or "", wanted),
         )
     if nvml is not None and nvml.driver:
-        return _compare_with_driver(node, str(build.cuda), nvml, libcuda)
+        return _compare_with_driver(node, build, nvml, libcuda)
     if not has_gpus:
         return skipped(node, "no NVIDIA driver and no GPU here")
     if nvml is not None and nvml.driver is None:
@@ -72,8 +72,9 @@ def runtime(
     return unknown(node, message, "no_driver", f"torch for CUDA {build.cuda}")
 
 
-def _compare_with_driver(node: Node, cuda: str, nvml: Nvml, libcuda: str | None) -> Outcome:
+def _compare_with_driver(node: Node, build: Torch, nvml: Nvml, libcuda: str | None) -> Outcome:
     """Judge whether the driver runs the CUDA that torch was built for."""
+    cuda = str(build.cuda)
     built = leading_numbers(cuda)
     if nvml.cuda is None:
         seen = f"torch for CUDA {cuda}"
@@ -99,7 +100,7 @@ def _compare_with_driver(node: Node, cuda: str, nvml: Nvml, libcuda: str | None)
         return passed(node, message, f"{seen}, {libcuda}", wanted)
     needed = minimum or "one for this CUDA"
     driver_cuda = ".".join(map(str, supported))
-    wheel = _other_wheel(node, driver_cuda)
+    wheel = _other_wheel(node, build.version or "", driver_cuda)
     remedy = noted(wheel, "or upgrade the driver to {version}", version=needed)
     return failed(
         node,
@@ -133,15 +134,15 @@ def _compat_driver(libcuda: str | None) -> tuple[int, ...]:
     return leading_numbers(match[1]) if match else ()
 
 
-def _other_wheel(node: Node, cuda: str) -> Remedy:
+def _other_wheel(node: Node, torch: str, cuda: str) -> Remedy:
     numbers = leading_numbers(cuda.lstrip("=><~! "))
-    build = "a build for an older CUDA"
-    if len(numbers) > 1:
-        build = f"the +cu{numbers[0]}{numbers[1]} build"
+    release = torch.partition("+")[0]
+    if not release or len(numbers) < 2:
+        return sentence("install the build of the job's torch for the driver's CUDA")
     return shell_line(
-        "{python} -m pip install torch==VERSION   # {build}",
+        "{python} -m pip install {torch}",
         python=pasted_python(node),
-        build=build,
+        torch=f"torch=={release}+cu{numbers[0]}{numbers[1]}",
     )
 
 

@@ -19,6 +19,7 @@ from clusterprep.checks import (
 from clusterprep.facts.driver_files import DriverLibrary
 from clusterprep.facts.packages import DriverPackages
 from clusterprep.model import Node
+from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.remedies import sentence, shell_line
 
 REINSTALL = sentence("install the driver's user libraries again, then run ldconfig")
@@ -131,6 +132,7 @@ HOLD = Check(
     how="dpkg's holds, and unattended-upgrades with its blacklist in /etc/apt/apt.conf.d; dnf's "
     "versionlock and dnf-automatic. Passes where the driver's packages are held or left out, or "
     "nothing updates by itself; skipped where the driver does not come from packages.",
+    fix=fix_of(wanted_state("driver_hold")),
     remedy=shell_line("apt-mark hold PACKAGES   # dnf versionlock add PACKAGES on Red Hat's"),
     proof=Proof(
         "nv.packages",

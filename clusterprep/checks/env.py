@@ -7,7 +7,7 @@ name exist.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from clusterprep.facts.env_files import is_ours
 from clusterprep.facts.environment import Paths, Setting, in_effect
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, EnvValue, Node, Severity
+from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.model.secrets import REDACTED
 from clusterprep.nccl.environment import FACTS, planned_environment
 from clusterprep.nccl.variables.variables import conf_file_has_effect, registry
@@ -102,6 +103,33 @@ def removal_command(setting: Setting) -> Remedy:
     )
 
 
+def removal_fix(setting: Setting) -> Fix | None:
+    """Return what comments a setting out, None where it is not known which line makes it."""
+    if setting.file is None or setting.line is None:
+        return None
+    return fix_of(wanted_state("unset", path=setting.file, name=setting.name))
+
+
+def removal_fix_of_odd(
+    context: CheckContext, odd: Iterable[str], variables: Collection[str]
+) -> Fix | None:
+    """Return what comments a setting out on the nodes that differ.
+
+    None where the others have a setting too, or where those that differ have it in several places.
+    """
+    odd = tuple(odd)
+    fixes: list[Fix | None] = []
+    for node in context.nodes:
+        paths: Paths = context.value(node, "env.paths")
+        settings = [setting for setting in settings_by_place(paths) if setting.name in variables]
+        if node.name in odd:
+            fixes.extend(map(removal_fix, settings) if settings else [None])
+        elif settings:
+            return None
+    is_one = len(odd) < len(context.nodes) and all(fix == fixes[0] for fix in fixes)
+    return fixes[0] if fixes and is_one else None
+
+
 def _can_be_matched(setting: Setting) -> bool:
     """Return whether the text of the line can be told from the value."""
     return setting.value.isprintable() and REDACTED not in setting.value
@@ -167,7 +195,12 @@ def shadow(context: CheckContext) -> Iterable[Outcome]:
             wanted = f"{setting.name}={planned}"
             message = f"{place(setting)} overrides the value that apply writes"
             yield failed(
-                node, message, describe_setting(setting, where), wanted, removal_command(setting)
+                node,
+                message,
+                describe_setting(setting, where),
+                wanted,
+                removal_command(setting),
+                fix=removal_fix(setting),
             )
         if not is_overridden:
             yield passed(node, "nothing overrides the environment that apply writes")
@@ -221,7 +254,8 @@ def uniform_settings(context: CheckContext) -> Iterable[Outcome]:
             outcome = _compare_variable(path, variable, settings)
             if outcome is not None:
                 blamed.update(outcome.nodes)
-                yield outcome
+                fix = removal_fix_of_odd(context, outcome.nodes, (variable,))
+                yield replace(outcome, fix=fix)
     good = tuple(name for name in names if name not in blamed)
     if good:
         message = "what must be equal is equal in every launch path"
@@ -351,6 +385,7 @@ def _named_wrong(
                 seen,
                 f"names of: {names}",
                 removal_command(setting),
+                fix=removal_fix(setting),
             )
         if doubled:
             message = f"NCCL matches by prefix: {'; '.join(doubled)}"

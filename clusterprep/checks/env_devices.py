@@ -23,6 +23,7 @@ from clusterprep.checks.env import (
     known_settings,
     place,
     removal_command,
+    removal_fix_of_odd,
     settings_by_place,
     unread_paths,
 )
@@ -77,7 +78,8 @@ def _differences(context: CheckContext) -> Iterable[Outcome]:
         if outcome.verdict == "fail":
             places = _describe_places(context, outcome.nodes)
             message = f"{outcome.message}: nodes start different numbers of ranks{places}"
-            yield replace(outcome, message=message)
+            fix = removal_fix_of_odd(context, outcome.nodes, (NAME,))
+            yield replace(outcome, message=message, fix=fix)
 
 
 def _describe_places(context: CheckContext, nodes: Iterable[str]) -> str:

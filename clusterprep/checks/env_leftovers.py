@@ -9,6 +9,7 @@ from clusterprep.checks.env import (
     BASHRC,
     describe_setting,
     removal_command,
+    removal_fix,
     settings_by_place,
     unread_paths,
     with_settings,
@@ -117,7 +118,12 @@ def _failures(
             continue
         if gap is None:
             yield failed(
-                node, why, describe_setting(setting, where), "unset", removal_command(setting)
+                node,
+                why,
+                describe_setting(setting, where),
+                "unset",
+                removal_command(setting),
+                fix=removal_fix(setting),
             )
         else:
             message = f"{setting.name} is set, and what apply would write is not known: {gap}"
@@ -152,6 +158,7 @@ def search_paths(context: CheckContext) -> Iterable[Outcome]:
                     describe_setting(setting, where),
                     "unset",
                     removal_command(setting),
+                    fix=removal_fix(setting),
                 )
         if is_good:
             yield passed(node, "no search path holds another NCCL or driver library")

@@ -27,6 +27,7 @@ from clusterprep.checks.env import (
     known_settings,
     place,
     removal_command,
+    removal_fix,
     settings_by_place,
     unread_paths,
     with_settings,
@@ -182,6 +183,7 @@ def _failures(node: Node, paths: Paths, remarks: Remarks, graded: bool) -> list[
                 remark.wanted,
                 removal_command(setting),
                 severity,
+                removal_fix(setting),
             )
         )
     return failures

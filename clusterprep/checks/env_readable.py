@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
 from clusterprep.facts.readable import Readable, Refusal
 from clusterprep.model import Node, Severity
+from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.remedies import Remedy, noted, sentence, shell_line
 
 # Permission bits that give every user what is needed of a file or of a folder on the way to it.
@@ -65,7 +66,22 @@ def _outcome(node: Node, user: str, refusal: Refusal) -> Outcome:
         wanted,
         cure,
         severity,
+        _fix(refusal),
     )
+
+
+def _fix(refusal: Refusal) -> Fix | None:
+    """Return what opens a file that apply wrote, which holds no secret; None for any other."""
+    if refusal.use != "target" or refusal.mode is None or refusal.at != refusal.path:
+        return None
+    opened = wanted_state(
+        "command",
+        run=("chmod", "0644", refusal.at),
+        # Ends with 1 where the file is not for all to read.
+        unless=("find", refusal.at, "-prune", "!", "-perm", "-0004", "-exec", "false", "{}", "+"),
+        undo=("chmod", f"{refusal.mode:04o}", refusal.at),
+    )
+    return fix_of(opened)
 
 
 def _describe(user: str, refusal: Refusal) -> str:

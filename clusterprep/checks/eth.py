@@ -21,6 +21,7 @@ from clusterprep.checks import (
 from clusterprep.checks.ib import training_not_known
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, Node, Severity
+from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.nccl.gids import roce_rails
 from clusterprep.nccl.interfaces import Choice, Pick, choose, has_rdma, may_have_rdma
 from clusterprep.nccl.rails import TrainingSet, is_rdma_switched_off, training_sets
@@ -28,7 +29,9 @@ from clusterprep.remedies import Remedy, sentence, shell_line
 
 # The headers that RoCE puts around 4096 bytes take up to 96 more (iboe_get_mtu of rdma/ib_addr.h).
 ROCE_FLOOR = 4200
-DECLARE = sentence("set `interfaces: {{nccl: NAME}}` for these nodes in the inventory")
+DECLARE = sentence(
+    "name the interface of these nodes on the common network in the inventory: interfaces, nccl"
+)
 
 
 def iface_choice(context: CheckContext) -> Iterable[Outcome]:
@@ -84,7 +87,8 @@ def mtu(context: CheckContext) -> Iterable[Outcome]:
         what = "the MTU of the NCCL interface"
         for outcome in uniform(mtus, what, fleet_size, about=undeclared):
             remedy = _remedy_of_mtu(outcome, choice)
-            yield replace(outcome, remedy=remedy, severity=severity)
+            fix = _fix_of_mtu(outcome, choice)
+            yield replace(outcome, remedy=remedy, severity=severity, fix=fix)
     yield from _roce_floor(context)
 
 
@@ -137,6 +141,7 @@ def _judge_required(node: Node, pick: Pick, wanted: str) -> Outcome:
         seen,
         wanted,
         set_mtu(pick.name, wanted),
+        fix=_mtu(pick.name, wanted),
     )
 
 
@@ -155,6 +160,20 @@ def _remedy_of_mtu(outcome: Outcome, choice: Choice) -> Remedy | None:
         largest=max(sizes),
         smallest=min(sizes),
     )
+
+
+def _fix_of_mtu(outcome: Outcome, choice: Choice) -> Fix | None:
+    """Return what gives the nodes that differ the usual MTU, if they name the interface alike."""
+    if outcome.verdict != "fail" or not outcome.wanted.isdigit():
+        return None
+    names = {choice.picks[name].name for name in outcome.nodes}
+    if len(names) > 1:
+        return None
+    return _mtu(names.pop(), outcome.wanted)
+
+
+def _mtu(interface: str, size: str) -> Fix:
+    return fix_of(wanted_state("mtu", interface=interface, size=size))
 
 
 def set_mtu(interface: str, mtu: str) -> Remedy:

@@ -71,6 +71,7 @@ def speed(context: CheckContext) -> Iterable[Outcome]:
     choice = choose(context.fleet)
     picks = choice.picks
     speeds: dict[str, str] = {}
+    names: dict[str, str] = {}
     changes: dict[str, int] = {}
     undeclared = set()
     for node in context.nodes:
@@ -87,17 +88,29 @@ def speed(context: CheckContext) -> Iterable[Outcome]:
             yield skipped(node, "a card does not say its speed")
             continue
         yield from _half_duplex(node, cards)
+        names[node.name] = cards[0].name
         changes[node.name] = max(card.carrier_changes or 0 for card in cards)
         speeds[node.name] = _format_speeds(known_speeds)
         wanted = context.wanted(node)
         if wanted is None:
             undeclared.add(node.name)
         else:
-            yield _judge_required(node, known_speeds, wanted)
+            outcome = _judge_required(node, known_speeds, wanted)
+            yield replace(outcome, remedy=_look_at(cards[0].name))
     yield from _unsteady(changes)
     if undeclared:
         what = "the speed of the NCCL interface"
-        yield from uniform_by_kind(context, speeds, what, about=undeclared)
+        for outcome in uniform_by_kind(context, speeds, what, about=undeclared):
+            remedy = outcome.remedy
+            if outcome.verdict == "fail":
+                remedy = _look_at(names[outcome.nodes[0]])
+            yield replace(outcome, remedy=remedy)
+
+
+def _look_at(card: str) -> Remedy:
+    return shell_line(
+        "ethtool {card}; ethtool -m {card}   # then the cable and the switch port", card=card
+    )
 
 
 def _cards(interfaces: Iterable[Interface], name: str) -> list[Interface]:

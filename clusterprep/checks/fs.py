@@ -31,6 +31,7 @@ from clusterprep.facts.storage import (
     parse_declared_mounts,
 )
 from clusterprep.model import Absent, Node
+from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.model.units import UNLIMITED, format_size, parse_size, pluralize
 from clusterprep.remedies import Remedy, shell_line
 
@@ -171,7 +172,19 @@ def _not_mounted(
         seen,
         wanted,
         remedy,
+        fix=_mount(wish.path),
     )
+
+
+def _mount(path: str) -> Fix:
+    """Return what mounts a file system that /etc/fstab has."""
+    mounting = wanted_state(
+        "command",
+        run=("mount", path),
+        unless=("mountpoint", "-q", path),
+        undo=("umount", path),
+    )
+    return fix_of(mounting)
 
 
 def _is_automounted(answer: Space, table: Table) -> bool:

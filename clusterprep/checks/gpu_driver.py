@@ -24,6 +24,7 @@ from clusterprep.facts.gpu import Readings
 from clusterprep.facts.gpu_driver import FabricState, Firmware, Library
 from clusterprep.facts.nvlink import Fabric
 from clusterprep.model import Absent, Node
+from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.remedies import Remedy, noted, sentence, shell_line
 
 RELOAD = shell_line(
@@ -171,6 +172,11 @@ def _versions(board: Firmware) -> str:
 # ---------------------------------------------------------------- the fabric manager
 
 
+START_MANAGER = fix_of(
+    wanted_state("service", name="nvidia-fabricmanager", enabled=True, running=True)
+)
+
+
 def fabric_manager(context: CheckContext, node: Node, state: FabricState) -> Iterable[Outcome]:
     """Judge the fabric's state on GPUs that report it; on older ones the service."""
     if state.fabric is None:
@@ -208,6 +214,7 @@ def _judge_service(node: Node, state: FabricState) -> Outcome:
         seen,
         "active",
         _start_manager(state),
+        fix=START_MANAGER,
     )
 
 

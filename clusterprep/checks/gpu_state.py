@@ -31,6 +31,7 @@ from clusterprep.checks.gpu_health import (
 from clusterprep.facts.gpu import Model, Readings
 from clusterprep.facts.gpu_state import Clocks, GpuProcess, Persistence, Power, Use
 from clusterprep.model import Absent, Node
+from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.model.units import format_size, parse_size
 from clusterprep.remedies import Remedy, placed, shell_line
 
@@ -97,10 +98,12 @@ def fail_differing(
     message: str,
     cure: Remedy,
     kind: Say | None = None,
+    fix: Fix | None = None,
 ) -> Iterable[Outcome]:
     """Yield one failure for each node whose GPUs differ, and nothing for the others.
 
-    GPUS and USUAL in `cure` become the indices of the GPUs, and what most have.
+    GPUS and USUAL in `cure` become the indices of the GPUs, and what most have. `fix` is what cures
+    it where most have what GPUs come with.
     """
     differing = find_differing(context, fact, say, kind)
     for nodes in context.alike():
@@ -122,6 +125,7 @@ def fail_differing(
             seen,
             usual,
             remedy,
+            fix=fix,
         )
         yield from about_all(nodes, [failure])
 
@@ -300,6 +304,7 @@ def power_limit(context: CheckContext) -> Iterable[Outcome]:
         _watts,
         message,
         cure,
+        fix=fix_of(wanted_state("gpu", power_limit="default")),
     )
     yield from with_other_nodes(
         rest,
@@ -496,6 +501,7 @@ PERSISTENCE = Check(
     how="NVML's persistence mode, which nvidia-persistenced sets too; virtual machines are fine "
     "without.",
     remedy=shell_line("systemctl enable --now nvidia-persistenced"),
+    fix=fix_of(wanted_state("gpu", persistence=True)),
     proof=Proof("gpu.persistence", _with_reading(3, Persistence(on=False, virtual=False))),
 )
 MIG = Check(
@@ -522,6 +528,7 @@ COMPUTE_MODE = Check(
     "unavailable»).",
     how="NVML's compute mode is the default one.",
     remedy=shell_line("nvidia-smi -c DEFAULT"),
+    fix=fix_of(wanted_state("gpu", compute_mode="default")),
     proof=Proof("gpu.compute_mode", _with_reading(3, "exclusive process")),
 )
 BUSY = Check(

@@ -28,6 +28,7 @@ from clusterprep.facts.pci import PciTree
 from clusterprep.facts.rdma import Port, RdmaDevice, Verbs
 from clusterprep.model import Absent, Node
 from clusterprep.model.fact_columns import Part
+from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.model.units import pluralize
 from clusterprep.nccl.rails import HARDWARE, RdmaRail, TrainingSet, kind_of, training_sets
 from clusterprep.remedies import NO_REMEDY, Remedy, shell_line
@@ -455,7 +456,8 @@ def _judge_configured(
     message = "there is an RDMA device that is not configured, and NCCL may try it"
     if training.why == "declared as interfaces.rdma" and not training.rails:
         message = "RDMA is declared as none, and the environment does not say so to NCCL"
-    return failed(node, message, _describe_ports(devices), wanted)
+    environment = fix_of(wanted_state("env"), everywhere=True)
+    return failed(node, message, _describe_ports(devices), wanted, fix=environment)
 
 
 def _describe_ports(devices: Devices) -> str:

@@ -14,7 +14,7 @@ from clusterprep.facts.counters import Counters, Earlier, Sample
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import format_duration
 from clusterprep.nccl.rails import TrainingSet, training_sets
-from clusterprep.remedies import shell_line
+from clusterprep.remedies import Remedy, shell_line
 
 FACTS = ("rdma.devices", "pci.tree", "ib.counters")
 # The earlier sample is looked up by boot id and uptime.
@@ -150,11 +150,23 @@ def downed(node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]) 
     wanted = "none"
     if flapping:
         seen = _describe_losses(flapping, earlier.long)
-        return failed(node, "the link of a training port comes and goes", seen, wanted)
+        message = "the link of a training port comes and goes"
+        return failed(node, message, seen, wanted, _look_at(flapping))
     if recently:
         seen = _describe_losses(recently, earlier.recent)
-        return failed(node, "a training port lost its link meanwhile", seen, wanted)
+        message = "a training port lost its link meanwhile"
+        return failed(node, message, seen, wanted, _look_at(recently))
     return passed(node, "no training port lost its link since the earlier run", "none", wanted)
+
+
+def _look_at(ports: Iterable[str]) -> Remedy:
+    device, _, number = next(iter(ports)).partition(":")
+    return shell_line(
+        "dmesg -T | grep -i 'link down'; mlxlink -d {device} -p {number} -c"
+        "   # reseat or replace the cable or the transceiver",
+        device=device,
+        number=number,
+    )
 
 
 def _link_losses(now: Counters, then: Sample, ports: tuple[str, ...]) -> dict[str, int]:

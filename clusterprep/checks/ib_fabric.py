@@ -176,15 +176,18 @@ def _judge_keys(
     keys = {name: (table or {}).get(index, 0) for name, table in tables.items()}
     wanted = context.wanted(node)
     if wanted is not None:
-        return _judge_required(node, tables, parse_pkey(wanted), wanted)
+        outcome = _judge_required(node, tables, parse_pkey(wanted), wanted)
+        return replace(outcome, remedy=_partition_remedy(rails[0], wanted))
     empty = [name for name, key in keys.items() if not key]
     if empty:
         message = f"{', '.join(empty)}: row {index} of the partition table is empty"
-        return failed(node, message, "0x0000", "a partition key")
+        remedy = _partition_remedy(rails[0], "")
+        return failed(node, message, "0x0000", "a partition key", remedy)
     limited = [f"{name} {key:#06x}" for name, key in keys.items() if not key & FULL]
     if limited:
         message = "a port is a limited member of its partition, and reaches no other such member"
-        return failed(node, message, ", ".join(limited), "full membership (0x8000 is set)")
+        remedy = _partition_remedy(rails[0], "")
+        return failed(node, message, ", ".join(limited), "full membership (0x8000 is set)", remedy)
     return None
 
 
@@ -330,7 +333,7 @@ GUID_DUP = Check(
     how="node_guid and the GUIDs of ports in /sys/class/infiniband, over all nodes. Containers of "
     "one machine (equal boot id) share its devices and are no fault.",
     remedy=shell_line(
-        "ip link set DEVICE vf N node_guid GUID   # one for each; for a whole card ask its vendor"
+        "ip link show   # give each virtual function a GUID of its own; for a card ask its vendor"
     ),
     proof=Proof("ib.fabric", lambda fabric: dict.fromkeys(fabric, fabric["mlx5_3"])),
 )

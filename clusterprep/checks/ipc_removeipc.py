@@ -12,6 +12,7 @@ from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed
 from clusterprep.facts import Fact, user_of_job
 from clusterprep.facts.account import Rights, parse_account
 from clusterprep.model import Inventory, Node, Read
+from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.remedies import Remedy, sentence, shell_line
 
 # logind.conf(5): folders in the order of what wins. A drop-in hides those of its name in folders
@@ -158,6 +159,7 @@ def _failure(node: Node, message: str, seen: str, wanted: str, logind: Logind) -
         seen,
         wanted,
         REMEDY if logind.removes else KEPT,
+        fix=KEEP if logind.removes else None,
     )
 
 
@@ -180,6 +182,13 @@ REMEDY: Remedy = shell_line(
     "mkdir -p /etc/systemd/logind.conf.d && printf '[Login]\\nRemoveIPC=no\\n' "
     "> /etc/systemd/logind.conf.d/90-clusterprep-ipc.conf"
     "   # it counts from the next start of systemd-logind on"
+)
+KEEP = fix_of(
+    wanted_state(
+        "file",
+        path="/etc/systemd/logind.conf.d/90-clusterprep-ipc.conf",
+        content="[Login]\nRemoveIPC=no\n",
+    )
 )
 KEPT = sentence("remove RemoveIPC=no from the file named, or what is required from the inventory")
 LOGIND_FACT = Fact("ipc.logind", _reads, parse_logind)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
 from clusterprep.facts.interrupts import InterruptDevice, Interrupts
 from clusterprep.model import Node
+from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.nccl.interfaces import choose
 from clusterprep.remedies import Remedy, shell_line
 
@@ -175,6 +176,10 @@ BALANCE = Check(
     "Below 1000 interrupts a second a device is at rest; one with a single queue, or with a single "
     "stream in it, cannot be judged.",
     remedy=shell_line("systemctl enable --now irqbalance"),
+    fix=fix_of(
+        wanted_state("package", name="irqbalance"),
+        wanted_state("service", name="irqbalance", enabled=True, running=True),
+    ),
     wants=parse_share,
     proof=Proof("irq.counts", _with_one_busy_cpu),
 )

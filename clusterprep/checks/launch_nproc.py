@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, uniform, unknown
 from clusterprep.checks.env import (
     BASHRC,
@@ -14,6 +16,8 @@ from clusterprep.checks.env import (
     known_settings,
     place,
     removal_command,
+    removal_fix,
+    removal_fix_of_odd,
     settings_by_place,
     unread_paths,
     with_settings,
@@ -48,7 +52,11 @@ def started(context: CheckContext) -> Iterable[Outcome]:
     advice = "with nproc_per_node declared, and out with the lines that set others"
     remedy = shell_line("clusterprep apply INVENTORY   # {advice}", advice=advice)
     what = f"{WHAT} that a launcher starts"
-    yield from uniform(numbers, what, len(context.inventory.nodes), remedy)
+    for outcome in uniform(numbers, what, len(context.inventory.nodes), remedy):
+        fix = None
+        if outcome.verdict == "fail":
+            fix = removal_fix_of_odd(context, outcome.nodes, COUNTS)
+        yield replace(outcome, fix=fix)
 
 
 def gpus_of(context: CheckContext, node: Node) -> int | None:
@@ -126,6 +134,7 @@ def _judge_node(node: Node, paths: Paths, gpus: int) -> Iterable[Outcome]:
                 seen,
                 str(declared),
                 removal_command(setting),
+                fix=removal_fix(setting),
             )
         elif declared is None and gpus and count > gpus:
             message = f"{place(setting)} starts more processes than there are GPUs"
@@ -135,6 +144,7 @@ def _judge_node(node: Node, paths: Paths, gpus: int) -> Iterable[Outcome]:
                 seen,
                 limit,
                 removal_command(setting),
+                fix=removal_fix(setting),
             )
     if declared is not None and gpus and declared > gpus:
         message = "the inventory declares more processes than GPUs"

@@ -12,6 +12,7 @@ from clusterprep.checks.env import (
     describe_setting,
     place,
     removal_command,
+    removal_fix,
     settings_by_place,
     unread_paths,
     with_settings,
@@ -70,6 +71,7 @@ def _contradiction(
         seen,
         wanted,
         removal_command(setting),
+        fix=removal_fix(setting),
     )
 
 

@@ -19,7 +19,7 @@ from clusterprep.checks import (
 from clusterprep.facts.torch import Libraries, Plugin, Plugins, Python
 from clusterprep.model import Node
 from clusterprep.model.versions import conditions_of, satisfies
-from clusterprep.remedies import sentence, shell_line
+from clusterprep.remedies import Remedy, sentence, shell_line
 
 NONE = "none"
 
@@ -88,15 +88,28 @@ def _judge_system_versions(
         elif satisfies(seen, wanted):
             yield passed(node, f"{what} is as required", seen, wanted)
         else:
-            yield failed(node, f"{what} is not what the inventory requires", seen, wanted)
+            message = f"{what} is not what the inventory requires"
+            yield failed(node, message, seen, wanted, _install(wanted))
     if undeclared:
-        yield from uniform_by_kind(
+        for outcome in uniform_by_kind(
             context,
             versions,
             what,
             about=undeclared,
             exempt=exempt,
-        )
+        ):
+            remedy = _install(outcome.wanted) or outcome.remedy
+            yield replace(outcome, remedy=remedy)
+
+
+def _install(version: str) -> Remedy | None:
+    """Return the command for one version, None for conditions, for none and for no majority."""
+    if not version[:1].isdigit():
+        return None
+    return shell_line(
+        "apt-get install --allow-change-held-packages {package}",
+        package=f"libnccl2={version}*",
+    )
 
 
 def _system_version(libraries: Libraries) -> str:
@@ -288,10 +301,7 @@ SYSTEM = Check(
     "(LD_LIBRARY_PATH, ld.so.cache, the system's folders), equal on nodes of a kind. An error "
     "where the job's torch would load it, else a warning, for wheels bring their own: see "
     "nccl.torch. `require: {nccl.system: 2.21.5}` wants a version.",
-    remedy=shell_line(
-        "apt-get install --allow-change-held-packages libnccl2=VERSION   # the version of the "
-        "other nodes"
-    ),
+    remedy=sentence("install the system's NCCL of the other nodes"),
     wants=conditions_of,
     proof=Proof("nccl.libraries", lambda found: replace(found, system_version="2.22.3")),
 )

@@ -12,12 +12,14 @@ from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed
 from clusterprep.checks.lim_launches import ENDLESS_STACK, Rule, other_launches, session_failure
 from clusterprep.facts.tasks import Ids, Tasks
 from clusterprep.model import Node, Severity
+from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.model.units import format_size, parse_size
 from clusterprep.nccl.interfaces import has_rdma, may_have_rdma
 from clusterprep.remedies import shell_line
 
 UNLIMITED = "unlimited"
 FLOOR = 32 << 30  # bytes; what RDMA registration of a large model's buffers takes
+MANY_FILES = 1048576  # what `limits` gives, as the playbook of that name does
 FILES = 65536  # the root of NCCL's bootstrap takes a socket from every rank, torch's store another
 # Bytes; the kernel's default, and what main threads of Python and of its libraries are made for.
 STACK = 8 << 20
@@ -38,6 +40,7 @@ def memlock(context: CheckContext, node: Node, limit: float) -> Iterable[Outcome
         "infinity",
         _format_bytes,
         severity,
+        limit=required or UNLIMITED,
     )
     if limit >= least:
         yield passed(node, "enough memory may be locked", _format_bytes(limit), wanted)
@@ -87,12 +90,20 @@ def nofile(context: CheckContext, node: Node, limit: float) -> Iterable[Outcome]
         "too few files may be open",
         "1048576",
         _format_number,
+        limit=_files_to_set(required),
     )
     if limit >= least:
         yield passed(node, "enough files may be open", _format_number(limit), wanted)
     else:
         yield session_failure(context, node, rule, limit)
     yield from other_launches(context, node, rule, limit)
+
+
+def _files_to_set(required: str | None) -> str:
+    """Return the limit to set, "" for unlimited, with which logins would fail."""
+    if required is None:
+        return str(MANY_FILES)
+    return "" if required == UNLIMITED else required
 
 
 def stack(context: CheckContext, node: Node, limit: float) -> Iterable[Outcome]:
@@ -166,6 +177,7 @@ def _process_rule(required: str | None, tasks: Tasks) -> Rule:
         "too few processes are allowed",
         "infinity",
         _format_number,
+        limit=required or UNLIMITED,
     )
 
 
@@ -184,7 +196,9 @@ def _threads_in_use(node: Node, limit: float, tasks: Tasks, ids: Ids) -> Outcome
     if fullest.used < CROWDED * fullest.maximum:
         return passed(node, "there is room for more threads", seen, wanted)
     cure = None
+    fix = None
     if fullest.sysctl:
+        fix = fix_of(wanted_state("sysctl", **{fullest.name: "4194304"}))
         cure = shell_line("sysctl -w {name}=4194304   # and in /etc/sysctl.d", name=fullest.name)
     return failed(
         node,
@@ -192,6 +206,7 @@ def _threads_in_use(node: Node, limit: float, tasks: Tasks, ids: Ids) -> Outcome
         seen,
         wanted,
         cure,
+        fix=fix,
     )
 
 

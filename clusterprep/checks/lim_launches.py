@@ -11,6 +11,7 @@ from clusterprep.checks import CheckContext, Outcome, failed, passed, unknown
 from clusterprep.facts import user_of_job
 from clusterprep.facts.launch_limits import CRON, LAUNCHES, LOGIN, Launches, Limit
 from clusterprep.model import NOT_ASKED, Absent, Node, Severity
+from clusterprep.model.fixes import Fix, WantedState, fix_of
 from clusterprep.remedies import Remedy, sentence, shell_line
 
 # Whose limit it is, by the path of a Limit; any other path is a unit of systemd.
@@ -31,6 +32,9 @@ UNITS = {"slurmd": "slurmd", "docker": "containerd", "containerd": "containerd",
 # the right to pass the limit, as containers with IPC_LOCK have.
 FIRM = ("slurmd", LOGIN)
 ENDLESS_STACK = "the stack is unlimited, so that glibc gives every thread 2 MiB"
+# pam_limits reads the files of this folder in the order of their names; the last one wins.
+LIMITS_FOLDER = "/etc/security/limits.d/"
+LIMITS_FILE = f"{LIMITS_FOLDER}90-clusterprep.conf"  # of the resource `limits`
 UNUSED_PAM = sentence(
     "let sshd use PAM: UsePAM yes in sshd_config and pam_limits.so in /etc/pam.d/sshd, and log in "
     "anew"
@@ -41,7 +45,8 @@ class Rule(Struct, frozen=True):
     """What a limit must be: `least`, and not unlimited where that is `endless_is_bad`.
 
     `wanted` says it in words, `value` as systemd writes it. `trouble` is what is said of jobs with
-    less, such as «too little memory may be locked».
+    less, such as «too little memory may be locked». `limit` is the value that the resource `limits`
+    gives to logins, "" where it would take more than is wanted.
     """
 
     item: str
@@ -52,6 +57,7 @@ class Rule(Struct, frozen=True):
     format: Callable[[float], str]
     severity: Severity = "warning"
     endless_is_bad: bool = False
+    limit: str = ""
 
 
 def session_of(node: Node) -> str:
@@ -84,7 +90,18 @@ def session_failure(
         rule.wanted,
         remedy,
         severity=rule.severity,
+        fix=_fix(rule, login),
     )
+
+
+def _fix(rule: Rule, login: Limit | None) -> Fix | None:
+    """Return what raises the limit of logins, None where a file that is read later sets another."""
+    if not rule.limit:
+        return None
+    if login is not None and login.source.startswith(LIMITS_FOLDER) and login.source > LIMITS_FILE:
+        return None
+    limits = WantedState("limits", ((rule.item, rule.limit), ("others", "keep")))
+    return fix_of(limits)
 
 
 def _login(context: CheckContext, node: Node, rule: Rule) -> Limit | None:

@@ -25,6 +25,7 @@ from clusterprep.checks import (
 )
 from clusterprep.facts.memory import Errors, NumaNode, Swap
 from clusterprep.model import Node
+from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.model.units import format_size, parse_size
 from clusterprep.remedies import shell_line
 
@@ -241,6 +242,7 @@ def balancing(context: CheckContext, node: Node, setting: int) -> Outcome:
         seen,
         wanted,
         cure,
+        fix=fix_of(wanted_state("sysctl", **{"kernel.numa_balancing": wanted})),
     )
 
 
@@ -300,6 +302,7 @@ SWAP = Check(
     how='/proc/swaps: nothing is used, or with `require: {mem.swap: "off"}` there is no swap at '
     "all.",
     remedy=SWAPOFF,
+    fix=fix_of(wanted_state("swap", state=OFF)),
     wants=parse_swap,
     proof=Proof("mem.swaps", lambda _: (Swap("/swap.img", 8 << 30, 512 << 20),)),
 )

@@ -9,6 +9,7 @@ from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, unif
 from clusterprep.facts.names import names_for
 from clusterprep.model import Node
 from clusterprep.model.colocation import one_machine
+from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import sentence
 
@@ -213,5 +214,6 @@ RESOLVE = Check(
     how="Each node's own resolver is asked for its own host name and for all names of the "
     "inventory (above 64 nodes a fixed sample of 64).",
     remedy=HOSTS,
+    fix=fix_of(wanted_state("hosts")),
     proof=Proof("names.own", lambda own: (own[0], ["127.0.1.1"])),
 )

@@ -14,6 +14,7 @@ from clusterprep.facts.environment import Paths, in_effect
 from clusterprep.facts.nccl_address import Answers, BoundAddress, Variable
 from clusterprep.facts.network import Interface, network_of
 from clusterprep.model import Absent, Fleet, Node
+from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.interfaces import (
@@ -330,5 +331,6 @@ IFACE = Check(
     "they are; it needs no GPU or driver. The address must be the node's own on a network that "
     "reaches all nodes; on the one declared, where one is.",
     remedy=shell_line("clusterprep apply INVENTORY   # writes NCCL_SOCKET_IFNAME"),
+    fix=fix_of(wanted_state("env"), everywhere=True),
     proof=Proof("nccl.address", _bridge),
 )

@@ -8,6 +8,7 @@ from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed
 from clusterprep.facts.neighbours import NeighbourTable
 from clusterprep.facts.network import Interface, network_of
 from clusterprep.model import Absent, Node
+from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import Remedy, shell_line
 
@@ -70,18 +71,19 @@ def _judge(node: Node, table: NeighbourTable, needed: int) -> Outcome | None:
     full = f", no place {table.refused:,} times since boot" if table.refused else ""
     seen = f"gc_thresh3 {table.most}, entries now {table.entries:,}{full}"
     cure = raise_limits(max(needed, table.entries), table.most)
+    fix = _fix(max(needed, table.entries), table.most)
     if table.entries >= NEARLY * table.most:
         message = "the kernel's table of neighbours is full: connections to other nodes fail"
-        return failed(node, message, seen, wanted, cure)
+        return failed(node, message, seen, wanted, cure, fix=fix)
     if needed >= table.most:
         message = "the kernel's table of neighbours has no place for all nodes of this network"
-        return failed(node, message, seen, wanted, cure)
+        return failed(node, message, seen, wanted, cure, fix=fix)
     if needed > table.crowded or (table.refused and table.entries > table.crowded):
         message = (
             "the kernel's table of neighbours is crowded: entries are thrown out while they are "
             "needed"
         )
-        return failed(node, message, seen, f"gc_thresh2 above {needed}", cure)
+        return failed(node, message, seen, f"gc_thresh2 above {needed}", cure, fix=fix)
     return None
 
 
@@ -90,7 +92,7 @@ def raise_limits(needed: int, present: int) -> Remedy:
 
     They relate to each other as the kernel's own limits do.
     """
-    most = max(4096, 4 * max(needed, present))
+    most = _enough(needed, present)
     return shell_line(
         "sysctl -w net.ipv4.neigh.default.gc_thresh1={first} "
         "net.ipv4.neigh.default.gc_thresh2={second} net.ipv4.neigh.default.gc_thresh3={third}"
@@ -99,6 +101,21 @@ def raise_limits(needed: int, present: int) -> Remedy:
         second=most // 2,
         third=most,
     )
+
+
+def _enough(needed: int, present: int) -> int:
+    return max(4096, 4 * max(needed, present))
+
+
+def _fix(needed: int, present: int) -> Fix:
+    """Return the same limits as settings of the kernel."""
+    most = _enough(needed, present)
+    limits = {
+        "net.ipv4.neigh.default.gc_thresh1": str(most // 8),
+        "net.ipv4.neigh.default.gc_thresh2": str(most // 2),
+        "net.ipv4.neigh.default.gc_thresh3": str(most),
+    }
+    return fix_of(wanted_state("sysctl", **limits))
 
 
 CHECK = Check(

@@ -26,6 +26,7 @@ from clusterprep.checks import (
 from clusterprep.facts.gpu_load import GpuLoad
 from clusterprep.facts.pci import PciDevice, PciLink, PciTree
 from clusterprep.model import Node
+from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.model.units import pluralize
 from clusterprep.nccl.rails import kind_of
 from clusterprep.remedies import Remedy, chain, shell_line
@@ -399,6 +400,7 @@ def acs(
         seen,
         wanted,
         cure,
+        fix=fix_of(wanted_state("acs")),
     )
 
 

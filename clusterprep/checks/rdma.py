@@ -23,6 +23,7 @@ from clusterprep.facts.gpu import Nvml
 from clusterprep.facts.pci import PciTree
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, Node
+from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.model.versions import leading_numbers
 from clusterprep.nccl.rails import TrainingSet, training_sets
 from clusterprep.remedies import shell_line
@@ -199,6 +200,7 @@ PEERMEM = Check(
     "the bandwidth at best, with nothing said unless NCCL_DEBUG=INFO is set.",
     how="nvidia_peermem in /proc/modules, or what DMA-BUF needs: Linux 5.12 and NVIDIA's open "
     "driver. Judged where GPUs and an active RDMA port are both there.",
+    fix=fix_of(wanted_state("module", name="nvidia_peermem")),
     remedy=shell_line(
         "modprobe nvidia_peermem && echo nvidia_peermem "
         "> /etc/modules-load.d/clusterprep-nvidia-peermem.conf"

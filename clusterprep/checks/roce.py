@@ -88,8 +88,8 @@ def _missing_gids(node: Node, rails: list[RdmaRail]) -> Outcome:
             cure,
         )
     cure = shell_line(
-        "ip address add ADDRESS/PREFIX dev {interface}; show_gids"
-        "   # and in the network configuration",
+        "ip address show dev {interface}; show_gids"
+        "   # give it an address of its rail's network, also in the network configuration",
         interface=_first_interface(rails),
     )
     return failed(

@@ -92,11 +92,7 @@ def _cure(node: Node, runtime: Runtime, setup: Setup) -> Remedy:
             user=_user(node),
         )
     if setup.reason == "no_module":
-        return shell_line(
-            "module spider {name} 2>&1 || module avail {name}   # as {user}, in a login shell",
-            name=_module_of(runtime, setup),
-            user=_user(node),
-        )
+        return _module_cure(node, runtime, setup)
     if runtime.conda is not None and setup.reason in ("no_environment", "no_python"):
         return shell_line(
             "conda env list   # as {user}; then set conda: to the path of the environment",
@@ -123,12 +119,24 @@ def _cure(node: Node, runtime: Runtime, setup: Setup) -> Remedy:
     )
 
 
+def _module_cure(node: Node, runtime: Runtime, setup: Setup) -> Remedy:
+    """Return how to find the module that was not loaded; all of them if it is not known which."""
+    name = _module_of(runtime, setup)
+    if not name:
+        return shell_line("module -t avail   # as {user}, in a login shell", user=_user(node))
+    return shell_line(
+        "module spider {name} 2>&1 || module avail {name}   # as {user}, in a login shell",
+        name=name,
+        user=_user(node),
+    )
+
+
 def _module_of(runtime: Runtime, setup: Setup) -> str:
-    """Return the declared module that was not loaded."""
+    """Return the declared module that was not loaded, "" if none is declared."""
     for name in runtime.modules:
         if setup.why.startswith(f"module load {name} "):
             return name
-    return "NAME"
+    return runtime.modules[0] if runtime.modules else ""
 
 
 def _user(node: Node) -> str:

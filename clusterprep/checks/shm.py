@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
 from clusterprep.facts.storage import SHM, Mount, Segment, Space
 from clusterprep.model import Node, Severity
+from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.model.units import UNLIMITED, format_duration, format_size, parse_size, pluralize
 from clusterprep.remedies import Remedy, noted, sentence, shell_line
 
@@ -91,7 +92,16 @@ def size(
         wanted,
         cure,
         severity,
+        None if is_container else _mount_fix(least, space),
     )
+
+
+def _mount_fix(least: float, space: Space) -> Fix | None:
+    """Return what mounts /dev/shm with as much free as is wanted; what is in use counts besides."""
+    if least == UNLIMITED:
+        return None
+    gibibytes = math.ceil((max(least, GOOD) + space.used) / GIB)
+    return fix_of(wanted_state("shm", size=f"{gibibytes}GiB"))
 
 
 def _container_remedy() -> Remedy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -20,7 +20,11 @@ from clusterprep.facts.torch import Libraries, Torch
 from clusterprep.model import Node
 from clusterprep.model.runtimes import pasted_python
 from clusterprep.model.versions import conditions_of, satisfies
-from clusterprep.remedies import sentence, shell_line
+from clusterprep.remedies import Remedy, sentence, shell_line
+
+OTHER_NCCL = sentence(
+    "install in the job's environment the torch whose wheel brings this NCCL, and no other NCCL"
+)
 
 
 def torch(context: CheckContext) -> Iterable[Outcome]:
@@ -53,8 +57,25 @@ def torch(context: CheckContext) -> Iterable[Outcome]:
     if missing:
         version = next(filter(None, versions.values()))
         yield _missing_torch(context, tuple(missing), version)
-    yield from as_wanted(context, versions, satisfies, "torch")
+    python = pasted_python(context.nodes[0])
+    yield from as_wanted(
+        context,
+        versions,
+        satisfies,
+        "torch",
+        cure=lambda version: _install_torch(python, version),
+    )
     yield from _judge_cpu_builds(context, builds)
+
+
+def _install_torch(python: Sequence[str] | str, version: str) -> Remedy:
+    """Return the command for a version, or for conditions such as >=2.6."""
+    wanted = version if version[:1] in "<>=!~" else f"=={version}"
+    return shell_line(
+        "{python} -m pip install {torch}   # in the job's environment, on the odd nodes",
+        python=python,
+        torch=f"torch{wanted}",
+    )
 
 
 def _missing_torch(context: CheckContext, names: tuple[str, ...], version: str) -> Outcome:
@@ -131,11 +152,24 @@ def nccl(context: CheckContext) -> Iterable[Outcome]:
         satisfies,
         "NCCL",
         exempt=len(exempt),
+        cure=lambda version: _install_nccl(context, builds, version),
     )
     for node in context.nodes:
         outcome = _judge_replaced(context, node, builds[node.name])
         if outcome is not None:
             yield outcome
+
+
+def _install_nccl(context: CheckContext, builds: dict[str, Torch], version: str) -> Remedy:
+    """Return what brings an NCCL: the torch of a node that has it, whose wheel brings it."""
+    for build in builds.values():
+        if build.nccl == version and build.version is not None:
+            return shell_line(
+                "{python} -m pip install --force-reinstall {torch}   # the wheel brings its NCCL",
+                python=pasted_python(context.nodes[0]),
+                torch=f"torch=={build.version}",
+            )
+    return OTHER_NCCL
 
 
 def _judge_replaced(context: CheckContext, node: Node, build: Torch) -> Outcome | None:
@@ -208,6 +242,15 @@ def driver(context: CheckContext) -> Iterable[Outcome]:
         satisfies,
         "the NVIDIA driver",
         exempt,
+        _upgrade_driver,
+    )
+
+
+def _upgrade_driver(version: str) -> Remedy:
+    branch = version.lstrip("<>=!~ ").partition(".")[0]
+    return shell_line(
+        "apt-get install --only-upgrade {package}   # then reboot",
+        package=f"nvidia-driver-{branch}",
     )
 
 
@@ -221,9 +264,7 @@ TORCH = Check(
     "or give wrong sums.",
     how="torch/version.py of the job's interpreter (`python:`), run as the job's user; torch is "
     "not imported. `require: torch` wants versions.",
-    remedy=shell_line(
-        "python -m pip install torch==VERSION   # in the job's environment, on the odd nodes"
-    ),
+    remedy=sentence("install the torch of the other nodes in the job's environment"),
     wants=conditions_of,
     proof=Proof("torch.build", lambda build: replace(build, version="2.4.1+cu124")),
 )
@@ -241,7 +282,7 @@ NCCL = Check(
     "LD_LIBRARY_PATH, DT_RUNPATH, the system's folders, in the environment of a session without a "
     "terminal. Another file than the one that came with torch is a warning. `require: nccl` wants "
     "a version.",
-    remedy=shell_line("python -m pip install torch==VERSION   # the wheel brings its NCCL"),
+    remedy=OTHER_NCCL,
     wants=conditions_of,
     proof=Proof("torch.build", lambda build: replace(build, nccl="2.22.3")),
 )
@@ -254,7 +295,7 @@ DRIVER = Check(
     why="One node with another driver branch brings other limits of CUDA and NVLink into the job.",
     how="/proc/driver/nvidia/version, the module that is loaded, not the package that is "
     "installed. `require: driver` wants versions.",
-    remedy=shell_line("apt-get install --only-upgrade nvidia-driver-BRANCH   # then reboot"),
+    remedy=sentence("install the driver of the other nodes, and reboot"),
     wants=conditions_of,
     proof=Proof("nv.driver", lambda _: "535.183.01"),
 )

@@ -457,6 +457,15 @@ def _usual_checksums(context: CheckContext) -> dict[tuple[str, str], tuple[str, 
     return usual
 
 
+def _reset(devices: Iterable[str]) -> Remedy:
+    """Return the command that resets these devices: «GPU 3» is the third by nvidia-smi."""
+    indices = [name.rpartition(" ")[2] for name in devices]
+    return shell_line(
+        "nvidia-smi --gpu-reset -i {indices}   # with no process on it; else reboot",
+        indices=",".join(indices),
+    )
+
+
 def liveness(context: CheckContext) -> Iterator[Outcome]:
     """Judge that every GPU was bound, gave 256 MB, and multiplied right within 15 s."""
     for node in context.nodes:
@@ -472,7 +481,7 @@ def liveness(context: CheckContext) -> Iterator[Outcome]:
                 failures[device.name] = failure
             elif not device.values.get("alive"):
                 silent.append(device.name)
-        yield from failures_of(node, failures, "a small product")
+        yield from failures_of(node, failures, "a small product", _reset(failures))
         if silent:
             yield unknown(node, f"{fold(silent)} was not tested", "timed_out")
         elif not failures:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, by_value, passed
 from clusterprep.facts.services import parse_units
+from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.remedies import placed, shell_line
 
 RUNNING = frozenset({"active", "reloading", "refreshing"})
@@ -25,12 +26,12 @@ UnitStates = tuple[tuple[str, str], ...]
 def required(context: CheckContext) -> Iterable[Outcome]:
     """Yield a failure for each unit and state; a node whose units all run passes."""
     for unit, states in _states_by_unit(context).items():
-        for state, names in by_value(states):
-            if state not in RUNNING:
-                yield _not_running(unit, state, names)
+        for present, names in by_value(states):
+            if present not in RUNNING:
+                yield _not_running(unit, present, names)
     for node in context.nodes:
         units: UnitStates = context.value(node, "svc.states")
-        if units and all(state in RUNNING for _, state in units):
+        if units and all(present in RUNNING for _, present in units):
             seen = ", ".join(unit for unit, _ in units)
             wanted = context.wanted(node) or "active"
             yield passed(node, "what is required runs", seen, wanted)
@@ -41,17 +42,17 @@ def _states_by_unit(context: CheckContext) -> dict[str, dict[str, str]]:
     states: dict[str, dict[str, str]] = {}
     for node in context.nodes:
         units: UnitStates = context.value(node, "svc.states")
-        for unit, state in units:
+        for unit, present in units:
             nodes = states.setdefault(unit, {})
-            nodes[node.name] = state
+            nodes[node.name] = present
     return states
 
 
-def _not_running(unit: str, state: str, names: tuple[str, ...]) -> Outcome:
+def _not_running(unit: str, present: str, names: tuple[str, ...]) -> Outcome:
     """Return the failure of a unit on the nodes on which it is in one state."""
-    cure = placed(CURES.get(state, ENABLE), UNIT=unit)
+    cure = placed(CURES.get(present, ENABLE), UNIT=unit)
     message = f"{unit} does not run"
-    seen = f"{unit} {state}"
+    seen = f"{unit} {present}"
     wanted = f"{unit} active"
     return Outcome(
         "fail",
@@ -60,7 +61,15 @@ def _not_running(unit: str, state: str, names: tuple[str, ...]) -> Outcome:
         seen,
         wanted,
         cure,
+        fix=_fix(unit, present),
     )
+
+
+def _fix(unit: str, present: str) -> Fix | None:
+    """Return what starts a unit, None for one that starts already, or again and again."""
+    if present == "activating":
+        return None
+    return fix_of(wanted_state("service", name=unit, enabled=True, running=True))
 
 
 REQUIRED = Check(

@@ -23,6 +23,7 @@ from clusterprep.checks import (
 )
 from clusterprep.facts.clock import ClockSource, Daemon, Offset
 from clusterprep.model import Node, Severity
+from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.model.units import format_duration, parse_duration
 from clusterprep.remedies import shell_line
 
@@ -36,6 +37,12 @@ SET = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 UNSTABLE = shell_line(
     "dmesg | grep -i -e clocksource -e tsc   "
     "# why is tsc unstable? firmware update, or tsc=reliable at boot"
+)
+# As the playbook `clock-sync`.
+CHRONY = fix_of(
+    wanted_state("package", name="chrony"),
+    wanted_state("service", name="chrony", enabled=True, running=True),
+    wanted_state("clock"),
 )
 STEP = shell_line("chronyc makestep   # where chronyd is missing: apt-get install chrony")
 
@@ -127,7 +134,13 @@ def daemon(context: CheckContext, node: Node, daemon: Daemon) -> Outcome:
         source = daemon.name or "the host"
         return passed(node, "the clock is kept right", f"{source} is synchronised", wanted)
     if daemon.name is None:
-        return failed(node, "nothing synchronises the clock", "no daemon answers", wanted)
+        return failed(
+            node,
+            "nothing synchronises the clock",
+            "no daemon answers",
+            wanted,
+            fix=CHRONY,
+        )
     seen = f"{daemon.name} runs and is not synchronised"
     cure = shell_line("chronyc sources -v   # which source answers?")
     return failed(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterable
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, as_wanted, failed, kinds
 from clusterprep.facts.account import Account
 from clusterprep.model import Node
-from clusterprep.remedies import sentence, shell_line
+from clusterprep.remedies import Remedy, sentence, shell_line
 
+SAME_IDS = sentence("give the user the same numbers on all nodes, or use a directory service")
 EXPECTED = "expected a user id such as 1000, or user and group id such as 1000:1000"
 
 
@@ -26,6 +29,7 @@ def uid(context: CheckContext) -> Iterable[Outcome]:
         example = next(iter(accounts.values()), None)
         for node in without:
             yield _missing_user(node, example)
+        user = _user(part.nodes[0]) if part.nodes else None
         if accounts:
             texts = {name: _describe(account) for name, account in accounts.items()}
             what = "the job's user"
@@ -35,11 +39,30 @@ def uid(context: CheckContext) -> Iterable[Outcome]:
                 _has_ids,
                 what,
                 exempt=len(without),
+                cure=functools.partial(_change_ids, user),
             )
 
 
 def _user(node: Node) -> str | None:
     return node.job_user or node.ssh.user
+
+
+def _change_ids(user: str | None, ids: str) -> Remedy:
+    """Return the command that gives the user these ids: «uid 1000, gid 1000», 1000:1000 or 1000."""
+    numbers = re.findall(r"\d+", ids)
+    if user is None or not numbers:
+        return SAME_IDS
+    if len(numbers) == 1:
+        return shell_line(
+            "usermod -u {uid} {user}   # and chown what the user owns", uid=numbers[0], user=user
+        )
+    return shell_line(
+        "usermod -u {uid} -g {gid} {user}"
+        "   # and chown what the user owns; a group with this number has to be there",
+        uid=numbers[0],
+        gid=numbers[1],
+        user=user,
+    )
 
 
 def _missing_user(node: Node, example: Account | None) -> Outcome:
@@ -95,10 +118,7 @@ UID = Check(
     "ranks of that node cannot read the data or write the checkpoint, often after hours.",
     how="User and group id of the job's user (`job_user:`, else the login's) from /etc/passwd or "
     'the directory service; equal on all nodes, or as `require: {user.uid: "1000:1000"}` says.',
-    remedy=shell_line(
-        "usermod -u UID USER && groupmod -g GID GROUP   # and chown what the user owns; or use "
-        "a directory service"
-    ),
+    remedy=SAME_IDS,
     wants=parse_ids,
     proof=Proof("user.account", lambda account: Account(account.uid + 1, account.gid)),
 )

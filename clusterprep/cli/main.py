@@ -161,6 +161,23 @@ def env(**params: Any) -> None:
 @cli.command(cls=InventoryCommand)
 @options.inventory
 @options.fleet
+@options.selecting
+@options.reporting
+@click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option("--diff", is_flag=True, help="Show the whole difference.")
+@click.option("--partial", is_flag=True, help="Continue without unreachable nodes.")
+def fix(**params: Any) -> None:
+    """Do what cures the findings: show it, ask, do it, check again."""
+    asks = not (params["yes"] or params["dry_run"])
+    if asks and not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask at; --yes does it without asking")
+    _run("fix", {**params, "ask": asks, "no_verify": True})
+
+
+@cli.command()
+@options.inventory
+@options.fleet
 @options.reporting
 @click.option(
     "--run",
@@ -427,6 +444,18 @@ def _dispatch(invocation: Invocation, params: dict[str, Any]) -> Report:
         return check.run(invocation)
     if command == "env":
         return _environment(invocation, params)
+    if command == "verify":
+        from clusterprep.cli.commands import verify
+
+        return verify.run(invocation)
+    if command == "launch":
+        return _launch(invocation, params)
+    return _dispatch_writing(invocation, params)
+
+
+def _dispatch_writing(invocation: Invocation, params: dict[str, Any]) -> Report:
+    """Run a command that changes nodes, or says what one would change."""
+    command = invocation.settings.command
     if command == "plan":
         from clusterprep.cli.commands import plan
 
@@ -435,12 +464,10 @@ def _dispatch(invocation: Invocation, params: dict[str, Any]) -> Report:
         from clusterprep.cli.commands import apply
 
         return apply.run(invocation)
-    if command == "verify":
-        from clusterprep.cli.commands import verify
+    if command == "fix":
+        from clusterprep.cli.commands import fix
 
-        return verify.run(invocation)
-    if command == "launch":
-        return _launch(invocation, params)
+        return fix.run(invocation, dry=params["dry_run"])
     from clusterprep.cli.commands import rollback
 
     return rollback.run(invocation)
@@ -543,7 +570,7 @@ def _invocation(
     from clusterprep.model.colocation import refuse_writing
     from clusterprep.remote.transports import transports_for, usable_cores
 
-    if command in ("apply", "plan", "rollback"):
+    if command in ("apply", "plan", "fix", "rollback"):
         refuse_writing(inventory)
     now = datetime.now(timezone.utc)
     steps, selection = chosen_steps(params, inventory)

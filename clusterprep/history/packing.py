@@ -27,7 +27,7 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import replace
 
 from clusterprep import model, remedies
-from clusterprep.model import Absent, Json, NodeSnapshot, Report
+from clusterprep.model import Absent, Json, NodeSnapshot, Report, fixes
 from clusterprep.model import history as past
 from clusterprep.model.records import field_names
 from clusterprep.remedies import Remedy
@@ -246,7 +246,7 @@ def _typed_fields(kind: Any, value: Json, names: Sequence[str]) -> Any:
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
     """Return field → type of a Struct of the model."""
-    classes = {**vars(model), **vars(past)}
+    classes = {**vars(model), **vars(past), **vars(fixes)}
     return typing.get_type_hints(kind, classes)
 
 

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from clusterprep.model.extensions import NO_EXTENSIONS, Extensions, SiteCheck
+from clusterprep.model.fixes import Fix
 from clusterprep.model.history import Comparison, RecordedRun, Since
 from clusterprep.model.known_bad import KnownBad
 from clusterprep.remedies import NO_REMEDY, Remedy
@@ -258,6 +259,7 @@ class Finding(Struct, frozen=True):
     until: date | None = None  # the last day on which it holds
     age: float | None = None  # seconds since it was learned, where it was not now
     because: tuple[Because, ...] = ()  # what it follows from; it does not count then
+    fix: Fix | None = None  # what `clusterprep fix` would do about it
 
 
 # ---------------------------------------------------------------- wanted state
@@ -495,6 +497,18 @@ class CommandResult(Struct, frozen=True):
     left_out: int = 0  # bytes of output that were not kept
 
 
+class FixRow(Struct, frozen=True):
+    """What became of a failure that `fix` looked at; `reason` says why it is still there.
+
+    `by hand` is what `fix` does not do by itself, `planned` and `not done` what it would have done.
+    """
+
+    check: str
+    nodes: tuple[str, ...]
+    outcome: Literal["cured", "not cured", "by hand", "planned", "not done"]
+    reason: str = ""
+
+
 class Report(Struct, frozen=True):
     """Everything a command reports.
 
@@ -528,3 +542,4 @@ class Report(Struct, frozen=True):
     site_checks: tuple[SiteCheck, ...] | None = None  # those of the site that have findings
     lists: NodeLists | None = None
     inventory: str = ""  # path as it was given; empty where none was read
+    fixes: tuple[FixRow, ...] | None = None  # of a fix: each failure that it looked at

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from clusterprep.model import Finding, LaunchResult, Report
 from clusterprep.remedies import shell_line
+from clusterprep.reports.fixes import curable_checks
 from clusterprep.reports.plain import NODES, fold_nodes
 
+NAMED = 4  # checks that a command to be pasted names
 # Label and text. The text of the label "next" is a sentence, that of any other label is a command.
 Advice = list[tuple[str, str]]
 
@@ -59,7 +61,19 @@ def _after_failure(report: Report, place: str) -> Advice:
     step = f"mend what stands {place}"
     if finding and finding.remedy.is_command:
         step = f"paste the fixes {place}"
-    return [("next", f"{step}, then run the same command again"), *_explain(report, finding)]
+    sentence = f"{step}, then run the same command again"
+    return [("next", sentence), *_fix(report), *_explain(report, finding)]
+
+
+def _fix(report: Report) -> Advice:
+    """Return the command that cures what needs no person, unless this one was it."""
+    names = curable_checks(report.findings or ())
+    if not names or report.fixes is not None:
+        return []
+    if len(names) > NAMED:
+        return [("fix", shell_line("clusterprep fix INVENTORY"))]
+    only = ",".join(names)
+    return [("fix", shell_line("clusterprep fix INVENTORY --only {only}", only=only))]
 
 
 def _after_launch(launch: LaunchResult) -> Advice:
@@ -90,7 +104,7 @@ def _after_unknown(report: Report, place: str) -> Advice:
     if outcomes & {"done", "undone"}:  # it has gone on without them
         return [("next", f"bring back {missing}; the others have what is reported {place}")]
     steps = [("next", f"bring back {missing}, or go on without")]
-    if report.command in ("apply", "plan"):
+    if report.command in ("apply", "plan", "fix"):
         # With --limit apply refuses what all nodes must share.
         return [*steps, ("add", "--partial")]
     limit = fold_nodes(reached, None)
@@ -114,7 +128,7 @@ def _after_success(report: Report) -> Advice:
 def _undo(report: Report) -> Advice:
     """Return how to undo an apply that wrote something, also if it failed afterwards."""
     outcomes = {row.outcome for row in report.changes or ()}
-    if report.command == "apply" and "done" in outcomes:
+    if report.command in ("apply", "fix") and "done" in outcomes:
         undo = shell_line(
             "clusterprep rollback {inventory} --run {run}",
             inventory=_inventory(report),

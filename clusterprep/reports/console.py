@@ -14,6 +14,7 @@ from clusterprep.reports.advice import Advice, advice
 from clusterprep.reports.blocks import number_reached, summarize, troubles, unreported_nodes
 from clusterprep.reports.console_commands import write_commands
 from clusterprep.reports.console_findings import write_findings
+from clusterprep.reports.console_fixes import write_fixes
 from clusterprep.reports.console_gpus import write_gpus, write_ranks
 from clusterprep.reports.console_history import write_comparison, write_runs, write_since
 from clusterprep.reports.console_launch import write_launch
@@ -63,6 +64,7 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
         write_env_paths(page, report.env_paths)
     write_batches(page, report.batches)
     write_changes(page, report.changes)
+    write_fixes(page, report.fixes)
     write_verify(page, report.verify, short=_has_changed_nothing(report))
     write_launch(page, report.launch)
     write_lists(page, report.lists)

@@ -27,6 +27,7 @@ from clusterprep.model import (
     ChangeRow,
     CommandResult,
     EnvValue,
+    FixRow,
     NodeSnapshot,
     Report,
     VerifyResult,
@@ -42,6 +43,7 @@ from clusterprep.reports.blocks import (
     summarize,
     unreported_nodes,
 )
+from clusterprep.reports.fixes import KINDS, sorted_fixes
 from clusterprep.reports.html_nodes import Roster, grid_of, label, many
 from clusterprep.reports.plain import (
     clean,
@@ -145,6 +147,7 @@ def context(report: Report) -> dict[str, Any]:
     values["grid"] = grid_of(report, roster)
     values |= _env_context(report, roster)
     values |= _batches_context(report.batches or (), roster)
+    values |= _fixes_context(report.fixes or (), roster)
     values |= _changes_context(report.changes or (), roster)
     values |= _results_context(report.results or (), roster)
     values |= _verify_context(report.verify)
@@ -272,6 +275,14 @@ def _batches_context(batches: Sequence[BatchRow], roster: Roster) -> dict[str, A
     for row in batches[:CHANGES]:
         rows.append((row, roster.label(row.nodes), _OUTCOMES.get(row.outcome, "n")))
     return {"batches": rows, "batches_left": max(0, len(batches) - CHANGES)}
+
+
+def _fixes_context(fixes: Sequence[FixRow], roster: Roster) -> dict[str, Any]:
+    """Return what the template's section about fixes uses, by name."""
+    rows = []
+    for row in sorted_fixes(fixes)[:CHANGES]:
+        rows.append((row, roster.label(row.nodes), KINDS.get(row.outcome, "n")))
+    return {"fixes": rows, "fixes_left": max(0, len(fixes) - CHANGES)}
 
 
 def _changes_context(changes: Sequence[ChangeRow], roster: Roster) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from clusterprep.model import (
     EnvPath,
     EnvValue,
     Finding,
+    FixRow,
     Json,
     LaunchResult,
     NodeLists,
@@ -57,6 +58,7 @@ _ENV = ("name", "value", "nodes", "why")
 _ENV_PATH = ("path", "reaches", "nodes")
 _CHANGE = ("nodes", "resource", "target", "action", "outcome", "diff")
 _WORKAROUND = ("settings", "works", "busbw_gbs", "bytes", "share", "why")
+_FIX = ("check", "nodes", "outcome", "reason")
 _BATCH = ("name", "nodes", "outcome", "gate")
 _VERIFY = ("verdict", "backend", "world_size", "nproc_per_node", "rendezvous")
 _STAGE = ("name", "seconds", "verdict", "arrived", "missing", "limit")
@@ -103,6 +105,7 @@ def document(report: Report) -> dict[str, Json]:
     sections["gpus"] = report.gpus
     sections["ranks"] = _rows(report.ranks, _rank_place)
     sections["changes"] = _rows(report.changes, _change)
+    sections["fixes"] = _rows(report.fixes, _fix)
     sections["batches"] = _rows(report.batches, _batch)
     sections["verify"] = _verify(report.verify)
     sections["launch"] = _launch(report.launch)
@@ -308,8 +311,8 @@ def _node_with_facts(snapshot: NodeSnapshot) -> dict[str, Json]:
 def _finding(finding: Finding) -> dict[str, Json]:
     """Return a finding.
 
-    `note` is there only if the remedy has one, `until` if its silence ends, `age_s` if it is an old
-    answer, and `because` if it follows from others.
+    `note` is there only if the remedy has one, `until` if its silence ends, `fix` if the command of
+    that name can cure it, `age_s` if it is an old answer, and `because` if it follows from others.
     """
     row = _pick(finding, _FINDING)
     row["remedy"] = str(finding.remedy)
@@ -317,11 +320,17 @@ def _finding(finding: Finding) -> dict[str, Json]:
         row["note"] = finding.remedy.note
     if finding.until is not None:
         row["until"] = finding.until.isoformat()
+    if finding.fix is not None:
+        row["fix"] = [state.resource for state in finding.fix.states]
     if finding.age is not None:
         row["age_s"] = round(finding.age)
     if finding.because:
         row["because"] = [_pick(cause, ("check", "nodes")) for cause in finding.because]
     return row
+
+
+def _fix(row: FixRow) -> dict[str, Json]:
+    return _pick(row, _FIX)
 
 
 def _env(value: EnvValue) -> dict[str, Json]:

@@ -18,6 +18,7 @@ from clusterprep.model import (
     Culprit,
     EnvValue,
     Finding,
+    FixRow,
     Json,
     LaunchResult,
     Report,
@@ -40,6 +41,7 @@ from clusterprep.reports.blocks import (
     summarize,
     troubles,
 )
+from clusterprep.reports.fixes import sorted_fixes
 from clusterprep.reports.plain import (
     collective_name,
     diff_lines,
@@ -80,6 +82,7 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
         _env(report.env),
         _batches(report.batches),
         _changes(report.changes),
+        _fixes(report.fixes),
         _results(report.results or ()),
         _advice(report),
     ]
@@ -436,6 +439,22 @@ def _batches(batches: Sequence[BatchRow] | None) -> str:
         lines.append(text)
     if len(batches) > ROWS:
         lines.append(f"- {len(batches) - ROWS} more")
+    return "\n".join(lines) + "\n"
+
+
+def _fixes(fixes: Sequence[FixRow] | None) -> str:
+    """Return a list of what became of the failures that fix looked at."""
+    if not fixes:
+        return ""
+    lines = ["### Fixes", ""]
+    rows = sorted_fixes(fixes)
+    for row in rows[:ROWS]:
+        text = f"- **{row.outcome}** {inline(row.check)} {_where(row.nodes)}"
+        if row.reason:
+            text += f": {inline(row.reason)}"
+        lines.append(text)
+    if len(rows) > ROWS:
+        lines.append(f"- {len(rows) - ROWS} more")
     return "\n".join(lines) + "\n"
 
 

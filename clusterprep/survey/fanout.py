@@ -351,6 +351,18 @@ class Fanout:
         if link is not None:
             link.close()
 
+    def log_out(self) -> None:
+        """End the agents; a node that is asked again is logged in to anew.
+
+        Limits and groups of a session are those of its start. Tasks of Slurm stay: they have what
+        their step was given.
+        """
+        links = {}
+        for node in self.inventory.nodes:
+            if node.transport != "slurm" and node.name in self.links:
+                links[node.name] = self.links.pop(node.name)
+        self._close(links.values())
+
     def redial(self, node: Node) -> Link:
         """Start a new agent on a node, with the parts that the last one had. Raises Unreached."""
         self._forget(node.name)

@@ -21,10 +21,11 @@ from clusterprep.checks import Check, CheckContext, Outcome
 from clusterprep.facts.account import Rights
 from clusterprep.model import Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 from clusterprep.model.fact_columns import absences
+from clusterprep.model.fixes import Fix
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
 from clusterprep.nccl.gids import IPV6
-from clusterprep.remedies import NO_REMEDY, Remedy, placed, shell_line
+from clusterprep.remedies import NO_REMEDY, Remedy, has_placeholder, placed, shell_line
 from clusterprep.remote.untrusted import shortened
 
 # Characters of one text of a finding. Texts about whole fleets are folded, so a longer one was
@@ -360,7 +361,15 @@ def _finding(check: Check, outcome: Outcome, nodes: tuple[str, ...], severity: S
         wanted,
         remedy,
         outcome.reason,
+        fix=_fix(check, outcome),
     )
+
+
+def _fix(check: Check, outcome: Outcome) -> Fix | None:
+    """Return what cures a failure: as the outcome says, else as its check does."""
+    if outcome.verdict != "fail":
+        return None
+    return outcome.fix or check.fix
 
 
 def _remedy(check: Check, outcome: Outcome, nodes: Sequence[str]) -> Remedy:
@@ -372,7 +381,9 @@ def _remedy(check: Check, outcome: Outcome, nodes: Sequence[str]) -> Remedy:
     if outcome.reason == IPV6:
         # A remedy of the check mends a fault, and none was seen.
         return NO_REMEDY
-    return placed(check.remedy, NODE=nodes[0]) if nodes else check.remedy
+    remedy = placed(check.remedy, NODE=nodes[0]) if nodes else check.remedy
+    # What is not known has no words to fill in.
+    return NO_REMEDY if outcome.verdict == "unknown" and has_placeholder(remedy) else remedy
 
 
 # ---------------------------------------------------------------- silences
@@ -457,7 +468,10 @@ def _merged(findings: Sequence[Finding], position: Mapping[str, int]) -> Finding
     oldest = max(ages, default=None)
     nodes = _in_order(names, position)
     message = _message_of_all(findings)
-    return replace(findings[0], nodes=nodes, age=oldest, message=message)
+    fix = findings[0].fix
+    if any(finding.fix != fix for finding in findings):
+        fix = None  # what is not the same on all nodes cannot be said for all of them
+    return replace(findings[0], nodes=nodes, age=oldest, message=message, fix=fix)
 
 
 def _message_of_all(findings: Sequence[Finding]) -> str:

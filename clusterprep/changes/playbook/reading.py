@@ -35,7 +35,19 @@ from clusterprep.model.nodeset import fold, nearest, select
 # The keys of a step that are no resource.
 AROUND = ("name", "tags", "when", "nodes", "serial", "notify", "handler")
 # Scalars below these keys are text as written: mode: 0644 stays "0644", a value `on` stays "on".
-_TEXTS = ("name", "tags", "when", "nodes", "include", "notify", "file", "line", "limits", "sysctl")
+_TEXTS = (
+    "name",
+    "tags",
+    "when",
+    "nodes",
+    "include",
+    "notify",
+    "file",
+    "line",
+    "limits",
+    "sysctl",
+    "unset",
+)
 MAX_DEPTH = 10  # playbooks within playbooks
 MAX_FILES = 100  # playbooks that are included, counting those that are included again
 MAX_TEMPLATE = 1 << 20  # bytes, as of any file that is written

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 
@@ -17,6 +18,8 @@ LOGINS = "/etc/security/limits.d/90-clusterprep.conf"
 SERVICES = "/etc/systemd/system.conf.d/90-clusterprep.conf"
 USER_SERVICES = "/etc/systemd/user.conf.d/90-clusterprep.conf"
 DOMAINS = ("*", "root")  # limits.conf(5): a wildcard does not mean root
+OTHERS = "others"  # the parameter that is no limit
+KEEP = "keep"  # its value: limits that the files have already stay
 
 
 class Item(Struct, frozen=True):
@@ -73,13 +76,18 @@ def _size(item: Item, text: str) -> int | None:
 
 
 def wrong(params: Params) -> Iterable[tuple[str, str]]:
-    for name, text in params.items():
+    limits = _limits(params)
+    for name, text in limits.items():
         try:
             amount(name, str(text))
         except ValueError as error:
             yield name, str(error)
-    if not params:
+    if not limits:
         yield "", f"expected a limit at least, of {', '.join(ITEMS)}"
+
+
+def _limits(params: Params) -> dict[str, str]:
+    return {name: str(text) for name, text in params.items() if name != OTHERS}
 
 
 def for_logins(params: Params) -> bytes:
@@ -110,10 +118,44 @@ def for_services(params: Params) -> bytes:
     return "".join(lines).encode()
 
 
-FILES: dict[str, Callable[[Params], bytes]] = {
-    LOGINS: for_logins,
-    SERVICES: for_services,
-    USER_SERVICES: for_services,
+_LOGIN_LINE = re.compile(r"^\* - (\w+) (\w+)$", re.MULTILINE)
+_SERVICE_LINE = re.compile(r"^DefaultLimit([A-Z]+)=(\w+)$", re.MULTILINE)
+
+
+def of_logins(text: str) -> dict[str, str]:
+    """Return the limits in a file that `for_logins` wrote, as parameters."""
+    limits = {}
+    for name, value in _LOGIN_LINE.findall(text):
+        item = ITEMS.get(name)
+        if item is None:
+            continue
+        # limits.conf(5) counts in the item's unit, parameters in bytes.
+        is_number = value.isdecimal()
+        limits[name] = str(int(value) * item.unit) if is_number else value
+    return limits
+
+
+def of_services(text: str) -> dict[str, str]:
+    """Return the limits in a file that `for_services` wrote, as parameters."""
+    names = {item.systemd: name for name, item in ITEMS.items()}
+    limits = {}
+    for key, value in _SERVICE_LINE.findall(text):
+        if key in names:
+            limits[names[key]] = "unlimited" if value == "infinity" else value
+    return limits
+
+
+class LimitsFile(Struct, frozen=True):
+    """How one of the files is written, and how it is read again."""
+
+    write: Callable[[Params], bytes]
+    read: Callable[[str], dict[str, str]]
+
+
+FILES: Mapping[str, LimitsFile] = {
+    LOGINS: LimitsFile(for_logins, of_logins),
+    SERVICES: LimitsFile(for_services, of_services),
+    USER_SERVICES: LimitsFile(for_services, of_services),
 }
 
 
@@ -122,9 +164,12 @@ def paths(params: Params, inventory: Inventory) -> tuple[str, ...]:
 
 
 def plan(params: Params, context: PlanContext) -> Iterable[FileChange]:
-    for path, write in FILES.items():
+    for path, file in FILES.items():
         state = context.files[path]
-        content = write(params)
+        limits = _limits(params)
+        if params.get(OTHERS) == KEEP and state.content is not None:
+            limits = {**file.read(state.content.decode("utf-8", "replace")), **limits}
+        content = file.write(limits)
         yield file_change(
             context.node,
             "limits",

@@ -72,7 +72,7 @@ def run(invocation: Invocation) -> Report:
     query_plan = survey_plan(invocation)
     with invocation.fanout() as fanout:
         report = apply_changes(invocation, fanout, query_plan)
-    return _remember(invocation, report)
+    return remember(invocation, report)
 
 
 def apply_changes(
@@ -80,10 +80,12 @@ def apply_changes(
     fanout: Fanout,
     query_plan: QueryPlan,
     verify: TrialStage = run_trial,
+    surveyed: Survey | None = None,
 ) -> Report:
     """Go through all stages on connected nodes; `verify` is the stage that runs the all-reduce.
 
-    If the time limit ends it, what is known by then is reported.
+    `surveyed` is what a caller knows already by this plan; else the nodes are asked. If the time
+    limit ends it, what is known by then is reported.
     """
     known = Known()
     try:
@@ -94,6 +96,7 @@ def apply_changes(
                 query_plan,
                 verify,
                 known,
+                surveyed,
             )
     except (OutOfTime, ChangeFailed) as error:
         if known.surveyed is None or not invocation.deadline.over:
@@ -114,8 +117,10 @@ def _apply_changes(
     query_plan: QueryPlan,
     verify: TrialStage,
     known: Known,
+    surveyed: Survey | None,
 ) -> Report:
-    surveyed = survey(invocation, fanout, query_plan)
+    if surveyed is None:
+        surveyed = survey(invocation, fanout, query_plan)
     known.surveyed = surveyed
     if invocation.deadline.over:
         raise invocation.deadline.over
@@ -359,7 +364,7 @@ def _findings_code(invocation: Invocation, findings: tuple[Finding, ...]) -> int
     return exit_codes.findings_code(findings, invocation.settings.strict)
 
 
-def _remember(invocation: Invocation, report: Report) -> Report:
+def remember(invocation: Invocation, report: Report) -> Report:
     """Note what became of each node and the environment that it was given.
 
     Returns the report with what could not be noted.

@@ -57,7 +57,7 @@ class Invocation(Struct, frozen=True):
 
         A budget ends its stages by itself before that.
         """
-        return self.settings.command in ("apply", "check") and self.budget is None
+        return self.settings.command in ("apply", "fix", "check") and self.budget is None
 
     @property
     def seconds(self) -> float:

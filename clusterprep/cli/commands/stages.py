@@ -53,7 +53,7 @@ TRIAL_CHECKS = (
     BUSY,
 )
 ENTERED = "rt.engine"  # of a runtime: a collective without it would be one of the host's programs
-WRITING_COMMANDS = ("apply", "plan", "rollback")
+WRITING_COMMANDS = ("apply", "plan", "fix", "rollback")
 
 
 class Survey(Struct, frozen=True):

@@ -11,6 +11,7 @@ from clusterprep.changes.resources.limits import (
     FILES,
     ITEMS,
     LOGINS,
+    OTHERS,
     RESOURCE,
     SERVICES,
     USER_SERVICES,
@@ -84,5 +85,8 @@ def test_what_is_no_amount_is_told(name: str, text: str) -> None:
 def test_every_limit_of_the_schema_is_one_here() -> None:
     from clusterprep.inventory.schema import load_schema
 
-    assert set(load_schema("playbook")["items"]["properties"]["limits"]["properties"]) == set(ITEMS)
+    assert set(load_schema("playbook")["items"]["properties"]["limits"]["properties"]) == {
+        *ITEMS,
+        OTHERS,
+    }
     assert len(FILES) == 3
