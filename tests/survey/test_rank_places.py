@@ -146,10 +146,11 @@ def shown(seen: Fleet, verbose: int = 0) -> str:
 
 
 def test_the_console_shows_the_topology_and_a_mapping_that_is_not_plain() -> None:
-    text = shown(fleet(n1=box("6,7,8,9")))
-    assert (
-        "n1  6 × NVIDIA L40S and 4 × NVIDIA L20; NUMA 0: GPU 0-3,6-7; NUMA 1: GPU 4-5,8-9" in text
-    )
+    seen = fleet(n1=box("6,7,8,9"))
+    topology = "n1  6 × NVIDIA L40S and 4 × NVIDIA L20; NUMA 0: GPU 0-3,6-7; NUMA 1: GPU 4-5,8-9"
+    assert topology in shown(seen, verbose=1)
+    text = shown(seen)
+    assert "GPUs     n1 6 × NVIDIA L40S and 4 × NVIDIA L20\n" in text
     assert "rank 0      n1 local 0, GPU 6, GPU-6, 0000:a3:00.0, NUMA 0" in text
     assert "rank 3      n1 local 3, GPU 9, GPU-9, 0000:b4:00.0, NUMA 1" in text
 
