@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from clusterprep.facts import Fact, file
+from clusterprep.facts.parts import as_json
 from clusterprep.model import Absent, Inventory, Node, Read
 
 Readings = Mapping[int, Any]  # of each GPU that answers, by NVML's index: a value, or Absent
@@ -353,6 +354,7 @@ _FAULTS = {
     "power_cables": "its power cables are not attached properly",
     "interrupts": "the kernel has trouble with its interrupts",
 }
+_TROUBLES = tuple(name.encode() for name in ("gpu_lost", "reset_required", *_FAULTS))
 # Reasons for which NVML tells nothing at all, while the bus shows the GPUs.
 STOPPED, MISSING = "nvml_not_started", "no_nvml_library"
 
@@ -371,8 +373,10 @@ def parse_gone(nvml: Any, devices: Any) -> Gone | Absent:
     if nvml is None or isinstance(nvml, Absent):
         return Gone(lost=gone) if functions else NO_GPU
     texts: dict[str, list[str]] = {"lost": [], "reset": [], "broken": [], "silent": []}
-    for row in nvml["gpus"]:
-        trouble = _trouble_of_row(row)
+    rows = nvml["gpus"]
+    may_have_trouble = _names_trouble(rows)
+    for row in rows:
+        trouble = _trouble_of_row(row, _reasons_in(row) if may_have_trouble else set())
         if trouble is not None:
             kind, why = trouble
             texts[kind].append(f"GPU {row['index']}: {why}")
@@ -397,12 +401,11 @@ def _gone_without_nvml(nvml: Absent, gone: tuple[str, ...]) -> Gone | Absent:
     return Gone(lost=gone) if gone else nvml
 
 
-def _trouble_of_row(row: Mapping[str, Any]) -> tuple[str, str] | None:
+def _trouble_of_row(row: Mapping[str, Any], reasons: set[str]) -> tuple[str, str] | None:
     """Return the kind of trouble of a GPU, a field of Gone, and why; None where there is none.
 
     One call that answers «lost» or «reset required» is enough, whatever the others answer.
     """
-    reasons = _reasons_in(row)
     if "gpu_lost" in reasons:
         return "lost", "gpu_lost"
     if "reset_required" in reasons:
@@ -414,6 +417,15 @@ def _trouble_of_row(row: Mapping[str, Any]) -> tuple[str, str] | None:
     if unnamed is None or unnamed == "denied":  # gpu.hidden tells what this user may not see
         return None
     return "silent", str(row.get("why") or unnamed)
+
+
+def _names_trouble(rows: Sequence[Any]) -> bool:
+    """Return whether the name of a trouble stands anywhere in the rows, perhaps in another sense.
+
+    A row has a thousand parts. As one text they are searched ten times as fast as one by one.
+    """
+    text = as_json(rows)
+    return any(name in text for name in _TROUBLES)
 
 
 def _reasons_in(row: Mapping[str, Any]) -> set[str]:

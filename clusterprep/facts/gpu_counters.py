@@ -9,12 +9,13 @@ from typing import Any
 from clusterprep.facts import Fact
 from clusterprep.facts.counters import Counters
 from clusterprep.facts.gpu import NO_GPU, columns, nvml_read, refusal
-from clusterprep.facts.nvlink import LinkErrors, parse_link_errors
+from clusterprep.facts.nvlink import errors_by_link
+from clusterprep.facts.parts import read_once
 from clusterprep.model import Absent
 
 CORRECTED = "ecc corrected"
 HELD = "held down by "  # and the limit: nanoseconds
-_FIELDS = ("uuid", "ecc_corrected", "violations", "links", "link_errors")
+_COUNTED = ("ecc_corrected", "violations", "links", "link_errors")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -30,11 +31,14 @@ def parse_counters(answer: Mapping[str, Any] | None) -> Counters | Absent:
     counters = {}
     for row in answer["gpus"]:
         if "no" not in row and isinstance(row["uuid"], str):
-            counters[row["uuid"]] = _counters_of(row)
+            counted = {field: row[field] for field in _COUNTED if field in row}
+            counters[row["uuid"]] = _counters_of(counted)
     return counters
 
 
+@read_once
 def _counters_of(row: Mapping[str, Any]) -> Mapping[str, int]:
+    """Return the counters of one GPU from the fields _COUNTED."""
     counters: dict[str, int] = {}
     if isinstance(row["ecc_corrected"], int):
         counters[CORRECTED] = row["ecc_corrected"]
@@ -42,22 +46,16 @@ def _counters_of(row: Mapping[str, Any]) -> Mapping[str, int]:
         if isinstance(nanoseconds, int):
             counters[HELD + limit] = nanoseconds
     if refusal(row["links"]) is None:
-        errors = parse_link_errors(row)
-        if isinstance(errors, LinkErrors):
-            for link, kinds in errors.links.items():
+        errors = errors_by_link((row["links"], row["link_errors"]))
+        if not isinstance(errors, Absent):
+            for link, kinds in errors.items():
                 for kind, count in kinds.items():
                     counters[link_counter(link, kind)] = count
-    return _shared(tuple(counters.items()))
-
-
-@functools.lru_cache(maxsize=256)
-def _shared(counters: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
-    """Return the counters as a mapping, which is one for GPUs that count the same."""
-    return dict(counters)
+    return counters
 
 
 def _narrow(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
-    return {"gpus": columns(answer, *_FIELDS)}
+    return {"gpus": columns(answer, "uuid", *_COUNTED)}
 
 
 COUNTERS = Fact("gpu.counters", nvml_read, parse_counters, narrow=_narrow, moves=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from clusterprep.facts import Fact
+from clusterprep.facts.parts import read_once, read_text_once
 from clusterprep.model import Read
 from clusterprep.remote.untrusted import LONGEST_DEVICE, require_device_name
 
@@ -53,16 +54,23 @@ def parse_fabric(files: Mapping[str, str]) -> dict[str, FabricDevice]:
     guids: dict[str, str] = {}
     ports: dict[str, dict[int, dict[str, str]]] = {}
     for path, text in sorted(files.items()):
-        if node := _NODE.fullmatch(path):
-            guids[require_device_name(node[1], LONGEST_DEVICE)] = text
-            continue
-        match = _PORT.fullmatch(path)
-        if match is None:
-            raise ValueError(f"{path} is no file of an RDMA port")
-        name = require_device_name(match[1], LONGEST_DEVICE)
-        port = ports.setdefault(name, {}).setdefault(int(match[2]), {})
-        port[match[3]] = text
+        name, number, key = _place_of(path)
+        if number is None:
+            guids[name] = text
+        else:
+            ports.setdefault(name, {}).setdefault(number, {})[key] = text
     return {name: _device(guids.get(name), ports.get(name, {})) for name in {**guids, **ports}}
+
+
+@read_text_once
+def _place_of(path: str) -> tuple[str, int | None, str]:
+    """Return device, port and key of a file; without a port it is the device's own GUID."""
+    if node := _NODE.fullmatch(path):
+        return require_device_name(node[1], LONGEST_DEVICE), None, "node_guid"
+    match = _PORT.fullmatch(path)
+    if match is None:
+        raise ValueError(f"{path} is no file of an RDMA port")
+    return require_device_name(match[1], LONGEST_DEVICE), int(match[2]), match[3]
 
 
 def _device(guid_text: str | None, ports: Mapping[int, Mapping[str, str]]) -> FabricDevice:
@@ -87,7 +95,8 @@ def _port(texts: Mapping[str, str]) -> FabricPort:
         subnet = gid[:19]
         if texts.get("link_layer") == "InfiniBand":
             guid = gid[20:]
-    return FabricPort(_number(texts.get("sm_lid")), subnet, guid, _table(texts))
+    pkeys = {key: text for key, text in texts.items() if key.startswith("pkeys/")}
+    return FabricPort(_number(texts.get("sm_lid")), subnet, guid, _table(pkeys))
 
 
 def _is_guid(text: str) -> bool:
@@ -101,12 +110,12 @@ def _number(text: str | None) -> int | None:
     return int(text, 16)
 
 
+@read_once
 def _table(texts: Mapping[str, str]) -> dict[int, int] | None:
     """Return the partition keys by row; None if there is no table, or a row is no key."""
     rows = {}
     for key, text in texts.items():
-        if key.startswith("pkeys/"):
-            rows[int(key.partition("/")[2])] = _number(text)
+        rows[int(key.partition("/")[2])] = _number(text)
     if not rows or None in rows.values():
         return None
     return {row: key for row, key in rows.items() if key}

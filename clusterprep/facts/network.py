@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from clusterprep.facts import Fact, file
+from clusterprep.facts.parts import read_once
 from clusterprep.model import Read
 from clusterprep.remote.untrusted import require_device_name
 
@@ -118,13 +119,19 @@ def parse_interfaces(rows: list[dict[str, Any]]) -> tuple[Interface, ...]:
     A row without any value is no interface: one that went while the others were read, as ends of
     containers do, or the file bonding_masters that the bonding driver puts into /sys/class/net.
     """
-    return tuple(_interface(row) for row in rows if _is_interface(row))
+    interfaces = []
+    for row in rows:
+        if _is_interface(row):
+            # The hardware address differs on each node, and is no part of the value.
+            interfaces.append(_interface({**row, "address": None}))
+    return tuple(interfaces)
 
 
 def _is_interface(row: dict[str, Any]) -> bool:
     return any(row[key] is not None for key in ("mtu", "type", "flags"))
 
 
+@read_once
 def _interface(row: dict[str, Any]) -> Interface:
     """Return the interface of a row: texts of /sys/class/net, and addresses of rtnetlink."""
     flags = int(row["flags"] or "0", 16)

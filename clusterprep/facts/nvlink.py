@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from clusterprep.facts.gpu import (
     require_rows,
 )
 from clusterprep.facts.gpu_health import require_flag
+from clusterprep.facts.parts import read_once
 from clusterprep.model import Absent
 
 GPU, SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
@@ -146,38 +146,33 @@ def links_up(rows: object) -> list[int]:
 
 def parse_link_errors(row: Mapping[str, Any]) -> LinkErrors | Absent:
     """Return the errors of the links that are up, which `link_errors` has by kind."""
-    links = links_up(row["links"])
+    by_link = errors_by_link((row["links"], row.get("link_errors")))
+    if isinstance(by_link, Absent):
+        return by_link
+    return LinkErrors(str(row["uuid"]), by_link)
+
+
+@read_once
+def errors_by_link(fields: tuple[Any, Any]) -> Mapping[int, Mapping[str, int]] | Absent:
+    """Return the errors by link and kind, of the fields `links` and `link_errors`.
+
+    Most GPUs have none but zeros: apart these would take most of the memory of ten thousand nodes.
+    """
+    rows, errors = fields
+    links = links_up(rows)
     if not links:
         return Absent("not_applicable", "no NVLink is in use here")
-    answer = row["link_errors"]
-    reason = refusal(answer)
+    reason = refusal(errors)
     if reason is not None:
         return absence("link_errors", reason)
-    columns: list[tuple[str, tuple[int, ...]]] = []
-    for kind, values in answer.items():
-        counts = per_link(values, len(links))
-        for link, count in zip(links, counts, strict=True):
+    by_link: dict[int, dict[str, int]] = {link: {} for link in links}
+    for kind, values in errors.items():
+        for link, count in zip(links, per_link(values, len(links)), strict=True):
             if type(count) is not int:
                 unread = refusal(count)
                 if unread is not None:
                     return absence(f"{kind}_errors_of_link_{link}", unread)
                 raise ValueError(f"expected a number of errors, seen {count!r}")
-        columns.append((kind, tuple(counts)))
-    return LinkErrors(str(row["uuid"]), _by_link(tuple(links), tuple(columns)))
-
-
-@functools.lru_cache(maxsize=256)
-def _by_link(
-    links: tuple[int, ...], columns: tuple[tuple[str, tuple[int, ...]], ...]
-) -> Mapping[int, Mapping[str, int]]:
-    """Return the counts by link and kind, of columns that have a kind's counts of all links.
-
-    Most GPUs have none but zeros, and share one mapping: apart they would take most of the memory
-    of ten thousand nodes.
-    """
-    by_link: dict[int, dict[str, int]] = {link: {} for link in links}
-    for kind, counts in columns:
-        for link, count in zip(links, counts, strict=True):
             by_link[link][kind] = count
     return by_link
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from clusterprep.facts import Fact, file, under, user_of_job
 from clusterprep.facts.env_files import written_files
+from clusterprep.facts.parts import read_text_once
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.remote.untrusted import LONGEST_DEVICE, require_device_name
 
@@ -96,27 +97,25 @@ def parse_devices(files: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[Rd
             ports_of_tree.add((name, number))
         devices.append(_device(name, row, files))
     # The files and the tree were read one after the other: a device may have gone in between.
-    unknown = _ports_of(files) - ports_of_tree
+    unknown = set(filter(None, map(_port_of_file, files))) - ports_of_tree
     if unknown:
         name, _ = min(unknown)
         raise ValueError(f"{name} came or went while it was looked at")
     return tuple(devices)
 
 
-def _ports_of(files: Mapping[str, str]) -> set[tuple[str, str]]:
-    """Return name and number of every port that has a file."""
-    ports = set()
-    for path in files:
-        match = _PORT_FILE.search(path)
-        if match is not None:
-            ports.add((match[1], match[2]))
-    return ports
+@read_text_once
+def _port_of_file(path: str) -> tuple[str, str] | None:
+    """Return name and number of the port that a file is of, None if it is of none."""
+    match = _PORT_FILE.search(path)
+    return None if match is None else (match[1], match[2])
 
 
-def _natural_order(name: str) -> list[Any]:
+@read_text_once
+def _natural_order(name: str) -> tuple[Any, ...]:
     """Return a key that sorts mlx5_2 before mlx5_10."""
     parts = re.split(r"(\d+)", name)
-    return [int(part) if part.isdigit() else part for part in parts]
+    return tuple(int(part) if part.isdigit() else part for part in parts)
 
 
 def _device(name: str, row: Mapping[str, Any], files: Mapping[str, str]) -> RdmaDevice:
@@ -160,6 +159,7 @@ def _port(number: str, row: Mapping[str, Any], files: Mapping[str, str], folder:
     )
 
 
+@read_text_once
 def _state(text: str) -> str:
     """Return «ACTIVE» of «4: ACTIVE»."""
     number, name = text.split(":")

@@ -5,6 +5,7 @@ A node may be compromised, so its answers may have any shape.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 LONGEST = 300  # characters of a node's own text in a message
@@ -47,10 +48,15 @@ def require_device_name(value: object, longest: int = LONGEST_INTERFACE) -> str:
     act in what shells and terminals read.
     """
     name = require_text(value, longest)
-    is_plain = name.isascii() and name.isprintable() and name not in ("", ".", "..")
-    if not is_plain or not _SEPARATORS.isdisjoint(name):
+    if not _is_device_name(name):
         raise ValueError(f"{name!r:.40} is not the name of a device")
     return name
+
+
+@functools.lru_cache(maxsize=4096)  # nodes of a kind have devices of the same names
+def _is_device_name(name: str) -> bool:
+    is_plain = name.isascii() and name.isprintable() and name not in ("", ".", "..")
+    return is_plain and _SEPARATORS.isdisjoint(name)
 
 
 def as_list(value: object) -> list[Any]:

@@ -7,7 +7,6 @@ parse_fact(HOSTNAME, [["no", "denied", "/etc/hostname"]])   # Absent("denied", "
 from __future__ import annotations
 
 import hashlib
-import marshal
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +20,7 @@ from clusterprep.survey.typecheck import fits_return_type
 # comes in base64. Of any other kind a text has at most MAX_TEXT.
 LONGEST_TEXTS = {"target": 3 << 19}
 REASON = 80  # characters of why something is not known
-# A format of marshal without references, in which equal values of JSON are equal bytes.
-MARSHAL_FORMAT = 2
+SHORT = 64  # bytes; a digest of so few would cost more than to keep them
 
 
 def parse_fact(fact: Fact, raw_answers: Sequence[Json]) -> Any:
@@ -89,18 +87,12 @@ def bounded(kind: str, raw: Json) -> Json:
     return raw
 
 
-def digest(raw: Json) -> tuple[bytes, int]:
-    """Return bytes that are equal for equal raw answers only, and the size of the answer.
+def mark_of(data: bytes) -> bytes:
+    """Return bytes that are equal for equal answers only, from an answer's JSON.
 
-    Digests are compared because the answers of all nodes would take too much memory. marshal tells
-    1, 1.0 and true apart, as JSON does, in half of the time of repr. An answer that is nested too
-    deep for marshal gets an empty digest and is handled as if it were missing.
+    That is a digest, or the JSON itself if it is short. JSON tells 1, 1.0 and true apart.
     """
-    try:
-        data = marshal.dumps(raw, MARSHAL_FORMAT)
-    except ValueError:
-        return b"", 0
-    return hashlib.blake2b(data, digest_size=16).digest(), len(data)
+    return data if len(data) <= SHORT else hashlib.blake2b(data, digest_size=16).digest()
 
 
 def _unwrapped(raw: Json) -> Any:

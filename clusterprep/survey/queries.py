@@ -17,26 +17,19 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from clusterprep.checks import Check
-from clusterprep.errors import LinkLost
 from clusterprep.facts import Fact
-from clusterprep.model import Absent, Inventory, Json, Node, Read
+from clusterprep.model import Inventory, Json, Node, Read
 from clusterprep.model.alike import Settings, settings_of
 from clusterprep.nccl.interfaces import FACTS as INTERFACE_FACTS
-from clusterprep.remote.agent.readers import MAX_TEXT
-from clusterprep.survey.answers import bounded, digest, narrowed, parse_fact
-from clusterprep.survey.parse_process import CPU_LIMIT, LARGE, ParseProcess
+from clusterprep.survey.meanings import Layout, Meanings
 
-MOST_ENDLESS = 4  # answers on which a site's expression may run out of time, each for a second
 PORT_FACTS = ("net.port_range",)  # where the nodes listen for each other
 
-# For each fact, the positions of its answers among the answers of a sheet.
-Layout = tuple[tuple[int, ...], ...]
 Positions = dict[Read, int]
-Key = tuple[object, ...]
-Part = tuple[bytes, int, Json]  # of a fact's answers: digest, size in bytes, raw answer
 
 
 class QueryPlan(Struct, frozen=True, dict=True):
@@ -92,9 +85,7 @@ class Queries:
     """What the nodes of an inventory are asked, and what their answers mean.
 
     Nodes of one kind, which differ in name and address alone, share most reads, so these are made
-    once. Parsing is pure and values are frozen: equal answers of many nodes are parsed once and
-    share one value. Several threads may use an instance side by side; at worst two of them parse
-    the same answer.
+    once. Several threads may use an instance side by side.
     """
 
     def __init__(self, plan: QueryPlan, inventory: Inventory) -> None:
@@ -107,14 +98,11 @@ class Queries:
                 facts.append(fact)
         self._by_kind: dict[Settings, tuple[Positions, Layout]] = {}
         self._layouts: dict[Layout, Layout] = {}
-        # Values by the name of the fact and the digests of its answers.
-        self._values: dict[Key, Any] = {}
-        self._parse_process = ParseProcess()
-        self._endless: dict[str, int] = {}  # answers that a guarded fact was not read from, by fact
+        self._meanings = Meanings((*self._shared_facts, *self._own_facts))
 
     def close(self) -> None:
         """End the process that parses large answers, if there is one."""
-        self._parse_process.close()
+        self._meanings.close()
 
     def of(self, node: Node) -> Sheet:
         """Return what this node is asked."""
@@ -142,71 +130,9 @@ class Queries:
             layout.append(tuple(of_fact))
         return tuple(layout)
 
-    def facts(self, sheet: Sheet, answers: Sequence[Json]) -> dict[str, Any]:
+    def facts(self, sheet: Sheet, answers: Sequence[msgspec.Raw | Json]) -> dict[str, Any]:
         """Return facts by name from a node's answers to its sheet; an unknown fact is an Absent.
 
-        Raises LinkLost for answers that take too long to parse.
+        Raises LinkLost for answers that no agent writes, or that take too long to parse.
         """
-        digested: list[Part] = []
-        for read, answer in zip(sheet.reads, answers, strict=True):
-            raw = answer
-            mark, size = digest(raw)
-            if size > MAX_TEXT:
-                raw = bounded(read.kind, answer)
-                mark, size = digest(raw)
-            digested.append((mark, size, raw))
-        values: dict[str, Any] = {}
-        asked = (*self._shared_facts, *self._own_facts)
-        for fact, positions in zip(asked, sheet.layout, strict=True):
-            parts = [digested[position] for position in positions]
-            if fact.guarded:
-                values[fact.name] = self._guarded_value(fact, parts)
-                continue
-            if sum(size for _, size, _ in parts) > LARGE:
-                values[fact.name] = self._value_of_large(fact, parts)
-                continue
-            if fact.narrow:
-                _, _, whole = parts[0]
-                part = narrowed(fact, whole)
-                if part is not None:
-                    parts[0] = (*digest(part), part)
-            values[fact.name] = self._value(fact, parts)
-        return values
-
-    def _value(self, fact: Fact, parts: Sequence[Part]) -> Any:
-        """Return a fact from its raw answers. Equal ones are parsed once."""
-        key = (fact.name, *(mark for mark, _, _ in parts))
-        if key not in self._values:
-            self._values[key] = parse_fact(fact, _raw_answers(parts))
-        return self._values[key]
-
-    def _value_of_large(self, fact: Fact, parts: Sequence[Part]) -> Any:
-        """Return a fact from large answers, parsed where that can be killed. Raises LinkLost."""
-        key = (fact.name, *(mark for mark, _, _ in parts))
-        if key not in self._values:
-            self._values[key] = self._parse_process.parse(fact, _raw_answers(parts))
-        return self._values[key]
-
-    def _guarded_value(self, fact: Fact, parts: Sequence[Part]) -> Any:
-        """Return a fact whose parser may never end, or the Absent that says that it does not.
-
-        After MOST_ENDLESS answers that it does not read in time the others are not tried: each
-        takes a second, and there may be one for every node.
-        """
-        key = (fact.name, *(mark for mark, _, _ in parts))
-        if key in self._values or not parts:
-            return self._value(fact, parts)
-        if self._endless.get(fact.name, 0) >= MOST_ENDLESS:
-            return Absent("timed_out", "the expression of this check takes too long on other nodes")
-        try:
-            return self._value_of_large(fact, parts)
-        except LinkLost:
-            self._endless[fact.name] = self._endless.get(fact.name, 0) + 1
-            why = f"the expression of this check takes more than {CPU_LIMIT:g} s on this answer"
-            self._values[key] = Absent("timed_out", why)
-            return self._values[key]
-
-
-def _raw_answers(parts: Sequence[Part]) -> list[Json]:
-    """Return raw answers; one without a digest is handled as if it were missing."""
-    return [raw if mark else None for mark, _, raw in parts]
+        return self._meanings.of(sheet.reads, sheet.layout, answers)

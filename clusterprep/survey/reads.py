@@ -37,7 +37,7 @@ def look_request(asked: Sequence[Read], budget: Budget | None = None) -> tuple[s
 def ask_reads(
     link: Link, asked: Sequence[Read], number: int | None = None, budget: Budget | None = None
 ) -> list[Json]:
-    """Return the agent's answer to each read. Raises LinkLost.
+    """Return the agent's answer to each read, as a piece that is not decoded. Raises LinkLost.
 
     `number` is that of a request that was sent before; without it the request is sent now.
     """
@@ -46,7 +46,7 @@ def ask_reads(
         limit = min(limit, budget.left())
     if number is None:
         (number,) = link.send_all(look_request(asked, budget))
-    frame = link.receive(number, limit)
+    frame = link.receive_pieces(number, limit)
     answers = frame.get("answers")
     if not isinstance(answers, list) or len(answers) != len(asked):
         why = frame.get("why") or "the answer does not fit the question"

@@ -15,9 +15,12 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from clusterprep.model.records import field_names
 
@@ -65,13 +68,22 @@ def _test(hint: Any) -> Test:
     if origin is Literal:
         return lambda value: isinstance(value, str) and value in arguments
     if origin in (typing.Union, types.UnionType):
-        tests = tuple(map(_test, arguments))
-        return lambda value: any(test(value) for test in tests)
+        return _union_test(arguments)
     if origin is tuple:
         return _tuple_test(arguments)
     if isinstance(origin, type):
         return _container_test(origin, arguments)
     return _class_test(hint)
+
+
+def _union_test(arguments: tuple[Any, ...]) -> Test:
+    """Return the test for one of several types; the class alone decides about most of them."""
+    exact = frozenset().union(*map(_exact_types, arguments))
+    tests = [_test(argument) for argument in arguments if not _exact_types(argument)]
+    if len(tests) == 1:
+        (other,) = tests
+        return lambda value: type(value) in exact or other(value)
+    return lambda value: type(value) in exact or any(test(value) for test in tests)
 
 
 def _accept(value: object) -> bool:
@@ -100,7 +112,13 @@ def _test_of_all(hint: Any) -> Callable[[Any], bool]:
     if exact:
         return lambda values: exact.issuperset(map(type, values))
     test = _test(hint)
-    return lambda values: all(map(test, values))
+
+    def test_all(values: Iterable[Any]) -> bool:
+        # Equal parts of an answer are one object as a rule (`facts/parts.py`), tested once.
+        distinct = {id(value): value for value in values}
+        return all(map(test, distinct.values()))
+
+    return test_all
 
 
 def _container_test(origin: type, arguments: tuple[Any, ...]) -> Test:
@@ -136,31 +154,44 @@ def _class_test(hint: Any) -> Test:
     return lambda value: isinstance(value, hint)
 
 
+def _fields_of_dataclass(value: Any) -> tuple[Any, ...]:
+    return tuple(getattr(value, name) for name in field_names(type(value)) or ())
+
+
 def _record_test(kind: type) -> Test:
     """Return the test for a Struct or a dataclass: its class, and the type of each field."""
+    names = field_names(kind) or ()
+    fields_of: Callable[[Any], tuple[Any, ...]] = _fields_of_dataclass
+    if issubclass(kind, Struct):
+        fields_of = astuple
+    # The classes of all fields of values that fit: most values of a kind have the same ones.
+    fitting: set[tuple[type, ...]] = set()
 
     @functools.cache
-    def field_tests() -> tuple[list[tuple[str, frozenset[type]]], list[tuple[str, Test]]]:
-        """Return the fields that the class alone decides, and the others with their tests."""
+    def field_tests() -> tuple[list[frozenset[type]], list[tuple[int, Test]]]:
+        """Return the classes of each field, none where these do not decide, and other tests."""
         hints = typing.get_type_hints(kind)
-        exact: list[tuple[str, frozenset[type]]] = []
-        others: list[tuple[str, Test]] = []
-        for name in field_names(kind) or ():
-            classes = _exact_types(hints[name])
-            if classes:
-                exact.append((name, classes))
-            else:
-                others.append((name, _test(hints[name])))
-        return exact, others
+        classes: list[frozenset[type]] = []
+        others: list[tuple[int, Test]] = []
+        for place, name in enumerate(names):
+            exact = _exact_types(hints[name])
+            classes.append(exact)
+            if not exact:
+                others.append((place, _test(hints[name])))
+        return classes, others
 
-    def test(value: object) -> bool:
+    def test(value: Any) -> bool:
         if type(value) is not kind:
             return False
         # Not before the first value: a class may have fields of its own type.
         exact, others = field_tests()
-        for name, classes in exact:
-            if type(getattr(value, name)) not in classes:
+        fields = fields_of(value)
+        classes = tuple(map(type, fields))
+        if classes not in fitting:
+            pairs = zip(classes, exact, strict=True)
+            if not all(own in allowed for own, allowed in pairs if allowed):
                 return False
-        return all(fits(getattr(value, name)) for name, fits in others)
+            fitting.add(classes)
+        return not others or all(fits(fields[place]) for place, fits in others)
 
     return test

@@ -21,11 +21,12 @@ from msgspec.structs import replace
 
 from clusterprep.checks import Check
 from clusterprep.cli.commands import selftest
+from clusterprep.errors import LinkLost
 from clusterprep.inventory.load import load_inventory
 from clusterprep.model import Absent, Finding, Fleet, Json, Node, NodeSnapshot, Report
 from clusterprep.nccl.environment import planned_environment
 from clusterprep.nccl.launch_paths import launch_paths
-from clusterprep.remote.transports.frames import MAX_FRAME, MAX_JUNK, FrameReader
+from clusterprep.remote.transports.frames import MAX_FRAME, MAX_JUNK, FrameReader, plain
 from clusterprep.remote.transports.replay import read_key
 from clusterprep.survey import registry
 from clusterprep.survey.judge import judge
@@ -54,7 +55,7 @@ class Query:
     """One read of the victim, the facts that are made of it, and the checks made of those facts."""
 
     key: str
-    queries: Queries
+    plan: QueryPlan
     sheet: Sheet
     answers: tuple[bytes, ...]  # healthy ones, as they travel
     place: int  # of this read among them
@@ -96,14 +97,14 @@ def _questions(
     for read in reads:
         mine = tuple(fact for fact in facts if read in fact.reads(node, fleet.inventory))
         names = {fact.name for fact in mine}
-        queries = Queries(QueryPlan((), mine), fleet.inventory)
-        sheet = queries.of(node)
+        plan = QueryPlan((), mine)
+        sheet = Queries(plan, fleet.inventory).of(node)
         told = tuple(
             json.dumps(answers.get(read_key(one), ["no", "missing"])).encode()
             for one in sheet.reads
         )
         judged = tuple(check for check in checks if names & {*check.facts, *check.uses})
-        yield Query(read_key(read), queries, sheet, told, sheet.reads.index(read), judged)
+        yield Query(read_key(read), plan, sheet, told, sheet.reads.index(read), judged)
 
 
 def _said(findings: Sequence[Finding]) -> frozenset[tuple[str, str, str]]:
@@ -268,9 +269,14 @@ def _answer(
     answers = _received(b'{"id":1,"answers":[' + b",".join(rows) + b"]}")
     if answers is None or len(answers) != len(rows):
         return  # the node is lost, with the reason
-    query.queries._values.clear()
     before = here.fleet.snapshots[here.node.name]
-    facts = query.queries.facts(query.sheet, answers)
+    queries = Queries(query.plan, here.fleet.inventory)
+    try:
+        facts = queries.facts(query.sheet, answers)
+    except LinkLost:
+        return  # likewise
+    finally:
+        queries.close()
     after = replace(before, facts={**before.facts, **facts})
     fleet = replace(here.fleet, snapshots={**here.fleet.snapshots, here.node.name: after})
     findings = judge(fleet, query.checks, TODAY)
@@ -279,9 +285,25 @@ def _answer(
     _shown(fleet, after, findings, row)
 
 
-def _received(payload: bytes) -> list[Json] | None:
+def _received(payload: bytes) -> list[Any] | None:
+    """The answers of a frame in pieces, which are those of the frame as a whole."""
+    stream = b"\n%s %d %s\n" % (NONCE.encode(), len(payload), payload)
+    pieces = _answers(FrameReader(NONCE, in_pieces=True), stream)
+    whole = _answers(FrameReader(NONCE), stream)
+    if pieces is None:
+        assert whole is None, "a frame is read as a whole that cannot be split"
+        return None
+    try:
+        values = plain({"answers": pieces})["answers"]
+    except ValueError:
+        values = None
+    assert repr(values) == repr(whole)  # which tells 1, 1.0 and True apart
+    return pieces
+
+
+def _answers(reader: FrameReader, stream: bytes) -> list[Any] | None:
     with contextlib.suppress(ValueError):
-        frames = FrameReader(NONCE).feed(b"\n%s %d %s\n" % (NONCE.encode(), len(payload), payload))
+        frames = reader.feed(stream)
         answers = frames[0].get("answers") if frames else None
         return answers if isinstance(answers, list) else None
     return None

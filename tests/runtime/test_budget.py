@@ -21,7 +21,7 @@ from clusterprep.remote.transports.link import open_link
 from clusterprep.remote.transports.local import LocalTransport
 from clusterprep.runtime.budget import LEAST, Budget, budget_of
 from clusterprep.runtime.deadline import Deadline
-from clusterprep.survey.reads import ask_reads
+from tests.support.asked import answered
 from tests.support.command import CLI, Answer, answer, clusterprep
 from tests.support.lab import Lab, faults
 from tests.support.lab.faults import together
@@ -207,7 +207,7 @@ def test_many_that_hang_are_given_up_at_once() -> None:
     quick = Read("file", ("/proc/sys/kernel/osrelease",))
     link = open_link(LocalTransport(), Node("n1", "127.0.0.1", 0), ("look",), lambda node: None)
     budget = Budget(2.4, time.monotonic())
-    answers = ask_reads(link, [*hanging, quick], budget=budget)
+    answers = answered(link, [*hanging, quick], budget=budget)
     assert time.monotonic() < budget.answers
     assert answers[-1][0] == "ok"
     assert {answer[1] for answer in answers[:-1]} == {"the budget ended"}
@@ -226,7 +226,7 @@ def test_a_read_that_hangs_does_not_hold_up_its_lane() -> None:
         Read("command", ("sleep", "4712"), 100.0),
         *(Read("command", ("echo", str(n))) for n in range(40)),
     ]
-    answers = ask_reads(link, asked, budget=Budget(3.0, time.monotonic()))
+    answers = answered(link, asked, budget=Budget(3.0, time.monotonic()))
     link.close()
     assert [answer[1]["out"] for answer in answers[1:]] == [f"{n}\n" for n in range(40)]
 

@@ -29,6 +29,7 @@ from clusterprep.cli.commands.selftest import unpacked, with_past
 from clusterprep.facts.clock import Offset
 from clusterprep.model import Absent, Finding, Fleet, Inventory, Json, Node, NodeSnapshot, Read
 from clusterprep.remedies import shell_line
+from clusterprep.remote.transports.frames import parsed
 from clusterprep.remote.transports.replay import read_key
 from clusterprep.survey import registry
 from clusterprep.survey.queries import Queries
@@ -186,7 +187,7 @@ class Answers:
         self._answers = {**_recorded()["n4"]["answers"], **_RAISED}
 
     def frame(self, number: int, asked: Sequence[Read]) -> bytes:
-        """The JSON object by which an agent answers `look`: what a link hands to json.loads."""
+        """The JSON object by which an agent answers `look`, as a link reads it."""
         rows = ", ".join(self._answer(number, read) for read in asked)
         return f'{{"answers": [{rows}], "id": 1}}'.encode()
 
@@ -337,7 +338,7 @@ def looked(
         if lost:
             seen[node.name] = lost
             continue
-        facts = queries.facts(sheet, json.loads(frame)["answers"])
+        facts = queries.facts(sheet, parsed(frame, in_pieces=True)["answers"])
         facts |= {"ssh.peer": node.address, "clock.offset": offset(number)}
         seen[node.name] = NodeSnapshot(
             node.name, node.address, True, facts=facts, seconds=1.0, login=0.5

@@ -7,6 +7,10 @@ frames can rely on that.
 Bytes and values are counted before anything is parsed: three bytes of JSON, `[],`, become a hundred
 bytes of memory. A machine with eight GPUs answers 70 KB with 7,000 values when it is asked for
 everything.
+
+The answers to a look can be left in pieces, one `msgspec.Raw` for each. Nearly all of ten thousand
+nodes answer the same to most reads, so a piece is recognised by its bytes, and only new ones are
+decoded (`decoded`). The limits hold for each piece then, when it is decoded.
 """
 
 from __future__ import annotations
@@ -14,8 +18,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
 from typing import Any
+
+import msgspec
+
+from clusterprep.model import Json
 
 MAX_FRAME = 4 << 20  # bytes of one answer
 MAX_EVENT = 256 << 10  # bytes of what an agent says without being asked
@@ -28,6 +35,7 @@ DIGITS = 9  # of a length
 MAX_JUNK = 1 << 20  # bytes of banners and profile output in a row
 DEEPEST = 64  # levels of JSON; answers of agents have ten
 LONGEST_INTEGER = 20  # characters: 64 bits, with a sign where they have one
+PIECE_LEVEL = 2  # levels of a frame that stand around a piece: the object, and its list of answers
 JUNK_SHOWN = 2048  # bytes of what was no frame, for messages
 
 Frame = dict[str, Any]
@@ -37,10 +45,12 @@ class FrameReader:
     """Finds frames at line starts in a byte stream and drops everything else.
 
     `largest` is how many bytes a frame may have; its owner raises it while it awaits an answer.
+    With `in_pieces` the answers to a look are not decoded.
     """
 
-    def __init__(self, nonce: str) -> None:
+    def __init__(self, nonce: str, in_pieces: bool = False) -> None:
         self.largest = MAX_EVENT
+        self._in_pieces = in_pieces
         self._mark = b"\n" + nonce.encode() + b" "
         self._buffer = bytearray(b"\n")
         self._searched = 0  # bytes of the buffer in which no mark begins
@@ -98,7 +108,7 @@ class FrameReader:
         payload = bytes(self._buffer[start:end])
         del self._buffer[:end]
         self._searched = self._needed = 0
-        frame = parsed(payload)
+        frame = parsed(payload, self._in_pieces)
         if "id" not in frame:
             _refuse_large_event(payload)
         return frame
@@ -123,22 +133,60 @@ class FrameReader:
         return junk.decode("utf-8", "replace").strip()
 
 
-def parsed(payload: bytes) -> Frame:
-    """Return the object that a frame holds. Raises ValueError for what no agent writes."""
+def parsed(payload: bytes, in_pieces: bool = False) -> Frame:
+    """Return the object that a frame holds. Raises ValueError for what no agent writes.
+
+    With `in_pieces` the `answers` of a look are a list of msgspec.Raw, whose bytes `decoded` takes.
+    Those of a frame that msgspec cannot split are values, as without it.
+    """
     if has_more_values(payload, MAX_VALUES):
         raise ValueError(f"an answer has more than {MAX_VALUES:,} values")
     if _has_wide_texts(payload):
         raise ValueError(f"an answer has more than {MAX_WIDE:,} bytes of rare letters' texts")
-    try:
-        frame = _DECODER.decode(payload.decode("ascii"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"an answer is no JSON: {error}") from None
+    look = _split(payload) if in_pieces and payload.isascii() else None
+    if look is not None:
+        return {"id": look.id, "answers": look.answers}
+    frame = _strictly_decoded(payload)
     if not isinstance(frame, dict):
         raise ValueError("an answer is no JSON object")  # noqa: TRY004 - bad data, not a bad call
-    brackets = payload.count(b"[") + payload.count(b"{")
-    if brackets > DEEPEST and _is_deep(frame):
+    if _has_more_levels(_outside_texts(payload), DEEPEST):
         raise ValueError(f"an answer is nested more than {DEEPEST} levels deep")
     return frame
+
+
+def decoded(data: bytes) -> Json:
+    """Return the value of one piece of a frame. Raises ValueError as `parsed` does."""
+    outside_texts = _outside_texts(data)
+    if _has_more_levels(outside_texts, DEEPEST - PIECE_LEVEL):
+        raise ValueError(f"an answer is nested more than {DEEPEST} levels deep")
+    # msgspec takes integers of any length, and refuses half of a surrogate pair, which an agent
+    # writes for a byte that is no UTF-8. Both are rare, and left to the decoder that knows them.
+    if _LONG_DIGITS not in outside_texts.translate(_DIGITS_AS_0):
+        try:
+            return msgspec.json.decode(data)
+        except (msgspec.MsgspecError, RecursionError):
+            pass
+    return _strictly_decoded(data)
+
+
+def plain(frame: Frame) -> Frame:
+    """Return a frame with the values of its answers. Raises ValueError as `parsed` does."""
+    answers = frame.get("answers")
+    if not isinstance(answers, list):
+        return frame
+    values = []
+    for answer in answers:
+        value = decoded(bytes(answer)) if isinstance(answer, msgspec.Raw) else answer
+        values.append(value)
+    return {**frame, "answers": values}
+
+
+def _strictly_decoded(data: bytes) -> Json:
+    """Return the value of JSON text. Raises ValueError for what no agent writes."""
+    try:
+        return _DECODER.decode(data.decode("ascii"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"an answer is no JSON: {error}") from None
 
 
 def has_more_values(payload: bytes, most: int) -> bool:
@@ -149,10 +197,10 @@ def has_more_values(payload: bytes, most: int) -> bool:
     if len(payload) <= most or _count_signs(payload) <= most:
         return False
     # Texts may hold such signs too. They are taken out, which costs as much as there are quotes.
-    plain = payload.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if plain.count(b'"') > 2 * most:
+    unescaped = _without_escapes(payload)
+    if unescaped.count(b'"') > 2 * most:
         return True
-    outside_texts = plain.split(b'"')[::2]
+    outside_texts = unescaped.split(b'"')[::2]
     return sum(map(_count_signs, outside_texts)) > most
 
 
@@ -207,25 +255,49 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def _is_deep(frame: Frame) -> bool:
-    """Return whether a frame has more than DEEPEST levels.
+class _Look(msgspec.Struct, forbid_unknown_fields=True):
+    """The frame by which an agent answers a look."""
 
-    It is searched level by level: a recursive function would fail at a thousand levels.
+    id: int
+    answers: list[msgspec.Raw]
+
+
+def _split(payload: bytes) -> _Look | None:
+    """Return the answers to a look in pieces, None for another frame."""
+    try:
+        return _SPLITTER.decode(payload)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+_SPLITTER = msgspec.json.Decoder(_Look)
+# For bytes.translate: all digits alike, and brackets alone, of one kind.
+_DIGITS_AS_0 = bytes.maketrans(b"123456789", b"000000000")
+_LONG_DIGITS = b"0" * LONGEST_INTEGER
+_AS_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
+
+
+def _has_more_levels(outside_texts: bytes, most: int) -> bool:
+    """Return whether JSON is nested more than `most` levels deep, from its `_outside_texts`.
+
+    Each round takes out the innermost brackets, which is as fast as to count them.
     """
-    level: list[Any] = [frame]
-    for _ in range(DEEPEST):
-        level = _containers_in(level)
-        if not level:
+    brackets = outside_texts.translate(_AS_SQUARE, _NO_BRACKETS)
+    for _ in range(most):
+        if not brackets:
             return False
-    return True
+        brackets = brackets.replace(b"[]", b"")
+    return bool(brackets)
 
 
-def _containers_in(values: Iterable[Any]) -> list[Any]:
-    """Return the objects and arrays directly in these objects and arrays."""
-    containers = []
-    for value in values:
-        items = value.values() if isinstance(value, dict) else value
-        for item in items:
-            if isinstance(item, (dict, list)):
-                containers.append(item)
-    return containers
+def _outside_texts(data: bytes) -> bytes:
+    """Return JSON without its texts and keys. It may be no JSON at all."""
+    return b"".join(_without_escapes(data).split(b'"')[::2])
+
+
+def _without_escapes(data: bytes) -> bytes:
+    """Return JSON without escaped backslashes and quotes: the quotes that are left end texts."""
+    if b"\\" not in data:
+        return data
+    return data.replace(b"\\\\", b"").replace(b'\\"', b"")

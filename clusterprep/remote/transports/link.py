@@ -22,7 +22,7 @@ from clusterprep.model import Node
 from clusterprep.remedies import shell_line
 from clusterprep.remote import bootstrap
 from clusterprep.remote.transports.filtered_channel import FilteredChannel, without_secret
-from clusterprep.remote.transports.frames import MAX_EVENT, MAX_FRAME, Frame, FrameReader
+from clusterprep.remote.transports.frames import MAX_EVENT, MAX_FRAME, Frame, FrameReader, plain
 from clusterprep.remote.transports.held_bytes import HeldBytes
 from clusterprep.remote.transports.login_shell import last_of, shell_trouble
 from clusterprep.remote.transports.protocol import Channel, Transport
@@ -76,7 +76,8 @@ class Link:
         self.hello: Frame = {}
         self._filter = secret_filter or SecretFilter()
         self._channel = FilteredChannel(channel, self._filter)
-        self._reader = FrameReader(nonce)
+        # A password is searched in values.
+        self._reader = FrameReader(nonce, in_pieces=not self._filter.searches_answers)
         self._sending = threading.Lock()
         # Requests that are not sent yet, as values: of a large one the text is made when its turn
         # has come, so that the texts of all nodes are not in memory at once.
@@ -157,6 +158,16 @@ class Link:
         called ten times a second: it may raise, and returns for how many seconds the answer is
         still awaited.
         """
+        frame = self.receive_pieces(number, timeout, patience)
+        return self._plain(frame)
+
+    def receive_pieces(
+        self, number: int, timeout: float, patience: Callable[[], float] | None = None
+    ) -> Frame:
+        """Return the answer as `receive` does, but the answers to reads are pieces.
+
+        A piece is what `frames.decoded` takes; where a password was looked for it is a value.
+        """
         end = running_seconds() + timeout
         answer = self._take_answer(number)
         while answer is None:
@@ -178,7 +189,14 @@ class Link:
         if answer is None:
             self._read(running_seconds() + timeout, patient=True)
             answer = self._take_answer(number)
-        return answer
+        return None if answer is None else self._plain(answer)
+
+    def _plain(self, frame: Frame) -> Frame:
+        """Return a frame with values as answers. Raises LinkLost for what no agent writes."""
+        try:
+            return plain(frame)
+        except ValueError as error:
+            raise self._loss("garbled", str(error)) from None
 
     def _take_answer(self, number: int) -> Frame | None:
         """Return an answer that has come, else None. Raises LinkLost if no further one can come.

@@ -44,6 +44,11 @@ class SecretFilter:
         if len(self._secret) >= LEAST_IN_ANSWERS:
             self._in_answers = [re.compile(pattern) for pattern in patterns]
 
+    @property
+    def searches_answers(self) -> bool:
+        """Whether `frame` looks for a secret."""
+        return bool(self._in_answers)
+
     def text(self, text: str) -> str:
         """Return a node's text without the secret, also where the text begins or ends in it."""
         if not self._secret.strip():

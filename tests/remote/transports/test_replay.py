@@ -18,8 +18,7 @@ from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.judge import judge
 from clusterprep.survey.port_matrix import probe_pairs
 from clusterprep.survey.queries import QueryPlan, plan_queries
-from clusterprep.survey.reads import ask_reads
-from tests.support.asked import reads
+from tests.support.asked import answered, reads
 
 MOMENTARY = ("proc.", "irq.")  # what may be otherwise a second later
 CHECKS = tuple(check for name, check in registry.checks().items() if not name.startswith(MOMENTARY))
@@ -42,7 +41,7 @@ def test_judging_a_recording_gives_what_judging_the_node_gave() -> None:
     )
     try:
         recording = {
-            "here": record(dict(zip(asked, ask_reads(link, asked), strict=True)), peer=link.peer)
+            "here": record(dict(zip(asked, answered(link, asked), strict=True)), peer=link.peer)
         }
     finally:
         link.close()
@@ -58,7 +57,7 @@ def test_judging_a_recording_gives_what_judging_the_node_gave() -> None:
 def test_a_read_that_was_not_recorded_has_no_answer() -> None:
     node = Node("a", "127.0.0.1", 0)
     link = open_link(ReplayTransport({"a": {"answers": {}}}), node, ["look"], lambda node: None)
-    answers = ask_reads(link, [Read("file", ("/proc/version",))])
+    answers = answered(link, [Read("file", ("/proc/version",))])
     assert answers[0][:2] == ["no", "not_recorded"]
 
 

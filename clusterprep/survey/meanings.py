@@ -1,0 +1,234 @@
+"""Turn the answers of nodes into the values of facts: equal answers are decoded and read once.
+
+meanings = Meanings(facts)
+meanings.of(sheet.reads, sheet.layout, answers)   # {"os.release": ..., "eth.mtu": ...}
+
+Of ten thousand nodes nearly all answer the same to most reads. So an answer stays a piece of its
+frame until it is known to be new: as a rule it equals the one before it, byte by byte, else it is
+looked up by its digest. Only then is it decoded and parsed. Parsing is pure and values are frozen,
+so nodes that answered alike share one value, which `model/alike.py` and the history rely on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import msgspec
+
+from clusterprep.errors import LinkLost
+from clusterprep.facts import Fact
+from clusterprep.facts.parts import as_json
+from clusterprep.model import Absent, Json, Read
+from clusterprep.remote.agent.readers import MAX_TEXT
+from clusterprep.remote.transports.frames import decoded
+from clusterprep.survey.answers import bounded, mark_of, narrowed, parse_fact
+from clusterprep.survey.parse_process import CPU_LIMIT, LARGE, ParseProcess
+
+MOST_ENDLESS = 4  # answers on which a site's expression may run out of time, each for a second
+# Answers of a read that are kept although they never came again. Some are another one on each node,
+# as serial numbers and times are: to keep what they mean would take most of the memory of a look.
+MOST_UNREPEATED = 1024
+_NOTHING = b"null"  # an answer that cannot be written as JSON counts as missing
+_NEW = object()  # no value yet; None is one
+
+# For each fact, the positions of its answers among the answers of a node.
+Layout = tuple[tuple[int, ...], ...]
+Meaning = dict[str, Any]  # values by the names of facts
+
+
+class Meanings:
+    """What answers mean for the facts of a plan.
+
+    Several threads may use an instance side by side; at worst two of them parse the same answer.
+    """
+
+    def __init__(self, facts: Sequence[Fact]) -> None:
+        self._facts = tuple(facts)
+        self._names = tuple(fact.name for fact in facts)
+        self._forms: dict[Layout, _Form] = {}
+        self._slots: dict[tuple[str, ...], _Slot] = {}
+        self._joint = _Kept()
+        self._by_part = {fact.name: _Kept() for fact in facts if fact.narrow}
+        self._parse_process = ParseProcess()
+        self._endless: dict[str, int] = {}  # answers that a guarded fact was not read from, by fact
+
+    def close(self) -> None:
+        """End the process that parses large answers, if there is one."""
+        self._parse_process.close()
+
+    def of(
+        self, reads: Sequence[Read], layout: Layout, answers: Sequence[msgspec.Raw | Json]
+    ) -> Meaning:
+        """Return facts by name; an unknown fact is an Absent.
+
+        Answers are pieces of a frame, or values. Raises LinkLost for answers that no agent writes,
+        or that take too long to parse.
+        """
+        look = _Look(reads, answers)
+        form = self._form_of(layout, reads)
+        values: Meaning = {}
+        for position, slot in enumerate(form.slots):
+            values.update(self._meaning(slot, look, position))
+        for fact, positions in form.joint:
+            values[fact.name] = self._joint_value(fact, look, positions)
+        return {name: values[name] for name in self._names}
+
+    def _form_of(self, layout: Layout, reads: Sequence[Read]) -> _Form:
+        form = self._forms.get(layout)
+        if form is None:
+            form = self._forms[layout] = self._new_form(layout, reads)
+        return form
+
+    def _new_form(self, layout: Layout, reads: Sequence[Read]) -> _Form:
+        alone: list[list[Fact]] = [[] for _ in reads]
+        joint: list[tuple[Fact, tuple[int, ...]]] = []
+        for fact, positions in zip(self._facts, layout, strict=True):
+            if len(positions) == 1 and not fact.guarded:
+                alone[positions[0]].append(fact)
+            else:
+                joint.append((fact, positions))
+        slots = []
+        for read, facts in zip(reads, alone, strict=True):
+            key = (read.kind, *(fact.name for fact in facts))
+            slots.append(self._slots.setdefault(key, _Slot(facts)))
+        return _Form(tuple(slots), tuple(joint))
+
+    def _meaning(self, slot: _Slot, look: _Look, position: int) -> Meaning:
+        """Return the facts that are made of one answer alone, and note the answer's mark."""
+        data = look.data[position]
+        usual_data, usual_mark, usual_meaning = slot.usual
+        if data == usual_data:
+            look.marks[position] = usual_mark
+            return usual_meaning
+        mark = look.marks[position] = mark_of(data)
+        meaning = slot.known.get(mark)
+        if meaning is _NEW:
+            meaning = {fact.name: self._value(fact, look, (position,)) for fact in slot.facts}
+            slot.known.put(mark, meaning)
+        else:
+            slot.usual = (data, mark, meaning)
+        found: Meaning = meaning
+        return found
+
+    def _joint_value(self, fact: Fact, look: _Look, positions: tuple[int, ...]) -> Any:
+        """Return a fact that is made of several answers, or of none, or by a site's expression."""
+        key = (fact.name, *(look.marks[position] for position in positions))
+        value = self._joint.get(key)
+        if value is _NEW:
+            if fact.guarded and positions:
+                value = self._guarded_value(fact, look, positions)
+            else:
+                value = self._value(fact, look, positions)
+            self._joint.put(key, value)
+        return value
+
+    def _value(self, fact: Fact, look: _Look, positions: tuple[int, ...]) -> Any:
+        """Return a fact from its answers. Raises LinkLost."""
+        raw_answers = [look.value(position) for position in positions]
+        if look.size(positions) > LARGE:
+            return self._parse_process.parse(fact, raw_answers)
+        part = narrowed(fact, raw_answers[0]) if raw_answers else None
+        if part is None:
+            return parse_fact(fact, raw_answers)
+        raw_answers[0] = part
+        key = (mark_of(as_json(part)), *(look.marks[position] for position in positions[1:]))
+        kept = self._by_part[fact.name]
+        value = kept.get(key)
+        if value is _NEW:
+            value = parse_fact(fact, raw_answers)
+            kept.put(key, value)
+        return value
+
+    def _guarded_value(self, fact: Fact, look: _Look, positions: tuple[int, ...]) -> Any:
+        """Return a fact whose parser may never end, or the Absent that says that it does not.
+
+        After MOST_ENDLESS answers that it does not read in time the others are not tried: each
+        takes a second, and there may be one for every node.
+        """
+        if self._endless.get(fact.name, 0) >= MOST_ENDLESS:
+            return Absent("timed_out", "the expression of this check takes too long on other nodes")
+        raw_answers = [look.value(position) for position in positions]
+        try:
+            return self._parse_process.parse(fact, raw_answers)
+        except LinkLost:
+            self._endless[fact.name] = self._endless.get(fact.name, 0) + 1
+            why = f"the expression of this check takes more than {CPU_LIMIT:g} s on this answer"
+            return Absent("timed_out", why)
+
+
+class _Kept:
+    """Values by key. New ones are kept as long as keys come again."""
+
+    def __init__(self) -> None:
+        self._values: dict[Hashable, Any] = {}
+        self._hits = 0
+
+    def get(self, key: Hashable) -> Any:
+        """Return the value of a key, _NEW if it has none."""
+        value = self._values.get(key, _NEW)
+        if value is not _NEW:
+            self._hits += 1
+        return value
+
+    def put(self, key: Hashable, value: Any) -> None:
+        if len(self._values) < self._hits + MOST_UNREPEATED:
+            self._values[key] = value
+
+
+class _Slot:
+    """The facts that are made of one answer alone, and what answers mean for them by their marks.
+
+    `usual` is the answer that came again last: its bytes, its mark and its meaning.
+    """
+
+    def __init__(self, facts: Sequence[Fact]) -> None:
+        self.facts = tuple(facts)
+        self.known = _Kept()
+        self.usual: tuple[bytes, bytes, Meaning] = (b"", b"", {})
+
+
+class _Form(msgspec.Struct, frozen=True):
+    """How answers become facts: a slot for each, and the facts of several with their positions."""
+
+    slots: tuple[_Slot, ...]
+    joint: tuple[tuple[Fact, tuple[int, ...]], ...]
+
+
+class _Look:
+    """The answers of one node: their bytes, their marks once known, their values once needed."""
+
+    def __init__(self, reads: Sequence[Read], answers: Sequence[msgspec.Raw | Json]) -> None:
+        if len(reads) != len(answers):
+            raise ValueError(f"{len(answers)} answers to {len(reads)} reads")
+        self._reads = reads
+        self.data = [_bytes_of(answer) for answer in answers]
+        self.marks = [b""] * len(reads)
+        self._values: dict[int, Json] = {}
+
+    def size(self, positions: Sequence[int]) -> int:
+        """Return the bytes of some answers."""
+        return sum(len(self.data[position]) for position in positions)
+
+    def value(self, position: int) -> Json:
+        """Return an answer, decoded once. Raises LinkLost for what no agent writes."""
+        if position not in self._values:
+            data = self.data[position]
+            try:
+                raw = decoded(data)
+            except ValueError as error:
+                raise LinkLost("garbled", str(error)) from None
+            if len(data) > MAX_TEXT:
+                raw = bounded(self._reads[position].kind, raw)
+            self._values[position] = raw
+        return self._values[position]
+
+
+def _bytes_of(answer: msgspec.Raw | Json) -> bytes:
+    if isinstance(answer, msgspec.Raw):
+        return bytes(answer)
+    try:
+        return json.dumps(answer).encode()
+    except (TypeError, ValueError, RecursionError):
+        return _NOTHING
