@@ -34,7 +34,7 @@ from clusterprep.history.runs import Runs, packed
 from clusterprep.inventory.load import load_inventory
 from clusterprep.jobs.verify import blame, schedule
 from clusterprep.jobs.verify.stage import given_environment, gpus_in_use, rendezvous_of
-from clusterprep.jobs.verify.timeline import ordered_timeline
+from clusterprep.jobs.verify.timeline import EventLog
 from clusterprep.model import Fleet, Inventory, Report, VerifyResult
 from clusterprep.nccl.environment import FACTS, render
 from clusterprep.survey import registry
@@ -183,10 +183,11 @@ def _tried(fleet: Fleet, environment: Any, meter: Meter) -> Any:
     names = [node.name for node in plan.nodes]
     result: Any = None
     for name, story in grown_trial.stories(names).items():
-        events = list(grown_trial.events(plan, story))
+        log = EventLog()
+        for event in grown_trial.events(plan, story):
+            log.add(event)
         with meter.stage(f"order, {name}"):
-            timeline = ordered_timeline(plan, events)
-        del events
+            timeline = log.timeline(plan)
         with meter.stage(f"blame, {name}"):
             result = blame.judge(timeline)
             said = blame.findings(result)

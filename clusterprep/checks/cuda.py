@@ -12,14 +12,16 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     each,
     failed,
+    names_of,
     passed,
     skipped,
     uniform_by_kind,
     unknown,
 )
-from clusterprep.facts.gpu import Nvml
+from clusterprep.facts.gpu import WITHOUT_UUIDS, Nvml
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Node
 from clusterprep.model.runtimes import pasted_python
@@ -164,18 +166,19 @@ def toolkit(context: CheckContext) -> Iterable[Outcome]:
         message = "no toolkit in /usr/local/cuda"
         yield Outcome("skip", names, message, reason="not_applicable")
     values: dict[str, str] = {}
-    undeclared = set()
-    for node in context.nodes:
+    undeclared: set[str] = set()
+    for nodes in context.alike(parts=[WITHOUT_UUIDS]):
+        node = nodes[0]
         if node.name in exempt:
             continue
         version = versions[node.name]
-        values[node.name] = version or "none"
-        yield from _newer_than_driver(context, node, version)
+        values.update(dict.fromkeys(names_of(nodes), version or "none"))
+        yield from about_all(nodes, _newer_than_driver(context, node, version))
         wanted = context.wanted(node)
         if wanted is None:
-            undeclared.add(node.name)
+            undeclared.update(names_of(nodes))
         else:
-            yield _judge_required(node, version or "none", wanted)
+            yield from about_all(nodes, [_judge_required(node, version or "none", wanted)])
     if undeclared:
         yield from uniform_by_kind(
             context, values, "the CUDA toolkit", about=undeclared, exempt=exempt
@@ -235,7 +238,7 @@ def _newer_than_driver(context: CheckContext, node: Node, version: str | None) -
 RUNTIME = Check(
     "cuda.runtime_vs_driver",
     facts=("torch.build", "gpu.nvml", "cuda.libcuda"),
-    judge=each(runtime, "torch.build", "gpu.nvml", "cuda.libcuda"),
+    judge=each(runtime, "torch.build", "gpu.nvml", "cuda.libcuda", parts=(WITHOUT_UUIDS,)),
     severity="error",
     title="The CUDA of torch and the driver",
     why="A torch built for a newer CUDA than the driver can run sees no GPU, or ends with «driver "

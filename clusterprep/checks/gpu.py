@@ -14,13 +14,23 @@ from clusterprep.checks import (
     Proof,
     each,
     failed,
+    names_of,
     passed,
     skipped,
     uniform,
     unknown,
 )
 from clusterprep.checks.gpu_health import by_text, of_job
-from clusterprep.facts.gpu import MISSING, DeviceNodes, Function, Gone, Listed, Model, Nvml
+from clusterprep.facts.gpu import (
+    MISSING,
+    WITHOUT_UUIDS,
+    DeviceNodes,
+    Function,
+    Gone,
+    Listed,
+    Model,
+    Nvml,
+)
 from clusterprep.facts.visible_gpus import session_of, visible_gpus
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import format_size
@@ -148,14 +158,16 @@ def counts(context: CheckContext) -> Iterable[Outcome]:
         "gpu.pci",
         "gpu.functions",
         "gpu.nodes",
+        parts=(WITHOUT_UUIDS,),
     )(context)
     numbers: dict[str, str] = {}
-    for node in context.nodes:
+    for nodes in context.alike(parts=[WITHOUT_UUIDS]):
+        node = nodes[0]
         listed = _count_listed(context.value(node, "gpu.nvml"))
         if node.gpus is not None or not listed:
             continue
         if not _hidden(context.value(node, "gpu.nodes"), listed, None):
-            numbers[node.name] = str(listed)
+            numbers.update(dict.fromkeys(names_of(nodes), str(listed)))
     if len(numbers) < 2:
         return
     fleet_size = len(context.inventory.nodes)

@@ -12,6 +12,7 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     failed,
     passed,
     skipped,
@@ -20,7 +21,7 @@ from clusterprep.checks import (
 from clusterprep.checks.ib import FACTS, NOT_KNOWN
 from clusterprep.facts.pci import PciDevice, PciTree
 from clusterprep.model import Absent, Node
-from clusterprep.nccl.rails import RdmaRail, TrainingSet, kind_of, training_sets
+from clusterprep.nccl.rails import HARDWARE, RdmaRail, TrainingSet, kind_of, training_sets
 from clusterprep.remedies import shell_line
 
 # The distance from a GPU to the nearest card, in the words of `nvidia-smi topo -m`.
@@ -39,17 +40,20 @@ def gpu_nic(context: CheckContext) -> Iterable[Outcome]:
     """
     sets = training_sets(context.fleet)
     measured: dict[str, Distances | Outcome] = {}
-    for node in context.nodes:
-        tree = context.value(node, "pci.tree")
-        measured[node.name] = _measure(node, tree, sets[node.name])
-    usual = _usual_distances(context, measured)
-    for node in context.nodes:
-        distances = measured[node.name]
+    classes = list(context.alike(parts=[HARDWARE]))
+    for nodes in classes:
+        name = nodes[0].name
+        tree = context.value(nodes[0], "pci.tree")
+        measured[name] = _measure(nodes[0], tree, sets[name])
+    usual = _usual_distances(context, classes, measured)
+    for nodes in classes:
+        distances = measured[nodes[0].name]
         if isinstance(distances, Outcome):
-            yield distances
+            outcome = distances
         else:
-            kind = kind_of(context.fleet, node)
-            yield _judge(node, distances, usual.get(kind, {}))
+            kind = kind_of(context.fleet, nodes[0])
+            outcome = _judge(nodes[0], distances, usual.get(kind, {}))
+        yield from about_all(nodes, [outcome])
 
 
 def _measure(node: Node, tree: PciTree, training: TrainingSet | Absent) -> Distances | Outcome:
@@ -103,21 +107,23 @@ def _distance(gpu: PciDevice, card: PciDevice) -> str:
 
 
 def _usual_distances(
-    context: CheckContext, measured: Mapping[str, Distances | Outcome]
+    context: CheckContext,
+    classes: Iterable[tuple[Node, ...]],
+    measured: Mapping[str, Distances | Outcome],
 ) -> dict[object, Distances]:
     """Return for each kind of node and GPU the distance that more than half of the nodes have.
 
-    A GPU that only one node has is left out.
+    `measured` has those of the first node of each class. A GPU that only one node has is left out.
     """
     counters: dict[tuple[object, str], Counter[str]] = {}
-    for node in context.nodes:
-        distances = measured[node.name]
+    for nodes in classes:
+        distances = measured[nodes[0].name]
         if isinstance(distances, Outcome):
             continue
-        kind = kind_of(context.fleet, node)
+        kind = kind_of(context.fleet, nodes[0])
         for gpu, distance in distances.items():
             counter = counters.setdefault((kind, gpu), Counter())
-            counter[distance] += 1
+            counter[distance] += len(nodes)
     usual: dict[object, Distances] = {}
     for (kind, gpu), counter in counters.items():
         distance, number = counter.most_common(1)[0]

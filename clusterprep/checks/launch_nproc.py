@@ -9,7 +9,17 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, uniform, unknown
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    failed,
+    names_of,
+    uniform,
+    unknown,
+)
 from clusterprep.checks.env import (
     BASHRC,
     describe_setting,
@@ -23,6 +33,7 @@ from clusterprep.checks.env import (
     with_settings,
 )
 from clusterprep.facts.environment import Paths, Setting
+from clusterprep.facts.gpu import WITHOUT_UUIDS
 from clusterprep.model import Absent, Node
 from clusterprep.remedies import shell_line
 
@@ -37,18 +48,20 @@ def started(context: CheckContext) -> Iterable[Outcome]:
     """Judge whether the number is equal on all nodes, as declared, and not above the GPUs."""
     yield from unread_paths(context)
     numbers: dict[str, str] = {}
-    for node in context.nodes:
+    for nodes in context.alike(parts=[WITHOUT_UUIDS]):
+        node = nodes[0]
         gpus = gpus_of(context, node)
         if gpus is None:
             nvml = context.fleet.fact(node.name, "gpu.nvml")
             cause = "neither declared, nor can GPUs be counted"
             message = f"{WHAT} of a launcher is not known: {cause}"
-            yield unknown(node, message, nvml.reason)
+            yield from about_all(nodes, [unknown(node, message, nvml.reason)])
             continue
         paths: Paths = context.value(node, "env.paths")
         declared = node.nproc_per_node
-        numbers[node.name] = str(declared or _join_counts(by_path(paths, gpus)))
-        yield from _judge_node(node, paths, gpus)
+        number = str(declared or _join_counts(by_path(paths, gpus)))
+        numbers.update(dict.fromkeys(names_of(nodes), number))
+        yield from about_all(nodes, _judge_node(node, paths, gpus))
     advice = "with nproc_per_node declared, and out with the lines that set others"
     remedy = shell_line("clusterprep apply INVENTORY   # {advice}", advice=advice)
     what = f"{WHAT} that a launcher starts"

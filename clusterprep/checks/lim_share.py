@@ -19,10 +19,11 @@ from clusterprep.checks import (
     skipped,
 )
 from clusterprep.checks.lim_launches import JOBS, session_of
-from clusterprep.facts.gpu import Function, Nvml
+from clusterprep.facts.gpu import WITHOUT_UUIDS, Function, Nvml
 from clusterprep.facts.launch_limits import DAEMON_CPUS, SHARE, Share, format_cpus, parse_cpus
 from clusterprep.facts.visible_gpus import numa_nodes
 from clusterprep.model import Absent, Node
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.units import format_size, parse_size
 from clusterprep.remedies import Remedy, sentence, shell_line
 
@@ -179,11 +180,14 @@ def _one_cpu(share: Share) -> Share:
     return replace(share, cpus=frozenset([min(share.cpus)]))
 
 
+# The total is one number on all nodes of a kind, and not one object.
+_PARTS = (WITHOUT_UUIDS, Part("mem.total", int))
+
 CPUS = Check(
     "lim.cpus",
     facts=(SHARE.name, "gpu.functions"),
     uses=(DAEMON_CPUS.name, "gpu.nvml", "numa.nodes"),
-    judge=each(cpus, SHARE.name, "gpu.functions"),
+    judge=each(cpus, SHARE.name, "gpu.functions", parts=(WITHOUT_UUIDS,)),
     severity="warning",
     title="The CPUs a job may use",
     why="A cpuset, a CPU affinity or a quota that was meant for something else leaves all ranks on "
@@ -201,7 +205,7 @@ MEMORY = Check(
     "lim.memory",
     facts=(SHARE.name, "mem.total", "gpu.functions"),
     uses=("gpu.nvml",),
-    judge=each(memory, SHARE.name, "mem.total", "gpu.functions"),
+    judge=each(memory, SHARE.name, "mem.total", "gpu.functions", parts=_PARTS),
     severity="warning",
     title="The memory a job may use",
     why="A session whose cgroup has a limit is killed in the middle of a run although the machine "

@@ -18,6 +18,7 @@ HOSTS = sentence(
     "no 127.0.1.1 line"
 )
 NO_ADDRESS = "no address"
+ON_LOOPBACK = ""  # the text of an answer that is not compared
 AnswersByName = dict[str, dict[str, str]]
 """name → node that asked → addresses that it got, as text"""
 
@@ -111,10 +112,8 @@ def _judge_loopback(context: CheckContext, node: Node) -> Outcome | None:
                 HOSTS,
             )
     for name, addresses in context.value(node, "names.resolved").items():
-        if name == node.name:
-            continue
         for address in addresses or ():
-            if _is_loopback(address):
+            if _is_loopback(address) and name != node.name:
                 message = "the name of another node resolves to loopback"
                 return failed(
                     node,
@@ -157,13 +156,22 @@ def _judge_differences(context: CheckContext) -> list[Outcome]:
 def _collect_answers(context: CheckContext) -> AnswersByName:
     """Return what each node answered for each name, without addresses on loopback."""
     answers: AnswersByName = {}
+    texts: dict[tuple[str, ...], str] = {}  # most nodes answer alike for a name
     for node in context.nodes:
         for name, addresses in context.value(node, "names.resolved").items():
-            if any(_is_loopback(address) for address in addresses or ()):
-                continue
-            text = ", ".join(sorted(addresses)) if addresses else NO_ADDRESS
-            answers.setdefault(name, {})[node.name] = text
+            answer = tuple(addresses or ())
+            if answer not in texts:
+                texts[answer] = _describe_answer(answer)
+            text = texts[answer]
+            if text != ON_LOOPBACK:
+                answers.setdefault(name, {})[node.name] = text
     return answers
+
+
+def _describe_answer(addresses: tuple[str, ...]) -> str:
+    if any(map(_is_loopback, addresses)):
+        return ON_LOOPBACK
+    return ", ".join(sorted(addresses)) if addresses else NO_ADDRESS
 
 
 def _own_answer(own: str, others: Collection[str]) -> str:

@@ -12,6 +12,7 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     failed,
     parse_count,
     passed,
@@ -21,7 +22,7 @@ from clusterprep.checks import (
 from clusterprep.checks.ib import FACTS, NONE_IN_USE, training_not_known
 from clusterprep.facts.pci import DeviceControl
 from clusterprep.model import Absent, Node
-from clusterprep.nccl.rails import kind_of, training_sets
+from clusterprep.nccl.rails import HARDWARE, kind_of, training_sets
 from clusterprep.remedies import Remedy, shell_line
 
 LEAST = 512  # bytes: below it a card cannot keep enough reads under way for its rate
@@ -36,36 +37,47 @@ def requests(context: CheckContext) -> Iterable[Outcome]:
     """Judge the training cards of each node: ordering, then the size of reads."""
     sets = training_sets(context.fleet)
     controls_by_node: dict[str, Controls] = {}
-    for node in context.nodes:
-        training = sets[node.name]
+    classes = {nodes[0].name: nodes for nodes in context.alike(parts=[HARDWARE])}
+    for name, nodes in classes.items():
+        node = nodes[0]
+        training = sets[name]
         if isinstance(training, Absent):
-            yield training_not_known(node, training)
+            yield from about_all(nodes, [training_not_known(node, training)])
             continue
         known = context.value(node, "pci.device_control")
         cards = [rail.device.pci for rail in training.rails if rail.device.pci is not None]
         addresses = [at for at in cards if at in known]
         if not addresses:
             message = NONE_IN_USE if not training.rails else "no training card is a whole card here"
-            yield skipped(node, message)
+            yield from about_all(nodes, [skipped(node, message)])
             continue
         silent = [at for at in addresses if known[at] is None]
         if silent:
-            yield unknown(node, f"{', '.join(silent)}: Device Control cannot be read", "denied")
+            message = f"{', '.join(silent)}: Device Control cannot be read"
+            yield from about_all(nodes, [unknown(node, message, "denied")])
         else:
-            controls_by_node[node.name] = {at: known[at] for at in addresses}
-    usual = _usual_sizes(context, controls_by_node)
-    for node in context.nodes:
-        if node.name in controls_by_node:
-            size = usual.get(kind_of(context.fleet, node))
-            yield _judge(context, node, controls_by_node[node.name], size)
+            controls_by_node[name] = {at: known[at] for at in addresses}
+    usual = _usual_sizes(context, classes, controls_by_node)
+    for name, controls in controls_by_node.items():
+        nodes = classes[name]
+        size = usual.get(kind_of(context.fleet, nodes[0]))
+        yield from about_all(nodes, [_judge(context, nodes[0], controls, size)])
 
 
-def _usual_sizes(context: CheckContext, controls: Mapping[str, Controls]) -> dict[object, int]:
-    """Return the size of reads that more than half of the cards of a kind of node have."""
+def _usual_sizes(
+    context: CheckContext,
+    classes: Mapping[str, tuple[Node, ...]],
+    controls: Mapping[str, Controls],
+) -> dict[object, int]:
+    """Return the size of reads that more than half of the cards of a kind of node have.
+
+    Classes and controls are given by the first node of a class.
+    """
     sizes: dict[object, Counter[int]] = {}
-    for node in context.nodes:
-        counter = sizes.setdefault(kind_of(context.fleet, node), Counter())
-        counter.update(control.max_read for control in controls.get(node.name, {}).values())
+    for name, nodes in classes.items():
+        counter = sizes.setdefault(kind_of(context.fleet, nodes[0]), Counter())
+        for control in controls.get(name, {}).values():
+            counter[control.max_read] += len(nodes)
     usual = {}
     for kind, counter in sizes.items():
         for size, count in counter.most_common(1):

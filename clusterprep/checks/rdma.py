@@ -13,19 +13,20 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     as_wanted,
     failed,
     passed,
     skipped,
 )
 from clusterprep.checks.ib import FACTS, NONE_IN_USE, training_not_known
-from clusterprep.facts.gpu import Nvml
+from clusterprep.facts.gpu import WITHOUT_UUIDS, Nvml
 from clusterprep.facts.pci import PciTree
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, Node
 from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.model.versions import leading_numbers
-from clusterprep.nccl.rails import TrainingSet, training_sets
+from clusterprep.nccl.rails import HARDWARE, TrainingSet, training_sets
 from clusterprep.remedies import shell_line
 
 # RDMA over DMA-BUF came with Linux 5.12; NVIDIA's open driver exports GPU memory by it.
@@ -35,16 +36,19 @@ DMABUF_KERNEL = (5, 12)
 def peermem(context: CheckContext) -> Iterable[Outcome]:
     """Judge whether the peer-memory module is loaded, or DMA-BUF is possible."""
     sets = training_sets(context.fleet)
-    for node in context.nodes:
-        training = sets[node.name]
-        if isinstance(training, Absent):
-            yield training_not_known(node, training)
-        elif not context.value(node, "pci.tree").gpus:
-            yield skipped(node, "no GPU here")
-        elif not training.active:
-            yield skipped(node, NONE_IN_USE)
-        else:
-            yield _judge_access(context, node, training)
+    for nodes in context.alike("gpu.nvml", *context.facts, parts=[HARDWARE, WITHOUT_UUIDS]):
+        outcome = _judge_peermem(context, nodes[0], sets[nodes[0].name])
+        yield from about_all(nodes, [outcome])
+
+
+def _judge_peermem(context: CheckContext, node: Node, training: TrainingSet | Absent) -> Outcome:
+    if isinstance(training, Absent):
+        return training_not_known(node, training)
+    if not context.value(node, "pci.tree").gpus:
+        return skipped(node, "no GPU here")
+    if not training.active:
+        return skipped(node, NONE_IN_USE)
+    return _judge_access(context, node, training)
 
 
 def _judge_access(context: CheckContext, node: Node, training: TrainingSet) -> Outcome:
@@ -90,16 +94,19 @@ class Card(Struct, frozen=True):
 def firmware(context: CheckContext) -> Iterable[Outcome]:
     """Compare the firmware of cards of one make, in a node and on all nodes."""
     versions_by_make: dict[str, Counter[str]] = {}
-    for node in context.nodes:
-        for card in _cards(context, node):
+    classes = list(context.alike(parts=[HARDWARE]))
+    for nodes in classes:
+        for card in _cards(context, nodes[0]):
             versions = versions_by_make.setdefault(card.make, Counter())
-            versions[card.firmware] += 1
-    for node in context.nodes:
-        tree: PciTree = context.value(node, "pci.tree")
+            versions[card.firmware] += len(nodes)
+    for nodes in classes:
+        tree: PciTree = context.value(nodes[0], "pci.tree")
         if tree.virtual:
-            yield skipped(node, "a virtual machine: the host decides about the firmware")
+            message = "a virtual machine: the host decides about the firmware"
+            outcome = skipped(nodes[0], message)
         else:
-            yield _judge_firmware(node, _cards(context, node), versions_by_make)
+            outcome = _judge_firmware(nodes[0], _cards(context, nodes[0]), versions_by_make)
+        yield from about_all(nodes, [outcome])
 
 
 def _cards(context: CheckContext, node: Node) -> list[Card]:

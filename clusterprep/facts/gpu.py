@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -11,6 +11,7 @@ from msgspec import Struct
 from clusterprep.facts import Fact, file
 from clusterprep.facts.parts import as_json
 from clusterprep.model import Absent, Inventory, Node, Read
+from clusterprep.model.fact_columns import Part
 
 Readings = Mapping[int, Any]  # of each GPU that answers, by NVML's index: a value, or Absent
 NVML_LIMIT = 10.0  # seconds that a driver gets to answer all of it
@@ -39,6 +40,18 @@ class Nvml(Struct, frozen=True):
     gpus: tuple[Gpu, ...]
     lost: tuple[str, ...] = ()
     denied: tuple[int, ...] = ()
+
+
+def _without_uuids(nvml: Nvml | None) -> Hashable:
+    """Return what NVML reports without the numbers that each GPU has for itself."""
+    if nvml is None:
+        return None
+    gpus = tuple([(gpu.index, gpu.name, gpu.pci) for gpu in nvml.gpus])
+    return (nvml.driver, nvml.cuda, gpus, nvml.lost, nvml.denied)
+
+
+WITHOUT_UUIDS = Part("gpu.nvml", _without_uuids)
+"""What nodes with the same GPUs have alike."""
 
 
 class Gone(Struct, frozen=True):

@@ -11,6 +11,7 @@ Equal values that are two objects only make two classes where one would do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from clusterprep.model import Fleet, Node
 from clusterprep.model.fact_columns import Column, Part, column_of, columns, positions
@@ -21,6 +22,7 @@ Settings = tuple[object, ...]
 # Fields in which nodes with the same settings differ.
 _IDENTITY = ("name", "address", "index")
 _SETTINGS = tuple(name for name in Node.__struct_fields__ if name not in _IDENTITY)
+_VALUES = attrgetter(*_SETTINGS)
 
 
 def settings_of(node: Node) -> Settings:
@@ -68,8 +70,12 @@ def alike_nodes(
 def _kinds(fleet: Fleet) -> Column:
     """Return a column of numbers, one object for nodes with the same settings."""
     numbers: dict[Settings, int] = {}
+    by_objects: dict[tuple[int, ...], int] = {}
     kinds = []
     for node in fleet.reached:
-        kind = numbers.setdefault(settings_of(node), len(numbers))
-        kinds.append(kind)
+        # Nodes of one range share the objects of their settings, which are fast to compare.
+        objects = tuple(map(id, _VALUES(node)))
+        if objects not in by_objects:
+            by_objects[objects] = numbers.setdefault(settings_of(node), len(numbers))
+        kinds.append(by_objects[objects])
     return column_of(kinds)

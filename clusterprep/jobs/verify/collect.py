@@ -13,7 +13,7 @@ from clusterprep.errors import LinkLost
 from clusterprep.jobs.verify.frames import MOST_BYTES, MOST_VALUES, parse_frame
 from clusterprep.jobs.verify.pace import Decision, Pace
 from clusterprep.jobs.verify.schedule import TrialPlan, without_launcher_variables
-from clusterprep.jobs.verify.timeline import Event, SharedEvents, Timeline, ordered_timeline
+from clusterprep.jobs.verify.timeline import Event, EventLog, SharedEvents, Timeline
 from clusterprep.model import Node
 from clusterprep.remote import bootstrap
 from clusterprep.remote.untrusted import count_values, require_number
@@ -122,7 +122,7 @@ class _Trial:
         self._began = time.monotonic()
         self._began_running = running_seconds()
         self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._events: list[Event] = []
+        self._log = EventLog()
         self._shared_events = SharedEvents()
         self._lost: set[str] = set()
         self._values = dict.fromkeys((link.node.name for link in links), 0)  # in events
@@ -150,8 +150,9 @@ class _Trial:
             self._stop.set()
             for thread in threads:
                 thread.join()
-        self._events.extend(self._queued_events())
-        return ordered_timeline(self._plan, self._events)
+        for event in self._queued_events():
+            self._log.add(event)
+        return self._log.timeline(self._plan)
 
     # ------------------------------------------------------------ main thread: deciding
 
@@ -188,11 +189,10 @@ class _Trial:
         self._add_own_event("overdue" if decision is Decision.OVERDUE else "stopping")
 
     def _add_own_event(self, what: str) -> None:
-        event = Event("", what, self._now())
-        self._events.append(event)
+        self._log.add(Event("", what, self._now()))
 
     def _note(self, event: Event) -> None:
-        self._events.append(event)
+        self._log.add(event)
         self._pace.note(event, self._running())
         if event.what == "lost":
             self._lost.add(event.node)

@@ -117,7 +117,9 @@ def belongings(timeline: Timeline) -> dict[int, dict[str, dict[str, Any]]]:
         if not isinstance(items, dict):
             continue
         parts = held.setdefault(event.rank, {})
-        parts.setdefault(str(part), {}).update(items)
+        before = parts.get(str(part))
+        # Most ranks share one mapping, which is not changed.
+        parts[str(part)] = items if before is None else {**before, **items}
     for rank, parts in held.items():
         environment = parts.get("environment")
         if environment is None:
@@ -242,15 +244,22 @@ def _difference(
 def _equal_items(items: Mapping[int, Items]) -> Grouped:
     """Group ranks that have exactly the same: on a sound cluster that is one group."""
     groups: dict[object, tuple[Items, list[int]]] = {}
+    keys: dict[int, object] = {}  # by the object, which many ranks share
     for rank, own in items.items():
-        try:
-            key: object = frozenset(own.items())
-            hash(key)
-        except TypeError:  # a file that cannot be read is a list
-            key = repr(sorted(own.items(), key=str))
-        _, ranks = groups.setdefault(key, (own, []))
+        if id(own) not in keys:
+            keys[id(own)] = _key_of_items(own)
+        _, ranks = groups.setdefault(keys[id(own)], (own, []))
         ranks.append(rank)
     return list(groups.values())
+
+
+def _key_of_items(items: Items) -> object:
+    try:
+        key = frozenset(items.items())
+        hash(key)
+    except TypeError:  # a file that cannot be read is a list
+        return repr(sorted(items.items(), key=str))
+    return key
 
 
 def _unread(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct, field
@@ -17,7 +18,7 @@ OBSERVED = ("state", "working", "nccl", "exit", "holds")
 EventsByKey = dict[str, list["Event"]]
 
 
-class Event(Struct, frozen=True):  # a large trial has millions
+class Event(Struct, frozen=True, gc=False):  # a large trial has millions, and none has a cycle
     """One thing that happened.
 
     Of a rank (`rank` set): spawned, started, no_torch, imported, no_cuda, ready, store, joined,
@@ -37,7 +38,8 @@ class Event(Struct, frozen=True):  # a large trial has millions
 
 
 NO_DATA: Mapping[str, Any] = {}
-SAID_BY_ALL = ("entered", "warmed")  # events that have the same data on every rank
+# Events that have the same data on most ranks: what they hold is a hundred texts on each.
+SAID_BY_ALL = ("entered", "warmed", "holds")
 
 
 class SharedEvents:
@@ -45,7 +47,7 @@ class SharedEvents:
 
     def __init__(self) -> None:
         self._kinds: dict[str, str] = {}
-        self._data: dict[tuple[tuple[str, Any], ...], Mapping[str, Any]] = {}
+        self._data: dict[tuple[object, ...], Mapping[str, Any]] = {}
 
     def event(
         self,
@@ -73,9 +75,48 @@ class SharedEvents:
 
     def _shared(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
-            return self._data.setdefault(tuple(data.items()), data)
-        except TypeError:  # a list among the values, which no rank of ours sends in these events
+            return self._data.setdefault(_key_of(data), data)
+        except TypeError:  # a list among the values, as for a file that cannot be read
             return data
+
+
+def _key_of(data: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return what is equal for equal data alone, though True is 1 in Python."""
+    key: list[object] = []
+    for name, value in data.items():
+        if isinstance(value, dict):
+            key += (name, *value.items(), *map(type, value.values()))
+        else:
+            key += (name, type(value), value)
+    return tuple(key)
+
+
+class EventLog:
+    """Keeps the events of a trial as they arrive, but those that tell nothing any more.
+
+    That a rank is within a collective is of no use once it has left it.
+    """
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._within: dict[int, Event] = {}  # the event «warmed» of a rank that has not left
+
+    def add(self, event: Event) -> None:
+        """Keep an event that came after those before."""
+        if event.rank is not None:
+            if event.what == "warmed":
+                self._within[event.rank] = event
+                return
+            if event.what == "left":
+                self._within.pop(event.rank, None)
+        self._events.append(event)
+
+    def timeline(self, plan: TrialPlan) -> Timeline:
+        """Return the events in order of time; the log is empty then, as they are many."""
+        events = [*self._events, *self._within.values()]
+        self._events.clear()
+        self._within.clear()
+        return _take_over(plan, events)
 
 
 class Timeline(Struct, frozen=True, dict=True):
@@ -185,24 +226,21 @@ def ordered_timeline(plan: TrialPlan, events: Iterable[Event]) -> Timeline:
     A node's clock is set against the controller's by the event that came fastest. The time which
     that event took is the same error for all events of the node, a round trip at most.
     """
-    arrived = tuple(events)
+    return _take_over(plan, list(events))
+
+
+def _take_over(plan: TrialPlan, events: list[Event]) -> Timeline:
+    """Return the timeline of a list, whose events are replaced one by one: twice is too much."""
     offsets: dict[str, float] = {}
-    for event in arrived:
+    for event in events:
         if event.mono is None:
             continue
         offset = event.at - event.mono
         smallest = offsets.get(event.node, float("inf"))
         offsets[event.node] = min(smallest, offset)
-    placed: list[Event] = []
-    for event in arrived:
-        if event.mono is None:
-            placed.append(event)
-        else:
+    for place, event in enumerate(events):
+        if event.mono is not None:
             at = event.mono + offsets[event.node]
-            placed.append(Event(event.node, event.what, at, event.rank, event.data))
-    placed.sort(key=_time)
-    return Timeline(plan, tuple(placed))
-
-
-def _time(event: Event) -> float:
-    return event.at
+            events[place] = Event(event.node, event.what, at, event.rank, event.data)
+    events.sort(key=attrgetter("at"))
+    return Timeline(plan, tuple(events))
