@@ -25,6 +25,7 @@ INBOUND = ("ingress", "prerouting", "input")
 OUTBOUND = ("output", "postrouting")
 # Of the range that NCCL's ports come from: rules for fewer ports are meant for other services.
 FEW_PORTS = 0.1
+UNDECIDED = "the rules do not tell"  # the reason; connections that were tried do
 MAX_JUMPS = 32  # jumps within jumps; the kernel allows 16
 
 Ends = dict[str, str]
@@ -314,7 +315,7 @@ def _judge_node(
         return unknown(
             node,
             message,
-            "the rules do not tell",
+            UNDECIDED,
             "; ".join(doubts),
             wanted,
         )
@@ -414,7 +415,7 @@ FIREWALL = Check(
     uses=("net.dials",),
     judge=firewall,
     severity="warning",
-    follows=("eth.iface_choice", "net.ports"),
+    follows=("eth.iface_choice",),
     title="Packet filters between the nodes",
     why="NCCL's connections use ports of the ephemeral range. A filter that opens SSH and the "
     "rendezvous port only lets a job start and then hang in its first collective.",

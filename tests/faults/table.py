@@ -91,7 +91,7 @@ def _share_of_one(found: Sequence[Seen]) -> str:
     share = len(alone) / max(1, len(ill))
     return (
         f"Of {len(ill)} faults {len(alone)} ({share:.1%}) are one finding that counts, on their "
-        "host; what else is said there follows from it, as the column «counts as» shows."
+        "host.\nWhat else is said there follows from it. The column «counts as» has that finding."
     )
 
 
