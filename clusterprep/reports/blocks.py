@@ -219,13 +219,17 @@ def left_open(block: Block) -> list[Block]:
 
 
 def follows_of(block: Block) -> list[Block]:
-    """Return what follows from a block, the gravest first, without what `group_gaps` adds to it."""
+    """Return what follows from a block, the gravest first, without what `group_gaps` adds to it.
+
+    The findings of one check are one block, whatever their reasons.
+    """
     is_gap = _is_gap(block)
-    others = []
+    groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in block.consequences:
         if not is_gap or finding.reason != block.reason:
-            others.append(finding)
-    return sorted(blocks_of(others), key=gravity)
+            key = (finding.check, finding.verdict, finding.severity)
+            groups.setdefault(key, []).append(finding)
+    return sorted((Block(tuple(group)) for group in groups.values()), key=gravity)
 
 
 def _is_gap(block: Block) -> bool:

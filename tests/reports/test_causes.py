@@ -90,6 +90,12 @@ def test_the_console_tells_one_missing_right_once() -> None:
     assert "0 errors, 0 warnings, 1 unknown on 4 nodes" in text
 
 
+def test_what_to_do_next_is_about_the_cause() -> None:
+    text = render(one_fault(), "console", width=100)
+    assert f"clusterprep explain {MTU}" in text
+    assert f"clusterprep explain {PATH}" not in text
+
+
 def test_json_has_the_causes_and_own_severities() -> None:
     rows = json.loads(render(one_fault(), "json"))["findings"]
     by_check = {row["check"]: row for row in rows}
