@@ -82,9 +82,9 @@ def rules_of(checks: Iterable[Check], facts: Mapping[str, Fact]) -> Rules:
             fact = facts.get(name)
             if fact is None:
                 continue
-            if fact.deep:
+            if fact.deep and fact.needs.who == "job_user":
                 inside.add(check.name)
-            if fact.stage == "pairs":
+            if fact.stage == "pairs" and name in check.facts:
                 between.add(check.name)
     return Rules(follows, frozenset(inside), frozenset(between))
 

@@ -277,3 +277,5 @@ def test_our_rules_know_pairs_and_what_is_asked_inside() -> None:
     assert {PATH, PORTS, "net.latency"} <= rules.between
     assert {"torch.version", "rt.env"} <= rules.inside
     assert MTU not in rules.between | rules.inside
+    assert FILTER not in rules.between, "it judges each node by its own rules"
+    assert "slurm.state" not in rules.inside
