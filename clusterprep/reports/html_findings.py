@@ -147,7 +147,11 @@ def _branches(followers: Sequence[Block], roster: Roster, anchors: set[str]) -> 
             branches.append(branch)
         return tuple(branches)
 
-    return grow("")
+    branches = grow("")
+    # Of checks that explain each other, on different nodes, none is below the card.
+    for check in list(below):
+        branches += grow(check)
+    return branches
 
 
 def _parent(block: Block, checks: Container[str]) -> str:

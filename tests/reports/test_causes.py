@@ -140,6 +140,24 @@ def test_html_shows_a_tree_and_each_check_has_a_place() -> None:
     assert "1 error, 0 warnings, 0 unknown" in text
 
 
+def test_html_has_checks_that_explain_each_other_on_different_nodes() -> None:
+    def of(check: str, node: str, *causes: str) -> Finding:
+        because = tuple(Because(cause, (node,)) for cause in causes)
+        return Finding(check, "fail", "error", (node,), "wrong", because=because)
+
+    findings = (
+        of(MTU, "n1"),
+        of(MTU, "n2"),
+        of("a.one", "n1", "a.two"),
+        of("a.two", "n1", MTU),
+        of("a.two", "n2", "a.one"),
+        of("a.one", "n2", MTU),
+    )
+    text = render(report("check", nodes=reached(FOUR, {}), findings=findings), "html")
+    assert 'id="check-a.one"' in text
+    assert 'id="check-a.two"' in text
+
+
 @pytest.mark.parametrize(
     ("verdict", "severity", "strict", "counts"),
     [
