@@ -30,6 +30,7 @@ IPV4_TABLES = ("ip ", "legacy ip ")
 IPV6_TABLES = ("ip6 ", "legacy ip6 ")
 IPV4_FIELDS, IPV6_FIELDS = ("saddr", "daddr"), ("saddr6", "daddr6")
 IPV4_NAMES, IPV6_NAMES = frozenset({"ipv4", "ip", "2"}), frozenset({"ipv6", "ip6", "10"})
+UNDECIDED = "the rules do not tell"  # the reason; connections that were tried do
 MAX_JUMPS = 32  # jumps within jumps; the kernel allows 16
 
 Ends = dict[str, str]
@@ -335,7 +336,7 @@ def _judge_node(
         return unknown(
             node,
             message,
-            "the rules do not tell",
+            UNDECIDED,
             "; ".join(doubts),
             wanted,
         )
@@ -441,7 +442,7 @@ FIREWALL = Check(
     uses=("net.dials",),
     judge=firewall,
     severity="warning",
-    follows=("eth.iface_choice", "net.ports"),
+    follows=("eth.iface_choice",),
     title="Packet filters between the nodes",
     why="NCCL's connections use ports of the ephemeral range. A filter that opens SSH and the "
     "rendezvous port only lets a job start and then hang in its first collective.",

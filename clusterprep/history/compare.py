@@ -40,10 +40,12 @@ def since(run: RecordedRun, before: Report, findings: Sequence[Finding]) -> Sinc
 def turns(before: Report, findings: Sequence[Finding]) -> tuple[tuple[Turn, ...], tuple[Turn, ...]]:
     """Return the new and the fixed findings, among nodes and checks that both runs judged.
 
-    New is what got worse: it fails, or is unknown and was known. Fixed is what passes now.
+    New is what got worse: it fails, or is unknown and was known. Fixed is what passes now. What
+    follows from another finding is left to that one.
     """
     findings_before = before.findings or ()
     grades_before = _grades(findings_before)
+    causes_before = _grades(finding for finding in findings_before if not finding.because)
     judged = {finding.check for finding in findings_before}
     known, reached = _nodes(before)
     new: NodesByKey = {}
@@ -54,14 +56,17 @@ def turns(before: Report, findings: Sequence[Finding]) -> tuple[tuple[Turn, ...]
         # Of a node that was not reached only the check ssh.reach was judged.
         comparable = known if finding.check == "ssh.reach" else reached
         by_node = grades_before.get(finding.check, {})
+        if finding.verdict == "pass":
+            by_node = causes_before.get(finding.check, {})
         key = (finding.check, finding.verdict, finding.severity)
         grade = _grade(finding)
+        is_cause = not finding.because
         for node in finding.nodes:
             grade_before = by_node.get(node, _WELL)
             if finding.verdict == "pass":
                 if grade_before >= _UNKNOWN:
                     fixed.setdefault(key, {})[node] = None
-            elif grade >= _UNKNOWN and grade > grade_before and node in comparable:
+            elif is_cause and grade >= _UNKNOWN and grade > grade_before and node in comparable:
                 new.setdefault(key, {})[node] = None
     return _as_turns(new), _as_turns(fixed)
 

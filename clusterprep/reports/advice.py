@@ -6,6 +6,7 @@ from clusterprep.model import Finding, LaunchResult, Report
 from clusterprep.remedies import shell_line
 from clusterprep.reports.fixes import curable_checks
 from clusterprep.reports.plain import NODES, fold_nodes
+from clusterprep.survey.consequences import standing
 
 NAMED = 4  # checks that a command to be pasted names
 # Label and text. The text of the label "next" is a sentence, that of any other label is a command.
@@ -34,9 +35,12 @@ def advice(report: Report, place: str = "above") -> Advice:
 
 
 def worst(report: Report, verdict: str) -> Finding | None:
-    """Return the first finding of that verdict that counts, errors before warnings."""
+    """Return the first finding of that verdict that counts, errors before warnings.
+
+    What follows from another finding does not count: the cause is to be mended.
+    """
     first_warning = None
-    for finding in report.findings or ():
+    for finding in standing(report.findings or ()):
         if finding.verdict != verdict or finding.silenced or finding.fixed:
             continue
         if finding.severity == "error":

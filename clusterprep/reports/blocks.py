@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 
@@ -232,13 +233,17 @@ def left_open(block: Block) -> list[Block]:
 
 
 def follows_of(block: Block) -> list[Block]:
-    """Return what follows from a block, the gravest first, without what `group_gaps` adds to it."""
+    """Return what follows from a block, the gravest first, without what `group_gaps` adds to it.
+
+    The findings of one check are one block, whatever their reasons.
+    """
     is_gap = _is_gap(block)
-    others = []
+    groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in block.consequences:
         if not is_gap or finding.reason != block.reason:
-            others.append(finding)
-    return sorted(blocks_of(others), key=gravity)
+            key = (finding.check, finding.verdict, finding.severity)
+            groups.setdefault(key, []).append(finding)
+    return sorted((Block(tuple(group)) for group in groups.values()), key=gravity)
 
 
 def _is_gap(block: Block) -> bool:
@@ -301,26 +306,52 @@ def way_to_know(gap: Block) -> str:
 
 
 def summarize(report: Report) -> str:
-    """Return `1 error, 2 warnings, 0 unknown on 16 nodes`, then what does not count."""
+    """Return `1 error, 2 warnings, 0 unknown on 16 nodes`, then what does not count.
+
+    What gave the verdict stands first where no finding did, such as a change that failed.
+    """
     nodes = ""
     if report.nodes:
         nodes = f" on {pluralize(len(report.nodes), 'node')}"
     if report.findings is None:
         return _summarize_without_findings(report, nodes)
-    counts = {
-        "error": 0,
-        "warning": 0,
-        "unknown": 0,
-    }
-    for block in troubles(report.findings):
-        if block.verdict == "unknown":
-            counts["unknown"] += 1
-        else:
-            counts[block.severity] += 1
-    errors = pluralize(counts["error"], "error")
-    warnings = pluralize(counts["warning"], "warning")
-    text = f"{errors}, {warnings}, {counts['unknown']} unknown"
-    return text + nodes + _summarize_not_counting(report.findings)
+    kinds = Counter((block.verdict, block.severity) for block in troubles(report.findings))
+    errors = pluralize(kinds["fail", "error"], "error")
+    warnings = pluralize(kinds["fail", "warning"], "warning")
+    unknown = kinds["unknown", "error"]
+    open_warnings = kinds["unknown", "warning"]
+    if report.strict:
+        unknown += open_warnings
+        open_warnings = 0
+    text = f"{errors}, {warnings}, {unknown} unknown{nodes}"
+    if open_warnings:
+        # They would be warnings, so they do not decide the verdict.
+        text += f", {pluralize(open_warnings, 'open warning')}"
+    text += _summarize_not_counting(report.findings)
+    decided = _decided_by(report, kinds)
+    return f"{decided}; {text}" if decided else text
+
+
+def _decided_by(report: Report, kinds: Mapping[tuple[str, str], int]) -> str:
+    """Return what gave the report its verdict, "" if a finding did or nothing was wrong.
+
+    `kinds` has the number of blocks of trouble by verdict and severity.
+    """
+    severities = ("error", "warning") if report.strict else ("error",)
+    if report.verdict == "pass" or any(kinds[report.verdict, one] for one in severities):
+        return ""
+    failed = Counter(row.outcome for row in report.changes or ())
+    if report.verdict == "fail" and failed["failed"]:
+        return f"{pluralize(failed['failed'], 'change')} failed"
+    if failed["unanswered"]:
+        return f"{pluralize(failed['unanswered'], 'change')} without an answer"
+    if report.launch is not None and report.launch.timed_out:
+        return "launch ran out of time"
+    words = {"fail": "failed", "unknown": "is not known to have worked"}
+    for name, result in (("launch", report.launch), ("verify", report.verify)):
+        if result is not None and result.verdict == report.verdict in words:
+            return f"{name} {words[result.verdict]}"
+    return ""
 
 
 def _summarize_without_findings(report: Report, nodes: str) -> str:

@@ -31,7 +31,7 @@ from clusterprep.reports.json_report import json_of
 from clusterprep.reports.plain import distinct, safe_text
 from clusterprep.survey import registry
 
-BRANCHES = 40  # consequences of one card
+BRANCHES, BRANCH_MESSAGES = 40, 2  # consequences of one card, and different messages of one
 VALUES, MESSAGES = 40, 10  # of one card: different values, and different messages and remedies
 FACT_NODES = 2  # nodes of a card whose facts are shown
 FACT = 1200  # characters of one fact
@@ -132,19 +132,26 @@ def _branches(followers: Sequence[Block], roster: Roster, anchors: set[str]) -> 
             anchor = "" if block.check in anchors else block.check
             anchors.add(block.check)
             word, kind = _state(block)
+            text = ""
+            if block.verdict == "fail":  # why another is unknown, the cause says
+                text = "; ".join(block.messages[:BRANCH_MESSAGES])
             branch = Branch(
                 anchor=anchor,
                 word=word,
                 kind=kind,
                 check=block.check,
                 nodes=roster.label(block.nodes),
-                text="; ".join(block.messages[:MESSAGES]),
+                text=text,
                 branches=grow(block.check),
             )
             branches.append(branch)
         return tuple(branches)
 
-    return grow("")
+    branches = grow("")
+    # Of checks that explain each other, on different nodes, none is below the card.
+    for check in list(below):
+        branches += grow(check)
+    return branches
 
 
 def _parent(block: Block, checks: Container[str]) -> str:

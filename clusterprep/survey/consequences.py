@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterprep.checks import Check
+from clusterprep.checks.firewall import UNDECIDED
 from clusterprep.facts import Fact
 from clusterprep.model import Because, Finding
 
@@ -36,11 +37,10 @@ TOLD_BY_REASON: Mapping[str, tuple[str, ...]] = {
     "reset_required": ("gpu.lost",),
     "nvml_not_started": ("gpu.lost",),
     "no_nvml_library": ("gpu.lost",),
+    UNDECIDED: ("net.ports",),
 }
 # What is asked by code of the job is asked inside its runtime: this check says if that works.
 RUNTIME = "rt.engine"
-
-Nodes = list[str]
 
 
 class Rules(Struct, frozen=True):
@@ -82,9 +82,9 @@ def rules_of(checks: Iterable[Check], facts: Mapping[str, Fact]) -> Rules:
             fact = facts.get(name)
             if fact is None:
                 continue
-            if fact.deep:
+            if fact.deep and fact.needs.who == "job_user":
                 inside.add(check.name)
-            if fact.stage == "pairs":
+            if fact.stage == "pairs" and name in check.facts:
                 between.add(check.name)
     return Rules(follows, frozenset(inside), frozenset(between))
 
@@ -109,16 +109,48 @@ def with_causes(findings: Iterable[Finding], rules: Rules) -> tuple[Finding, ...
     whole, and follows only with all of its nodes.
     """
     findings = tuple(findings)
-    links = _Links(findings)
+    alike = _alike_nodes(findings)
+    links = _Links(_of_one_each(findings, alike))
     for number, finding in enumerate(findings):
         if _is_trouble(finding):
             checks = rules.causes_of(finding)
             links.add_declared(number, checks, whole=finding.check in rules.between)
     links.add_gaps(rules.between)
     linked: list[Finding] = []
-    for number, finding in enumerate(findings):
-        linked.extend(_split(finding, links.causes[number]))
+    for finding, causes in zip(findings, links.causes, strict=True):
+        linked.extend(_split(finding, causes, alike))
     return tuple(linked)
+
+
+def _alike_nodes(findings: Sequence[Finding]) -> dict[str, list[str]]:
+    """Return the nodes with the same trouble, by the first of them; ten thousand may be a few."""
+    troubles: dict[str, list[int]] = {}
+    for number, finding in enumerate(findings):
+        if _is_trouble(finding):
+            for node in finding.nodes:
+                troubles.setdefault(node, []).append(number)
+    first: dict[tuple[int, ...], str] = {}
+    alike: dict[str, list[str]] = {}
+    for node, numbers in troubles.items():
+        representative = first.setdefault(tuple(numbers), node)
+        alike.setdefault(representative, []).append(node)
+    return alike
+
+
+def _of_one_each(findings: Iterable[Finding], alike: Container[str]) -> list[Finding]:
+    """Return the findings about the first of nodes that are alike, what they follow from too."""
+    reduced = []
+    for finding in findings:
+        if not _is_trouble(finding):
+            reduced.append(finding)
+            continue
+        nodes = tuple(node for node in finding.nodes if node in alike)
+        because = []
+        for cause in finding.because:
+            of_cause = tuple(node for node in cause.nodes if node in alike)
+            because.append(Because(cause.check, of_cause))
+        reduced.append(replace(finding, nodes=nodes, because=tuple(because)))
+    return reduced
 
 
 class _Links:
@@ -238,18 +270,27 @@ def _missing_answer(finding: Finding) -> tuple[str, ...]:
     return (reason, finding.message)
 
 
-def _split(finding: Finding, causes: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
-    """Yield a finding with its causes, in parts where its nodes have different ones."""
+def _split(
+    finding: Finding, causes: Mapping[str, Sequence[str]], alike: Mapping[str, Sequence[str]]
+) -> Iterator[Finding]:
+    """Yield a finding with its causes, in parts where its nodes have different ones.
+
+    `causes` are those of the first of nodes that are `alike`.
+    """
     if not causes:
         yield finding
         return
-    parts: dict[tuple[str, ...], Nodes] = {}
+    parts: dict[tuple[str, ...], set[str]] = {}
     for node in finding.nodes:
-        checks = tuple(causes.get(node, ()))
-        parts.setdefault(checks, []).append(node)
-    for names, nodes in parts.items():
-        because = tuple(Because(name, tuple(nodes)) for name in names)
-        yield replace(finding, nodes=tuple(nodes), because=because)
+        if node in alike:
+            checks = tuple(causes.get(node, ()))
+            parts.setdefault(checks, set()).update(alike[node])
+    for names, members in parts.items():
+        nodes = finding.nodes
+        if len(parts) > 1:
+            nodes = tuple(node for node in nodes if node in members)
+        because = tuple(Because(name, nodes) for name in names)
+        yield replace(finding, nodes=nodes, because=because)
 
 
 # ---------------------------------------------------------------- what counts
@@ -299,10 +340,11 @@ class _Roots:
     """Finds the causes at the end of the links; of a finding without causes it is itself."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
-        self._findings = findings
-        self._numbers = {}
+        self._findings: Sequence[Finding] = findings
+        self._numbers: dict[str, dict[str, list[int]]] = {}
         if any(finding.because for finding in findings):
-            self._numbers = _numbers_by_check(findings)
+            self._findings = _of_one_each(findings, _alike_nodes(findings))
+            self._numbers = _numbers_by_check(self._findings)
         self._known: dict[int, tuple[int, ...]] = {}
 
     def of(self, number: int) -> tuple[int, ...]:

@@ -277,6 +277,8 @@ ROWS = (
         lambda host, lab: _library(host, hangs=["nvmlDeviceGetHandleByIndex_v2"]),
         "real",
         also=NOTHING_KNOWN,
+        # A slow driver is a warning, and what is unknown for it an error.
+        apart=("cuda.runtime_vs_driver", "sw.known_bad"),
         slow=True,
     ),
 )

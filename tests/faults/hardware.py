@@ -117,6 +117,7 @@ ROWS = (
         lambda host, lab: faults.crowded_interrupts(host, "eth0"),
         "laid over",
         also={"eth.speed": "no other host has a card, so there is no speed to compare"},
+        apart=("eth.speed",),
     ),
     Row("memory moved between NUMA nodes", "numa.balancing", _balanced, "laid over"),
 )

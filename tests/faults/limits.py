@@ -167,6 +167,7 @@ ROWS = (
         ),
         several=True,
         also=NO_CONTROLLER,
+        apart=tuple(NO_CONTROLLER),
     ),
     Row(
         "unlimited stack of slurmd, and the session's is propagated",

@@ -21,6 +21,7 @@ class Row:
     /proc, /sys or /dev, or the description of a stand-in, says so. `verdict` pass marks what looks
     like a fault and is none: no node may be blamed. `others` are nodes that the same check blames
     with good reason, `also` checks that are right to speak of these nodes too, with the reason.
+    They follow from the one finding that counts, but for those in `apart`: these count too.
     `at` names the host where it matters which; `several` says that the check looks at every node by
     itself, so that more than one may be ill at the same time.
     """
@@ -34,6 +35,7 @@ class Row:
     at: str | None = None
     others: tuple[str, ...] = ()
     also: Mapping[str, str] = field(default_factory=dict)
+    apart: tuple[str, ...] = ()
     several: bool = False
     slow: bool = False  # takes longer than `make test` should wait
 

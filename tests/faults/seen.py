@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterprep.model import Because, Finding
+from clusterprep.survey.consequences import cause_trees
 from tests.faults.row import Placed, Run, Stage
 from tests.support.command import Answer, clusterprep
 from tests.support.lab import Lab
@@ -21,12 +23,16 @@ Charge = tuple[str, str, str]  # check, node, verdict
 
 @dataclass(frozen=True)
 class Seen:
-    """What became of one fault: the nodes that its check named, and what it saw there."""
+    """What became of one fault: the nodes that its check named, and what it saw there.
+
+    `counted` are the checks whose findings count on its host; all others follow from these.
+    """
 
     stage: str
     placed: Placed
     nodes: tuple[str, ...]
     text: str
+    counted: tuple[str, ...]
 
 
 class Theatre:
@@ -124,7 +130,42 @@ def found(stage: Stage, placed: Placed, answer: Answer) -> Seen:
     row = placed.row
     findings = [f for f in answer.findings(row.check, row.verdict) if placed.host in f["nodes"]]
     nodes = tuple(node for f in findings for node in f["nodes"] if node in placed.blamed)
-    return Seen(stage.name, placed, tuple(dict.fromkeys(nodes)), "; ".join(map(_text, findings)))
+    return Seen(
+        stage.name,
+        placed,
+        tuple(dict.fromkeys(nodes)),
+        "; ".join(map(_text, findings)),
+        counted(answer, stage.known, placed.host),
+    )
+
+
+def counted(answer: Answer, known: Mapping[tuple[str, str], str], host: str) -> tuple[str, ...]:
+    """The checks whose findings count on a host, without what is known of the healthy lab.
+
+    A finding that is known counts where something follows from it that is not.
+    """
+    checks: dict[str, None] = {}
+    for tree in cause_trees([_finding(row) for row in answer.report["findings"]]):
+        told = [tree.finding, *tree.consequences]
+        is_new = any((f.check, f.verdict) not in known and host in f.nodes for f in told)
+        if tree.finding.verdict in ("fail", "unknown") and is_new and host in tree.finding.nodes:
+            checks[tree.finding.check] = None
+    return tuple(checks)
+
+
+def _finding(row: dict[str, Any]) -> Finding:
+    because = tuple(Because(c["check"], tuple(c["nodes"])) for c in row.get("because", ()))
+    return Finding(
+        row["check"],
+        row["verdict"],
+        row["severity"],
+        tuple(row["nodes"]),
+        row["message"],
+        reason=row["reason"],
+        fixed=row["fixed"],
+        silenced=row["silenced"],
+        because=because,
+    )
 
 
 def _text(finding: dict[str, Any]) -> str:
@@ -156,4 +197,8 @@ def unlike(answer: Answer, stage: Stage, run: Run) -> list[str]:
                 f"{placed.row.check} on {placed.host} gives {given} as its reason, "
                 f"not {placed.row.reason}"
             )
+        if placed.row.verdict != "pass":
+            counts = counted(answer, stage.known, placed.host)
+            if len(set(counts) - set(placed.row.apart)) != 1:
+                wrong.append(f"«{placed.row.name}» is not one finding on {placed.host}: {counts}")
     return wrong

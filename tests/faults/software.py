@@ -60,6 +60,7 @@ ROWS = (
         "sw.known_bad",
         lambda host, lab: faults.compiled_nccl(host, WHEEL_NCCL, 22902),
         also={"nccl.torch": "it is another one than that of the other nodes"},
+        apart=("nccl.torch",),
     ),
     Row(
         "LD_LIBRARY_PATH with another NCCL",

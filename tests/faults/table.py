@@ -43,6 +43,8 @@ def _counts(found: Sequence[Seen]) -> list[str]:
             f"{kinds['laid over']} laid over"
         )
     ]
+    if kinds:
+        said.append(_share_of_one(found))
     if decoys:
         names = "; ".join(decoys)
         said.append(f"{len(decoys)} that look like faults and are none: {names}")
@@ -51,7 +53,7 @@ def _counts(found: Sequence[Seen]) -> list[str]:
 
 def markdown(found: Sequence[Seen], stages: Iterable[Stage]) -> str:
     """The same for docs/why/faults.md."""
-    text = [_HEADER]
+    text = [_HEADER, "", _share_of_one(found)]
     for title, kind in (("By the real mechanism", "real"), ("Laid over", "laid over")):
         rows = [
             one
@@ -60,8 +62,8 @@ def markdown(found: Sequence[Seen], stages: Iterable[Stage]) -> str:
         ]
         text += [
             f"\n## {title}: {len(rows)}\n",
-            "| fault | check | verdict | node | seen |",
-            "|---|---|---|---|---|",
+            "| fault | check | verdict | node | counts as | seen |",
+            "|---|---|---|---|---|---|",
         ]
         text += [_row(one) for one in rows]
     decoys = [one.placed.row for one in found if one.placed.row.verdict == "pass"]
@@ -82,9 +84,22 @@ def markdown(found: Sequence[Seen], stages: Iterable[Stage]) -> str:
     return "\n".join(text) + "\n"
 
 
+def _share_of_one(found: Sequence[Seen]) -> str:
+    """For how many faults exactly one finding counts on their host."""
+    ill = [one for one in found if one.placed.row.verdict != "pass"]
+    alone = [one for one in ill if len(one.counted) == 1]
+    share = len(alone) / max(1, len(ill))
+    return (
+        f"Of {len(ill)} faults {len(alone)} ({share:.1%}) are one finding that counts, on their "
+        "host.\nWhat else is said there follows from it. The column «counts as» has that finding."
+    )
+
+
 def _row(one: Seen) -> str:
     row = one.placed.row
-    return f"| {row.name} | `{row.check}` | {row.verdict} | {', '.join(one.nodes)} | {_cell(one)} |"
+    counted = ", ".join(f"`{check}`" for check in one.counted)
+    cells = [row.name, f"`{row.check}`", row.verdict, ", ".join(one.nodes), counted, _cell(one)]
+    return f"| {' | '.join(cells)} |"
 
 
 def _cell(one: Seen) -> str:

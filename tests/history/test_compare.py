@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.history.compare import best, compare, fact_changes, since, turns
 from clusterprep.model import (
     Absent,
+    Because,
     CollectiveResult,
     EnvValue,
     Finding,
@@ -102,6 +104,23 @@ def test_what_turned(
 ) -> None:
     found = turns(report(*before), after)
     assert [{turn.verdict: turn.nodes for turn in part} for part in found] == [new, fixed]
+
+
+def test_what_follows_from_another_finding_did_not_turn() -> None:
+    well = (said("pass", "n1", "n2"), said("pass", "n1", "n2", check="eth.path_mtu"))
+    cause = (Because("eth.mtu", ("n2",)),)
+    ill = (
+        said("fail", "n2"),
+        said("pass", "n1"),
+        said("fail", "n2", check="eth.path_mtu", because=cause),
+        said("pass", "n1", check="eth.path_mtu"),
+    )
+    (new,), nothing = turns(report(*well), ill)
+    assert (new.check, nothing) == ("eth.mtu", ())
+    nothing, (fixed,) = turns(report(*ill), well)
+    assert (fixed.check, nothing) == ("eth.mtu", ())
+    still = (replace(ill[2], because=()), *well[:1])
+    assert turns(report(*ill), still)[0] == (), "it failed before too"
 
 
 def test_of_a_node_that_was_not_reached_only_its_absence_is_told() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+from msgspec.structs import replace
+
 from clusterprep.cli.commands.record import line_of
-from clusterprep.model import Because, Finding, Report
+from clusterprep.model import Because, ChangeRow, Finding, LaunchResult, Report, Severity
 from clusterprep.reports import render
-from clusterprep.reports.blocks import follows_of, group_gaps, troubles
+from clusterprep.reports.blocks import follows_of, group_gaps, summarize, troubles
 
 from .situations import FOUR, reached, report
 
@@ -87,6 +90,12 @@ def test_the_console_tells_one_missing_right_once() -> None:
     assert "0 errors, 0 warnings, 1 unknown on 4 nodes" in text
 
 
+def test_what_to_do_next_is_about_the_cause() -> None:
+    text = render(one_fault(), "console", width=100)
+    assert f"clusterprep explain {MTU}" in text
+    assert f"clusterprep explain {PATH}" not in text
+
+
 def test_json_has_the_causes_and_own_severities() -> None:
     rows = json.loads(render(one_fault(), "json"))["findings"]
     by_check = {row["check"]: row for row in rows}
@@ -129,6 +138,56 @@ def test_html_shows_a_tree_and_each_check_has_a_place() -> None:
     for check in (MTU, PATH, BUSBW, LATENCY):
         assert text.count(f'id="check-{check}"') == 1
     assert "1 error, 0 warnings, 0 unknown" in text
+
+
+def test_html_has_checks_that_explain_each_other_on_different_nodes() -> None:
+    def of(check: str, node: str, *causes: str) -> Finding:
+        because = tuple(Because(cause, (node,)) for cause in causes)
+        return Finding(check, "fail", "error", (node,), "wrong", because=because)
+
+    findings = (
+        of(MTU, "n1"),
+        of(MTU, "n2"),
+        of("a.one", "n1", "a.two"),
+        of("a.two", "n1", MTU),
+        of("a.two", "n2", "a.one"),
+        of("a.one", "n2", MTU),
+    )
+    text = render(report("check", nodes=reached(FOUR, {}), findings=findings), "html")
+    assert 'id="check-a.one"' in text
+    assert 'id="check-a.two"' in text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "severity", "strict", "counts"),
+    [
+        ("pass", "warning", False, "0 errors, 0 warnings, 0 unknown on 4 nodes, 1 open warning"),
+        ("unknown", "warning", True, "0 errors, 0 warnings, 1 unknown on 4 nodes"),
+        ("unknown", "error", False, "0 errors, 0 warnings, 1 unknown on 4 nodes"),
+    ],
+)
+def test_the_numbers_say_what_the_verdict_says(
+    verdict: str, severity: Severity, strict: bool, counts: str
+) -> None:
+    finding = Finding("a.b", "unknown", severity, ("n2",), "no answer", reason="hung")
+    of = report("check", verdict=verdict, strict=strict, nodes=reached(FOUR, {}))
+    assert summarize(replace(of, findings=(finding,))) == counts
+
+
+def test_what_failed_stands_first_where_no_finding_did() -> None:
+    row = ChangeRow(("n1",), "file", "/etc/a", "create", "failed")
+    of = report("apply", verdict="fail", code=1, findings=(), changes=(row, row))
+    assert summarize(of) == "2 changes failed; 0 errors, 0 warnings, 0 unknown"
+    failure = Finding("a.b", "fail", "error", ("n2",), "wrong")
+    assert summarize(replace(of, findings=(failure,))) == "1 error, 0 warnings, 0 unknown"
+
+
+def test_a_launch_that_failed_or_did_not_end_says_so() -> None:
+    failed = LaunchResult("fail", "torchrun", 2, 1, "n1:29500")
+    of = report("launch", verdict="fail", code=1, findings=(), launch=failed)
+    assert summarize(of).startswith("launch failed; 0 errors")
+    late = replace(of, verdict="unknown", launch=replace(failed, timed_out=True))
+    assert summarize(late).startswith("launch ran out of time; 0 errors")
 
 
 def test_the_history_counts_the_same() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Sequence
 
 import pytest
@@ -246,6 +247,20 @@ def test_each_consequence_has_a_cause_on_its_nodes(findings: list[Finding], rule
 # ---------------------------------------------------------------- what checks declare
 
 
+def test_a_packet_filter_explains_ports_and_ports_explain_rules_that_do_not_tell() -> None:
+    rules = rules_of(registry.checks().values(), registry.facts())
+    closed = [failure(FILTER, "n1", severity="warning"), failure(PORTS, "n1")]
+    assert [one.check for one in standing(with_causes(closed, rules))] == [FILTER]
+    doubt = unknown(FILTER, "n1", reason="the rules do not tell", severity="warning")
+    assert standing(with_causes([doubt, closed[1]], rules)) == (closed[1],)
+
+
+def test_declared_causes_go_in_no_circle() -> None:
+    rules = rules_of(registry.checks().values(), registry.facts())
+    follows = {**rules.follows, **{page.name: page.follows for page in PAGES.values()}}
+    graphlib.TopologicalSorter(follows).prepare()
+
+
 def test_every_declared_cause_is_a_check() -> None:
     names = {*registry.checks(), *PAGES}
     declared = {check.name: check.follows for check in registry.checks().values()}
@@ -262,3 +277,5 @@ def test_our_rules_know_pairs_and_what_is_asked_inside() -> None:
     assert {PATH, PORTS, "net.latency"} <= rules.between
     assert {"torch.version", "rt.env"} <= rules.inside
     assert MTU not in rules.between | rules.inside
+    assert FILTER not in rules.between, "it judges each node by its own rules"
+    assert "slurm.state" not in rules.inside

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from clusterprep import reports
-from clusterprep.model import Fleet, Report
+from clusterprep.model import Finding, Fleet, Report
+from clusterprep.survey import registry
+from clusterprep.survey.consequences import rules_of, standing, with_causes
 from clusterprep.survey.port_matrix import probe_pairs
 from tests.support.fleet import eth, findings, fleet
 from tests.survey.test_port_matrix import ROW, Agents
@@ -71,6 +73,18 @@ def test_on_the_console_it_has_few_lines(kept_apart: Fleet) -> None:
     text = reports.render(report, "console", color=False, width=80)
     lines = text[text.index("net.ports") :].split("\n\n", maxsplit=1)[0].splitlines()
     assert len(lines) <= MOST_LINES, text
+
+
+def test_all_that_is_said_of_it_counts_once(kept_apart: Fleet) -> None:
+    rules = rules_of(registry.checks().values(), registry.facts())
+    names = ("net.ports", "eth.path_mtu", "net.latency")
+    found = [one for name in names for one in findings(kept_apart, name)]
+    troubles = [one for one in found if one.verdict in ("fail", "unknown")]
+    (ports,) = standing(with_causes(troubles, rules))
+    assert ports.check == "net.ports"
+    full = Finding("net.neigh", "fail", "warning", ports.nodes, "the table is full")
+    (table,) = standing(with_causes([*troubles, full], rules))
+    assert (table.check, table.severity) == ("net.neigh", "error")
 
 
 @pytest.mark.parametrize("check", ["eth.path_mtu", "net.latency"])

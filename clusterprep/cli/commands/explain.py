@@ -225,6 +225,10 @@ def _check_page(check: Check | TrialCheckPage, facts: Mapping[str, Fact] | None 
     if isinstance(check, Check) and (check.facts or not check.source):
         parts.append(_paragraph("Who may know it", needed_rights(check, facts)))
     parts.append(severity_sentence(check))
+    if check.follows:
+        causes = ", ".join(check.follows)
+        sentence = f"It may follow from {causes}: where one of them fails on the same node, it is "
+        parts.append(textwrap.fill(f"{sentence}shown there and not counted.", WIDTH))
     if isinstance(check, Check) and is_deep(check, facts or registry.facts()):
         parts.append(_DEEP)
     return "\n\n".join(parts)

@@ -198,6 +198,7 @@ def _declaration(
         limit=_read_limit(source, row, complain),
         missing=row.get("missing", "fail"),
         severity=row.get("severity", "error"),
+        follows=tuple(row.get("follows", ())),
         why=row.get("why", ""),
         remedy=remedy,
         is_command="remedy" in row,

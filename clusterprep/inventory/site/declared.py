@@ -72,6 +72,7 @@ class Declaration(Struct, frozen=True):
     * `wanted`: what the value is compared with, several with commas between them; of `same` it is
       "kind" or "all", of `exists` "true" or "false".
     * `missing`: what a node without a value gets.
+    * `follows`: the checks that explain a failure, as of a Check.
     * `group`, `with_file`, `with_module`: the check is about such nodes only.
     * `place`: the file and line that declares it.
     """
@@ -88,6 +89,7 @@ class Declaration(Struct, frozen=True):
     limit: float = FILE_LIMIT
     missing: Literal["fail", "skip", "unknown"] = "fail"
     severity: Severity = "error"
+    follows: tuple[str, ...] = ()
     why: str = ""
     remedy: str = ""
     is_command: bool = True
@@ -111,6 +113,7 @@ def check_of(declaration: Declaration) -> Check:
         facts=(declaration.name,),
         judge=functools.partial(_judge, declaration),
         severity=declaration.severity,
+        follows=declaration.follows,
         title=declaration.title,
         why=why,
         how=how_of(declaration),

@@ -167,6 +167,7 @@ _CHECK_FIELDS: _Fields = {
     "uses": _TEXTS,
     "proof": ("a Proof", lambda value: value is None or isinstance(value, Proof)),
     "grade": _TEXT,
+    "follows": _TEXTS,
     "source": _TEXT,
 }
 _FACT_FIELDS: _Fields = {

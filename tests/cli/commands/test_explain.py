@@ -63,6 +63,12 @@ def test_a_checks_page_says_what_a_budget_leaves_to_the_store(name: str, deep: b
     assert ("--budget" in page(name)) == deep
 
 
+def test_a_checks_page_says_what_it_follows_from() -> None:
+    text = " ".join(page("eth.path_mtu").split())
+    assert "It may follow from eth.iface_choice, eth.mtu, net.ports:" in text
+    assert "may follow from" not in page("eth.iface_choice")
+
+
 def test_every_variable_has_a_page_of_whole_lines() -> None:
     for name in variables():
         text = page(name)

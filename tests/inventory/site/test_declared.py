@@ -10,8 +10,9 @@ import pytest
 
 from clusterprep.checks import Check
 from clusterprep.inventory.load import load_inventory
-from clusterprep.model import Finding, Fleet, Inventory, Json, NodeSnapshot
+from clusterprep.model import Because, Finding, Fleet, Inventory, Json, NodeSnapshot
 from clusterprep.survey import registry
+from clusterprep.survey.consequences import rules_of, with_causes
 from clusterprep.survey.judge import judge
 from clusterprep.survey.queries import Queries, plan_queries
 from tests.support.fleet import TODAY, by_node
@@ -246,6 +247,17 @@ def test_what_require_demands_wins_and_is_an_error(tmp_path: Path) -> None:
         "n1": "fail error",
         "n2": "pass",
     }
+
+
+def test_a_check_follows_from_those_that_it_names(tmp_path: Path) -> None:
+    declared = f"- name: site.thing\n{FILE}  expect: {{equals: '7'}}\n  follows: [fs.mount]"
+    inventory = site(tmp_path, declared)
+    found = judged(inventory, "site.thing", text("8"), text("8"))
+    mount = Finding("fs.mount", "fail", "error", ("n2",), "/etc is not mounted")
+    known = registry.of(inventory)
+    linked = with_causes([mount, *found], rules_of(known.checks.values(), known.facts))
+    because = {finding.nodes: finding.because for finding in linked if finding.check != "fs.mount"}
+    assert because == {("n1",): (), ("n2",): (Because("fs.mount", ("n2",)),)}
 
 
 def test_a_silence_is_shown_and_not_counted(tmp_path: Path) -> None:

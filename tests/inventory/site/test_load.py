@@ -430,6 +430,7 @@ WRONG_FIELDS = [
     ('facts=("site.fans",)', 'facts=("site.fans")', "facts: expected a tuple of texts; seen 'site"),
     ('judge=each(judge, "site.fans")', "judge=7", "judge: expected a function; seen 7"),
     ('how="/sys/fans"', 'how="", uses=None', "uses: expected a tuple of texts; seen None"),
+    ('how="/sys/fans"', 'how="", follows="a.b"', "follows: expected a tuple of texts; seen 'a"),
     ('how="/sys/fans"', 'how="", tags=7', "tags: expected a tuple of texts; seen 7"),
     ('how="/sys/fans"', 'how="", wants=None', "wants: expected a function; seen None"),
     ('how="/sys/fans"', 'how="", grave=None', "grave: expected a function; seen None"),
