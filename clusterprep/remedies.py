@@ -65,8 +65,8 @@ def _make(text: str, *, is_command: bool = False, note: str = "", is_bare: bool 
 NO_REMEDY = _make("", is_bare=True)
 # What stands for a word that is known on a node alone, in the remedies of checks' pages.
 _WORDS = (
-    "ADAPTER|ADDRESS|BRANCH|DEVICE|FILE|FOLDER|GID|GPU|GPUS|GROUP|GUID|IFACE|INTERFACE|JOB|N|NAME|"
-    "NETWORK|PACKAGES|PATH|PID|PREFIX|SIZE|TABLE|UID|UNIT|USER|USUAL|VERSION|WATTS"
+    "ADAPTER|ADDRESS|BRANCH|DEVICE|FILE|FOLDER|GID|GPUS|GROUP|GUID|IFACE|INTERFACE|JOB|N|NAME|"
+    "NETWORK|PACKAGES|PATH|PID|PREFIX|SIZE|TABLE|UID|UNIT|USER|USUAL|VERSION|WATTS|-i GPU"
 )
 _PLACEHOLDER = re.compile(rf"(?<![\w$%{{.])({_WORDS})(?![\w.])")
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from clusterprep.remedies import has_placeholder, unpack
 from tests.faults import STAGES, row, seen
 from tests.faults.__main__ import DOCUMENT
 from tests.faults.row import Run, Stage
@@ -46,6 +47,9 @@ def test_a_faulty_node_is_blamed_and_no_other(
     answer = seen.asked(theatre.lab, stage, run)
     wrong = seen.unlike(answer, stage, run)
     assert not wrong, "\n".join([*(f"{p.host}: {p.row.name}" for p in run), "", *wrong])
+    remedies = {finding["remedy"] for finding in answer.report["findings"]}
+    # As if each was a line to be pasted: the report does not say which are.
+    assert not [text for text in remedies if has_placeholder(unpack([text, True, ""]))]
     seen_faults += [seen.found(stage, placed, answer) for placed in run]
 
 

@@ -10,6 +10,7 @@ from clusterprep.changes.resources import PlanContext
 from clusterprep.changes.resources.limits import (
     FILES,
     ITEMS,
+    KEEP,
     LOGINS,
     OTHERS,
     RESOURCE,
@@ -90,3 +91,13 @@ def test_every_limit_of_the_schema_is_one_here() -> None:
         OTHERS,
     }
     assert len(FILES) == 3
+
+
+def test_limits_of_an_earlier_run_stay_if_the_step_says_so() -> None:
+    earlier = planned({"memlock": "64M", "nofile": "65536", "sigpending": "unlimited"})
+    for path, change in earlier.items():
+        kept = planned({"nofile": "1048576", OTHERS: KEEP}, change.after)[path]
+        both = planned({"memlock": "64M", "nofile": "1048576", "sigpending": "unlimited"})[path]
+        assert kept.after == both.after
+        gone = planned({"nofile": "1048576"}, change.after)[path]
+        assert gone.after == planned({"nofile": "1048576"})[path].after
