@@ -487,6 +487,13 @@ class CommandResult(Struct, frozen=True):
     left_out: int = 0  # bytes of output that were not kept
 
 
+class NodeGroup(Struct, frozen=True):
+    """A group of the inventory."""
+
+    name: str
+    nodes: tuple[str, ...]
+
+
 class Report(Struct, frozen=True):
     """Everything a command reports.
 
@@ -519,3 +526,4 @@ class Report(Struct, frozen=True):
     batches: tuple[BatchRow, ...] | None = None  # of an apply in batches
     site_checks: tuple[SiteCheck, ...] | None = None  # those of the site that have findings
     lists: NodeLists | None = None
+    groups: tuple[NodeGroup, ...] | None = None  # of the inventory, with the nodes of this report

@@ -16,6 +16,7 @@ from clusterprep.model import (
     EnvPath,
     EnvValue,
     Finding,
+    NodeGroup,
     NodeSnapshot,
     PairSpeed,
     RankGpu,
@@ -109,6 +110,7 @@ def one_odd_node() -> Report:
     )
     return report(
         "verify",
+        groups=(NodeGroup("rack1", EIGHT[:4]), NodeGroup("rack2", EIGHT[4:])),
         verdict="fail",
         code=1,
         seconds=71.9,

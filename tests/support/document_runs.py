@@ -50,6 +50,8 @@ EXPECTED = {
     "clusterprep check inventory.yaml --write-lists lists": {0},
     "clusterprep check inventory.yaml --retry-failed last": {2},  # none failed
     "clusterprep check cluster.yaml --output report.html --output report.xml --format json": {0},
+    "clusterprep check cluster.yaml --output fleet.svg": {0},
+    "clusterprep report last --format svg": {0},
     "clusterprep check cluster.yaml --format nagios": {0, 1},  # 1 is a warning there
     # This machine may have faults of its own.
     "clusterprep check --local": {0, 1, 3},

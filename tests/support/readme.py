@@ -219,7 +219,7 @@ def renew_derived() -> None:
     _renew(RESOURCES, resources_page.page())
     _renew(PRIVILEGES, privileges_page.page())
     _renew(MESSAGES, messages_page.page())
-    pictures.renew_console()
+    pictures.renew()
 
 
 def _renew(path: Path, text: str) -> None:
