@@ -509,6 +509,13 @@ class FixRow(Struct, frozen=True):
     reason: str = ""
 
 
+class NodeGroup(Struct, frozen=True):
+    """A group of the inventory."""
+
+    name: str
+    nodes: tuple[str, ...]
+
+
 class Report(Struct, frozen=True):
     """Everything a command reports.
 
@@ -543,3 +550,4 @@ class Report(Struct, frozen=True):
     lists: NodeLists | None = None
     inventory: str = ""  # path as it was given; empty where none was read
     fixes: tuple[FixRow, ...] | None = None  # of a fix: each failure that it looked at
+    groups: tuple[NodeGroup, ...] | None = None  # of the inventory, with the nodes of this report

@@ -25,6 +25,7 @@ SUFFIXES = {
     "markdown": ".md",
     "prometheus": ".prom",
     "html": ".html",
+    "svg": ".svg",
     "nagios": ".nagios",
 }
 

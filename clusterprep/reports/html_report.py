@@ -34,7 +34,7 @@ from clusterprep.model import (
 )
 from clusterprep.model.history import Turn
 from clusterprep.model.units import format_size
-from clusterprep.reports import html_charts, html_findings, html_pairs, html_trial
+from clusterprep.reports import fleet_grid, html_charts, html_findings, html_pairs, html_trial
 from clusterprep.reports.advice import advice
 from clusterprep.reports.blocks import (
     culprits_of,
@@ -145,6 +145,7 @@ def context(report: Report) -> dict[str, Any]:
     values["passed"] = html_findings.passed(findings, roster)
     values["skipped"] = html_findings.skipped(findings, roster)
     values["grid"] = grid_of(report, roster)
+    values["fleet"] = _fleet(report, roster)
     values |= _env_context(report, roster)
     values |= _batches_context(report.batches or (), roster)
     values |= _fixes_context(report.fixes or (), roster)
@@ -156,6 +157,16 @@ def context(report: Report) -> dict[str, Any]:
     if report.launch is not None:
         values["launched"] = html_trial.launched_lines(report.launch.ranks)
     return values
+
+
+def _fleet(report: Report, roster: Roster) -> dict[str, Any] | None:
+    """Return the picture of the fleet, for more nodes than one."""
+    grid = fleet_grid.layout(report, roster)
+    if grid is None or len(roster.names) < 2:
+        return None
+    elements = [*fleet_grid.shapes(grid, linked=True), *fleet_grid.legend(grid)]
+    drawn = Markup("\n".join(elements))  # noqa: S704 - texts in it are escaped where it is drawn
+    return {"width": fleet_grid.WIDTH, "height": grid.total_height, "elements": drawn}
 
 
 def _page_parts() -> dict[str, str]:

@@ -111,6 +111,7 @@ def document(report: Report) -> dict[str, Json]:
     sections["launch"] = _launch(report.launch)
     sections["site_checks"] = report.site_checks
     sections["lists"] = _lists(report.lists)
+    sections["groups"] = report.groups
     sections["results"] = _rows(report.results, _result)
     sections["since"] = report.since
     sections["runs"] = report.runs

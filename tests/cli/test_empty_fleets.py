@@ -166,7 +166,9 @@ def test_nothing_is_printed_and_the_reason_is_said(
     assert "not known" in err or "nothing is printed: ssh.reach unknown on n[1-2]" in err
 
 
-@pytest.mark.parametrize("fmt", ["console", "junit", "markdown", "prometheus", "html", "nagios"])
+@pytest.mark.parametrize(
+    "fmt", ["console", "junit", "markdown", "prometheus", "html", "svg", "nagios"]
+)
 def test_every_format_can_show_it(
     ports: Ports, state: Path, capsys: pytest.CaptureFixture[str], fmt: str
 ) -> None:

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from clusterprep import reports
 from clusterprep.changes.playbook.names import NAMES
 from clusterprep.inventory.demands import check_names
 from clusterprep.inventory.schema import load_schema
@@ -36,9 +37,11 @@ def test_the_table_and_the_page_have_all_checks() -> None:
     assert readme.VARIABLES.read_text() == variables_page.page(), RENEW
 
 
-def test_the_picture_is_what_the_tool_prints_of_the_recorded_fleet() -> None:
-    """Its words: how they are drawn is rich's, and differs between releases."""
-    drawn = pictures.console(pictures.report())
+def test_the_pictures_are_what_the_tool_prints_of_the_recorded_fleet() -> None:
+    """Of the console its words: how they are drawn is rich's, and differs between releases."""
+    seen = pictures.report()
+    assert reports.render(seen, "svg") == pictures.FLEET.read_text(encoding="utf-8"), RENEW
+    drawn = pictures.console(seen)
     assert pictures.words(drawn) == pictures.words(pictures.CONSOLE.read_text()), RENEW
     assert not re.search(r"(?:href|src|url)\W*(?:https?:)?//", drawn), "a picture fetches nothing"
 

@@ -43,6 +43,7 @@ def test_every_format_at_once_each_by_its_suffix(good: Path, tmp_path: Path) -> 
         "markdown": "## PASS",
         "prometheus": "# HELP clusterprep_",
         "html": "<!DOCTYPE html>",
+        "svg": "<svg xmlns=",
         "nagios": "CLUSTERPREP OK - ",
     }
     assert {

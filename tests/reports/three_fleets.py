@@ -17,6 +17,7 @@ from clusterprep.model import (
     EnvPath,
     EnvValue,
     Finding,
+    NodeGroup,
     NodeSnapshot,
     PairSpeed,
     RankGpu,
@@ -111,6 +112,7 @@ def one_odd_node() -> Report:
     )
     return report(
         "verify",
+        groups=(NodeGroup("rack1", EIGHT[:4]), NodeGroup("rack2", EIGHT[4:])),
         verdict="fail",
         code=1,
         seconds=71.9,

@@ -17,7 +17,7 @@ from rich.text import Text
 from clusterprep import reports
 from clusterprep.cli.exit_codes import findings_code
 from clusterprep.inventory.load import load_inventory
-from clusterprep.model import Report
+from clusterprep.model import NodeGroup, Report
 from clusterprep.survey import registry
 from clusterprep.survey.judge import judge
 from clusterprep.survey.port_matrix import probe_pairs
@@ -27,7 +27,8 @@ from tests.support.browser import Browser, found
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 CONSOLE, PAGE = FOLDER / "check.svg", FOLDER / "report.png"
-RECORDING = FOLDER / "demo.svg"
+RECORDING, FLEET = FOLDER / "demo.svg", FOLDER / "fleet.svg"
+RACK = 16  # nodes of a group
 NODES, WIDTH = 64, 110
 FAULTS = {
     "node00009": "kernel.version",
@@ -78,7 +79,13 @@ def report() -> Report:
         findings_code(findings),
         tuple(fleet.snapshots.values()),
         findings,
+        groups=_racks(tuple(fleet.snapshots)),
     )
+
+
+def _racks(names: tuple[str, ...]) -> tuple[NodeGroup, ...]:
+    starts = range(0, len(names), RACK)
+    return tuple(NodeGroup(f"rack{at // RACK + 1}", names[at : at + RACK]) for at in starts)
 
 
 def console(seen: Report) -> str:
@@ -125,9 +132,11 @@ def words(svg: str) -> list[str]:
     return re.findall(r">([^<>{}]*\S[^<>{}]*)</text>", svg)
 
 
-def renew_console() -> None:
-    """Draw the console again if other words are in it."""
-    drawn = console(report())
+def renew() -> None:
+    """Draw the fleet again, and the console if other words are in it."""
+    seen = report()
+    FLEET.write_text(reports.render(seen, "svg"))
+    drawn = console(seen)
     if words(drawn) != words(CONSOLE.read_text()):
         CONSOLE.write_text(drawn)
 
@@ -136,6 +145,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     seen = report()
     CONSOLE.write_text(console(seen))
+    FLEET.write_text(reports.render(seen, "svg"))
     page(seen, PAGE)
 
 

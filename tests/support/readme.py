@@ -228,7 +228,7 @@ def renew_derived() -> None:
     _renew(PRIVILEGES, privileges_page.page())
     _renew(MESSAGES, messages_page.page())
     _renew(MAN, man_page.page())
-    pictures.renew_console()
+    pictures.renew()
 
 
 def _renew(path: Path, text: str) -> None:

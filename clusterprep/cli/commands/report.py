@@ -5,7 +5,7 @@ new_report("validate", 0, cluster="demo")  →  Report(command="validate", verdi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from clusterprep.model import (
     Finding,
     Inventory,
     Json,
+    NodeGroup,
     NodeSnapshot,
     Report,
     VerifyResult,
@@ -97,6 +98,7 @@ def survey_report(
         notices=notices,
         strict=settings.strict,
         site_checks=_site_checks(invocation.inventory.extensions, surveyed.findings),
+        groups=_groups(invocation.inventory, fleet.snapshots),
         **places,
     )
 
@@ -179,6 +181,16 @@ def _site_checks(
             page = SiteCheck(name, check.title, check.why, check.how, check.source, facts, moving)
             pages.append(page)
     return tuple(pages)
+
+
+def _groups(inventory: Inventory, nodes: Collection[str]) -> tuple[NodeGroup, ...] | None:
+    """Return the groups of the inventory, each with those of its nodes that the report has."""
+    groups = []
+    for name, members in inventory.groups.items():
+        present = tuple(member for member in members if member in nodes)
+        if present:
+            groups.append(NodeGroup(name, present))
+    return tuple(groups) or None
 
 
 def failure_report(invocation: Invocation, error: ClusterprepError) -> Report:
