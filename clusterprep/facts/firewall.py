@@ -104,7 +104,7 @@ def parse_firewall(answer: dict[str, str | None]) -> Ruleset:
 
 
 def _with_compatible(chains: Ruleset, listing: str | None, family: str) -> Ruleset:
-    """Return the chains with those that iptables-nft lists in the place of what nft says of them."""
+    """Return the chains with those that iptables-nft lists, in the place of what nft lists."""
     if listing is None:
         return chains
     own_chains = parse_iptables(listing, family)

@@ -535,17 +535,13 @@ ONE_CABLE = "which is link-local: it holds on one cable only, and other nodes ca
             id="family",
         ),
         pytest.param(
-            {
-                "interfaces": Interfaces(nccl="eth0"),
-                "env": {"NCCL_SOCKET_FAMILY": EnvSetting("AF_INET6", "env")},
-            },
+            {"interfaces": Interfaces(nccl="eth0")},
             f"eth0 has fe80::7 alone, {ONE_CABLE}",
             id="declared",
         ),
         pytest.param(
             {
                 "env": {
-                    "NCCL_SOCKET_FAMILY": EnvSetting("AF_INET6", "env"),
                     "NCCL_SOCKET_IFNAME": EnvSetting("eth", "env"),
                 }
             },
