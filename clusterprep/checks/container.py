@@ -367,6 +367,17 @@ def network(context: CheckContext) -> Iterable[Outcome]:
             yield passed(node, "the container has the host's network", "the host's")
         elif node.address in inside.interfaces.values():
             yield passed(node, "the container has the node's address on its own network", seen)
+        elif ":" in node.address:
+            message = (
+                "the container has a network of its own, and its IPv6 addresses were not looked at"
+            )
+            yield unknown(
+                node,
+                message,
+                "the addresses of IPv6",
+                seen,
+                node.address,
+            )
         else:
             message = (
                 "the container has a network of its own, whose addresses other nodes do not reach"

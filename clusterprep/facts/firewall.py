@@ -90,22 +90,26 @@ def parse_firewall(answer: dict[str, str | None]) -> Ruleset:
     Rules that iptables-nft made come from its own listing where there is one, not from that of nft.
     """
     nft = answer["nft"]
-    chains: list[Chain] = []
-    if nft is not None:
-        chains += parse_nft(nft)
-    for key, family in (("iptables", "ip"), ("ip6tables", "ip6")):
-        compatible = answer.get(key)
-        if compatible is None:
-            continue
-        own_chains = parse_iptables(compatible, family)
-        own_tables = {chain.table for chain in own_chains}
-        chains = [chain for chain in chains if chain.table not in own_tables]
-        chains += own_chains
-    for key, family in (("legacy", "legacy ip"), ("legacy6", "legacy ip6")):
-        legacy = answer.get(key)
-        if legacy is not None:
-            chains += parse_iptables(legacy, family)
-    return tuple(chains)
+    chains = () if nft is None else parse_nft(nft)
+    # Answers that earlier releases recorded have no listings of IPv6.
+    chains = _with_compatible(chains, answer["iptables"], "ip")
+    chains = _with_compatible(chains, answer.get("ip6tables"), "ip6")
+    for text, family in (
+        (answer["legacy"], "legacy ip"),
+        (answer.get("legacy6"), "legacy ip6"),
+    ):
+        if text is not None:
+            chains += parse_iptables(text, family)
+    return chains
+
+
+def _with_compatible(chains: Ruleset, listing: str | None, family: str) -> Ruleset:
+    """Return the chains with those that iptables-nft lists, in the place of what nft lists."""
+    if listing is None:
+        return chains
+    own_chains = parse_iptables(listing, family)
+    own_tables = {chain.table for chain in own_chains}
+    return tuple(chain for chain in chains if chain.table not in own_tables) + own_chains
 
 
 # ---------------------------------------------------------------- nft

@@ -99,12 +99,10 @@ class Interface(Struct, frozen=True):
         return bool(self.ipv4 or self.first)
 
     def seen_in(self, family: Family) -> Interface:
-        """Return the interface with the addresses of one family alone, as NCCL then sees it."""
+        """Return the interface with global addresses of one family alone, as NCCL then sees it."""
         if family == "AF_INET6":
             return replace(self, ipv4=(), first=None) if self.has_ipv4 else self
-        if self.ipv6 or self.link_local:
-            return replace(self, ipv6=(), link_local=None)
-        return self
+        return replace(self, ipv6=()) if self.ipv6 else self
 
 
 @functools.lru_cache(maxsize=4096)

@@ -165,8 +165,13 @@ def _not_ipv4(address: str) -> str:
 
 def _check_ipv6(address: str) -> None:
     try:
-        ipaddress.IPv6Address(address)
+        parsed = ipaddress.IPv6Address(address)
     except ValueError:
         raise ValueError(
             f"'{address}' is not an IPv6 address; a port belongs under ssh: {{port: …}}"
         ) from None
+    if parsed.is_link_local:
+        raise ValueError(
+            f"'{address}' is link-local: it holds on one cable only, and other nodes cannot tell "
+            "which; give a global address or a host name"
+        )

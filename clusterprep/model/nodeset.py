@@ -226,6 +226,11 @@ def _count(bracket: str) -> int:
 def _length(part: str, bracket: str) -> int:
     """Return how many numbers one part of a bracket stands for. Raises ValueError."""
     match = _RANGE.fullmatch(part.strip())
+    if match is None and ":" in part:
+        raise ValueError(
+            f"brackets are for ranges: write the address in '[{bracket}]' without them; "
+            "a port belongs under ssh: {port: …}"
+        )
     if match is None:
         raise ValueError(
             f"'{part}' in '[{bracket}]' is not a number or a range such as 1-16 or 1-9/2"

@@ -300,8 +300,8 @@ def _pick_by_variable(
 ) -> Pick | str:
     """Return the interface that NCCL binds with this value of its variable.
 
-    Of all that the value admits, NCCL takes the first in the kernel's order, whatever the order of
-    the list.
+    Of all that the value admits, NCCL takes the first in the kernel's order, IPv4 before IPv6,
+    whatever the order of the list.
     """
     setting = f"{VARIABLE}={value}"
     admitted = []
@@ -313,7 +313,7 @@ def _pick_by_variable(
         wanted = f"an {FAMILY_NAMES[family]} address"
         problem = f"{setting} matches no interface that is up with {wanted}"
         return f"{problem} (there is: {names})"
-    first = min(admitted, key=lambda interface: interface.index)
+    first = min(admitted, key=lambda interface: (not interface.has_ipv4, interface.index))
     if first.loopback and not alone:
         problem = f"{setting} lets {first.name} in"
         return f"{problem}, which NCCL then takes, and which leads to no other node"

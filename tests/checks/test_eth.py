@@ -41,23 +41,20 @@ def mtus(*values: int, **options: Any) -> Any:
 # ---------------------------------------------------------------- the interface
 
 
-BY_INTERFACE = ("eth.iface_choice", "eth.mtu", "eth.speed", "eth.bond", "irq.balance")
+@pytest.mark.parametrize("check", ["eth.iface_choice", "eth.mtu"])
+def test_ipv6_alone_is_judged_like_ipv4(check: str) -> None:
+    def facts(number: int) -> dict[str, Any]:
+        own = eth("eth0", ipv6=(f"fd00::{number}/64",))
+        return {"net.interfaces": (LOOPBACK, own), "rdma.devices": ()}
+
+    assert told(fleet(n1=facts(1), n2=facts(2)), check) == {"n1": "pass", "n2": "pass"}
 
 
-@pytest.mark.parametrize("check", BY_INTERFACE)
-def test_ipv6_alone_is_said_as_the_reason_without_a_remedy(check: str) -> None:
-    facts = {
-        "net.interfaces": (LOOPBACK, eth("eth0", ipv6=("fd00::1",))),
-        "net.bonds": {},
-        "rdma.devices": (),
-        "irq.counts": object(),
-        "irq.daemon": object(),
-    }
-    for found in findings(fleet(n1=facts, n2=facts), check):
-        if found.verdict == "skip":
-            continue
-        assert (found.verdict, found.reason, found.remedy) == ("unknown", "ipv6", "")
-        assert found.nodes == ("n1", "n2")
+def test_a_link_local_address_alone_fails_with_the_reason() -> None:
+    facts = {"net.interfaces": (LOOPBACK, eth("eth0", link_local="fe80::1/64"))}
+    (found,) = findings(fleet(n1=facts, n2=facts), "eth.iface_choice")
+    assert (found.verdict, found.nodes) == ("fail", ("n1", "n2"))
+    assert "eth0 fe80::1, which is link-local" in found.seen
 
 
 def test_one_network_on_all_nodes_passes_with_its_reason() -> None:

@@ -355,6 +355,84 @@ def test_rules_of_iptables_are_taken_from_its_own_listing() -> None:
     assert verdict(both) == "pass"
 
 
+# ---------------------------------------------------------------- IPv6
+
+
+def ipv6_rules(*lines: str, policy: str = "ACCEPT") -> Any:
+    """A filter table of ip6tables with these rules, beside one of iptables that drops all."""
+    ipv4 = "*filter\n:INPUT DROP [0:0]\nCOMMIT\n"
+    ipv6 = "\n".join(["*filter", f":INPUT {policy} [0:0]", *lines, "COMMIT", ""])
+    answer = {"nft": None, "iptables": None, "legacy": ipv4, "legacy6": ipv6}
+    return learned("net.filter", ["ok", answer])
+
+
+def nft_rules(condition: str) -> Any:
+    """A table of both families that drops what meets a condition, a payload in nft's JSON."""
+    drop = '{"drop": null}'
+    text = f"""{{"nftables": [
+        {{"chain": {{"family": "inet", "table": "f", "name": "input", "type": "filter",
+                    "hook": "input", "prio": 0, "policy": "accept"}}}},
+        {{"rule": {{"family": "inet", "table": "f", "chain": "input",
+                   "expr": [{condition}, {drop}]}}}}]}}"""
+    return learned("net.filter", ["ok", {"nft": text, "iptables": None, "legacy": None}])
+
+
+def address_match(protocol: str, address: str, operator: str = "==") -> str:
+    field = f'{{"payload": {{"protocol": "{protocol}", "field": "saddr"}}}}'
+    return f'{{"match": {{"op": "{operator}", "left": {field}, "right": "{address}"}}}}'
+
+
+def over_ipv6(found: Any) -> Any:
+    """Three nodes with IPv6 addresses alone, of which n2 has these rules."""
+    nodes = {}
+    for number in (1, 2, 3):
+        own = eth("eth0", ipv6=(f"fd00::{number}/64",))
+        nodes[f"n{number}"] = {
+            "net.interfaces": (LOOPBACK, own),
+            "net.port_range": (32768, 60999),
+            "net.filter": found if number == 2 else (),
+            "net.dials": absent("not_asked"),
+        }
+    return fleet(**nodes)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        pytest.param(ipv6_rules(), "pass", id="rules-of-ipv4-are-not-for-it"),
+        pytest.param(ipv6_rules(policy="DROP"), "fail warning", id="policy"),
+        pytest.param(
+            ipv6_rules("-A INPUT -s fd00::/64 -j ACCEPT", policy="DROP"), "pass", id="accepted"
+        ),
+        pytest.param(ipv6_rules("-A INPUT -s fd00::/16 -j DROP"), "fail warning", id="dropped"),
+        pytest.param(ipv6_rules("-A INPUT -s fd01::/16 -j DROP"), "pass", id="others-are-dropped"),
+        pytest.param(nft_rules(address_match("ip6", "fd00::1")), UNSURE, id="one-of-two-peers"),
+        pytest.param(nft_rules(address_match("ip6", "fd01::1")), "pass", id="no-peer"),
+        pytest.param(
+            nft_rules(address_match("ip", "10.0.0.1", "!=")), "pass", id="not-an-address-of-ipv4"
+        ),
+    ],
+)
+def test_packets_of_ipv6_meet_their_own_rules(found: Any, said: str) -> None:
+    assert told(over_ipv6(found), "net.firewall") == {"n1": "pass", "n2": said, "n3": "pass"}
+
+
+def test_rules_of_ipv6_are_not_for_packets_of_ipv4() -> None:
+    answer = {"nft": None, "iptables": None, "legacy": None}
+    dropping = "*filter\n:INPUT DROP [0:0]\nCOMMIT\n"
+    assert verdict(learned("net.filter", ["ok", {**answer, "legacy6": dropping}])) == "pass"
+    assert verdict(nft_rules(address_match("ip6", "fd00::1", "!="))) == "pass"
+
+
+def test_the_remedy_is_for_rules_of_ipv6() -> None:
+    (found,) = [
+        row
+        for row in findings(over_ipv6(ipv6_rules(policy="DROP")), "net.firewall")
+        if row.verdict == "fail"
+    ]
+    assert str(found.remedy).startswith("ip6tables -C INPUT -s fd00::/64 -j ACCEPT")
+
+
 def test_one_node_has_no_other_to_let_in() -> None:
     one = {
         "net.interfaces": (eth("eth0", "10.0.0.1/16"),),

@@ -55,7 +55,7 @@ def test_what_agrees_is_left_alone(values: dict[str, str]) -> None:
     ],
 )
 def test_the_first_node_may_be_named_by_ipv6(values: dict[str, str]) -> None:
-    dual = {**node(1), "net.interfaces": (eth("eth0", "10.0.0.1/16", ipv6=("fd00::1",)),)}
+    dual = {**node(1), "net.interfaces": (eth("eth0", "10.0.0.1/16", ipv6=("fd00::1/64",)),)}
     said = told(fleet(n1=dual, n2=node(2, **values)), CHECK)
     assert said["n2"] == ("fail error" if "fd00::2" in values.values() else "pass")
 

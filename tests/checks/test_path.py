@@ -86,6 +86,12 @@ def test_the_largest_size_and_both_ends_are_said():
     assert "from n1" in bad.remedy.note
 
 
+def test_the_remedy_for_ipv6_leaves_room_for_its_larger_header():
+    stuck = replace(dial("n1", "n2", **STUCK), address="fd00::2")
+    (bad,) = [f for f in findings(fleet(**nodes(stuck)), "eth.path_mtu") if f.verdict == "fail"]
+    assert bad.remedy == "ping -M do -s 8952 fd00::2"
+
+
 def test_a_smaller_interface_is_named_although_tcp_adapts_to_it():
     facts = nodes(*[dial(a, b, packet=1500, carried=1500) for a, b in PAIRS if "n3" in (a, b)])
     facts["n3"]["net.interfaces"] = (eth("eth0", "10.0.0.3/16", mtu=1500),)

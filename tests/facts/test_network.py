@@ -10,14 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from clusterprep.facts.network import Interface
+from clusterprep.facts.network import LINK, Interface
 from tests.support.fleet import learned
 
 
 def row(name: str, *addresses: str, scope: int = 0, **fields: Any) -> dict[str, Any]:
     """A row as the agent sends it: files of /sys/class/net/NAME as text, addresses from netlink."""
     shown = [
-        {"address": a.split("/")[0], "prefix": int(a.split("/")[1]), "scope": scope}
+        {
+            "address": a.split("/")[0],
+            "prefix": int(a.split("/")[1]),
+            "scope": LINK if a.startswith("fe80:") else scope,
+        }
         for a in addresses
     ]
     return {
@@ -79,7 +83,7 @@ def test_a_card_is_up_with_its_network() -> None:
         2,
     )
     assert found.networks == ("10.0.0.0/24",)
-    assert found.address == "10.0.0.7"
+    assert found.addresses == ("10.0.0.7/24",)
 
 
 @pytest.mark.parametrize(
@@ -107,15 +111,17 @@ def test_a_card_is_up_with_its_network() -> None:
             id="ipv6-comes-after-ipv4",
         ),
         pytest.param(["169.254.3.4/16"], (), "169.254.3.4/16", id="link-local-alone"),
+        pytest.param(["fe80::1/64"], (), "fe80::1/64", id="ipv6-link-local-alone"),
+        pytest.param(["fd00::1/64", "fe80::1/64"], (), "fd00::1/64", id="ipv6-alone"),
         pytest.param([], (), None, id="none"),
     ],
 )
-def test_nccl_binds_the_first_ipv4_address(
+def test_nccl_binds_the_first_address_and_prefers_ipv4(
     addresses: list[str], ipv4: tuple[str, ...], bound: str | None
 ) -> None:
     found = one("eth0", *addresses)
     assert (found.ipv4, found.bound) == (ipv4, bound)
-    assert found.binds_link_local == (bound == "169.254.3.4/16")
+    assert found.binds_link_local == (bound in ("169.254.3.4/16", "fe80::1/64"))
 
 
 def test_an_address_of_another_scope_is_bound_too_when_it_comes_first() -> None:

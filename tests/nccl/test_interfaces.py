@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from clusterprep.facts.network import Interface
 from clusterprep.model import Absent, EnvSetting, Fleet, Interfaces
+from clusterprep.nccl.environment import planned_environment
 from clusterprep.nccl.interfaces import (
     candidates,
     choose,
@@ -436,53 +437,161 @@ def test_a_node_without_any_does_not_stop_the_others() -> None:
         fleet(**nets(n1=(eth("eth0", "10.0.0.1/24"),), n2=(), n3=(eth("eth0", "10.0.0.3/24"),)))
     )
     assert set(choice.picks) == {"n1", "n3"}
-    assert choice.problems == {"n2": "no interface is up with an IPv4 address"}
+    assert choice.problems == {"n2": "no interface is up with a global address"}
 
 
-V6_DETAIL = "eth0 has IPv6 addresses and none of IPv4, and IPv6 alone is not supported yet"
+# ---------------------------------------------------------------- IPv6
 
 
 def over_ipv6(number: int, *more: Any) -> tuple[Any, ...]:
-    return (LOOPBACK, eth("eth0", ipv6=(f"fd00::{number}",)), *more)
+    return (eth("eth0", ipv6=(f"fd00::{number}/64",)), *more)
 
 
-@pytest.mark.parametrize("declared", [None, "eth0"])
-def test_nodes_with_ipv6_alone_are_not_known_and_no_fault(declared: str | None) -> None:
-    settings = {} if declared is None else {"interfaces": Interfaces(nccl=declared)}
-    choice = choose(fleet(each=settings, **nets(n1=over_ipv6(1), n2=over_ipv6(2))))
-    assert (choice.picks, choice.problems) == ({}, {})
-    assert dict(choice.unknown) == dict.fromkeys(("n1", "n2"), Absent("ipv6", V6_DETAIL))
-    assert choice.reason_without_pick("n1") == "ipv6"
+def dual(number: int) -> tuple[Any, ...]:
+    return (eth("eth0", f"10.0.0.{number}/24", ipv6=(f"fd00::{number}/64",)),)
 
 
-def test_the_variable_may_name_an_interface_with_ipv6_alone() -> None:
-    env = {"NCCL_SOCKET_IFNAME": EnvSetting("eth", "env")}
-    choice = choose(fleet(each={"env": env}, **nets(n1=over_ipv6(1), n2=over_ipv6(2))))
-    assert (choice.problems, choice.unknown["n1"].reason) == ({}, "ipv6")
-
-
-def test_one_node_with_ipv6_alone_leaves_the_others_their_network() -> None:
-    two = {f"n{number}": (eth("eth0", f"10.0.0.{number}/24"),) for number in (1, 2)}
-    choice = choose(fleet(**nets(**two, n3=over_ipv6(3))))
-    assert (set(choice.picks), choice.problems, set(choice.unknown)) == ({"n1", "n2"}, {}, {"n3"})
-    assert choice.why == "10.0.0.0/24 is the network that reaches 2 of 3 nodes"
+def derived(seen: Fleet, name: str) -> dict[str, str]:
+    """The value of a variable, by node."""
+    values = {node.name: planned_environment(seen).of(node.name) for node in seen.reached}
+    return {node: own[name].value for node, own in values.items() if name in own}
 
 
 @pytest.mark.parametrize(
-    "interface",
+    "settings",
     [
-        pytest.param(eth("docker0", ipv6=("fd00::1",), bridge=True), id="a-bridge"),
-        pytest.param(eth("eth0", ipv6=("fd00::1",), running=False), id="no-carrier"),
-        pytest.param(eth("eth0"), id="no-address"),
+        pytest.param({}, id="derived"),
+        pytest.param({"interfaces": Interfaces(nccl="eth0")}, id="declared"),
+        pytest.param({"env": {"NCCL_SOCKET_IFNAME": EnvSetting("eth", "env")}}, id="by-variable"),
+    ],
+)
+def test_nodes_with_ipv6_alone_have_their_network(settings: dict[str, Any]) -> None:
+    seen = fleet(each=settings, **nets(n1=over_ipv6(1), n2=over_ipv6(2)))
+    choice = choose(seen)
+    assert (choice.family, choice.problems) == ("AF_INET6", {})
+    addresses = {name: pick.address for name, pick in choice.picks.items()}
+    assert addresses == {"n1": "fd00::1", "n2": "fd00::2"}
+    assert derived(seen, "GLOO_SOCKET_IFNAME") == {"n1": "eth0", "n2": "eth0"}
+    assert derived(seen, "NCCL_SOCKET_FAMILY") == {}  # NCCL binds IPv6 there by itself
+
+
+def test_of_two_families_that_reach_all_ipv4_is_taken_as_nccl_does() -> None:
+    seen = fleet(**nets(n1=dual(1), n2=dual(2)))
+    assert (choose(seen).family, choose(seen).network) == ("AF_INET", "10.0.0.0/24")
+    assert derived(seen, "NCCL_SOCKET_FAMILY") == {}
+
+
+def test_where_ipv6_alone_reaches_all_nccl_is_told_so() -> None:
+    seen = fleet(**nets(n1=dual(1), n2=dual(2), n3=over_ipv6(3)))
+    choice = choose(seen)
+    assert (choice.network, set(choice.picks)) == ("fd00::/64", {"n1", "n2", "n3"})
+    assert derived(seen, "NCCL_SOCKET_FAMILY") == dict.fromkeys(("n1", "n2", "n3"), "AF_INET6")
+    # gloo has no such variable: on n1 and n2 it would bind the IPv4 address of eth0.
+    assert derived(seen, "GLOO_SOCKET_IFNAME") == {"n3": "eth0"}
+    assert common_networks(seen) == ({"n1": "eth0", "n2": "eth0", "n3": "eth0"},)
+
+
+def test_an_ipv4_address_that_is_the_same_on_all_nodes_does_not_hide_ipv6() -> None:
+    def nat(number: int) -> Interface:
+        return eth("eth0", "10.0.2.15/24", ipv6=(f"fd00::{number}/64",))
+
+    seen = fleet(**nets(n1=(nat(1),), n2=(nat(2),), n3=(nat(3),)))
+    assert (choose(seen).network, choose(seen).problems) == ("fd00::/64", {})
+
+
+@pytest.mark.parametrize(
+    ("declared", "network"), [("AF_INET6", "fd00::/64"), ("AF_INET", "10.0.0.0/24")]
+)
+def test_the_declared_family_is_taken(declared: str, network: str) -> None:
+    settings = {"env": {"NCCL_SOCKET_FAMILY": EnvSetting(declared, "env")}}
+    choice = choose(fleet(each=settings, **nets(n1=dual(1), n2=dual(2))))
+    assert (choice.family, choice.network) == (declared, network)
+
+
+def test_one_node_with_ipv6_alone_is_the_fault_where_the_others_have_none() -> None:
+    two = {f"n{number}": (eth("eth0", f"10.0.0.{number}/24"),) for number in (1, 2)}
+    choice = choose(fleet(**nets(**two, n3=over_ipv6(3))))
+    assert set(choice.picks) == {"n1", "n2"}
+    words = "no interface is up with a global IPv4 address (eth0 fd00::3/64)"
+    assert choice.problems == {"n3": words}
+    assert choice.why == "10.0.0.0/24 is the network that reaches 2 of 3 nodes"
+
+
+LINK_LOCAL = eth("eth0", link_local="fe80::7/64")
+ONE_CABLE = "which is link-local: it holds on one cable only, and other nodes cannot tell which"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
         pytest.param(
-            eth("eth0", ipv6=("fd00::1",), first="169.254.0.1/16"), id="link-local-comes-first"
+            {},
+            f"no interface is up with a global IPv4 address (eth0 fe80::7, {ONE_CABLE})",
+            id="derived",
+        ),
+        pytest.param(
+            {"env": {"NCCL_SOCKET_FAMILY": EnvSetting("AF_INET6", "env")}},
+            f"no interface is up with a global IPv6 address (eth0 fe80::7, {ONE_CABLE})",
+            id="family",
+        ),
+        pytest.param(
+            {"interfaces": Interfaces(nccl="eth0")},
+            f"eth0 has fe80::7 alone, {ONE_CABLE}",
+            id="declared",
+        ),
+        pytest.param(
+            {
+                "env": {
+                    "NCCL_SOCKET_IFNAME": EnvSetting("eth", "env"),
+                }
+            },
+            f"NCCL_SOCKET_IFNAME=eth lets eth0 in, whose fe80::7 {ONE_CABLE[6:]}",
+            id="by-variable",
         ),
     ],
 )
-def test_ipv6_on_what_leads_nowhere_explains_nothing(interface: Any) -> None:
+def test_a_link_local_address_is_refused_with_the_reason(
+    settings: dict[str, Any], words: str
+) -> None:
+    choice = choose(fleet(each=settings, **nets(n1=(LINK_LOCAL,), n2=(LINK_LOCAL,))))
+    assert (choice.picks, choice.problems) == ({}, {"n1": words, "n2": words})
+
+
+def test_addresses_without_a_network_leave_the_interface_of_the_login() -> None:
+    """Clouds give each node an IPv6 address with the prefix 128."""
+    facts = {}
+    for number in (1, 2, 3):
+        own = (eth("ens5", ipv6=(f"2001:db8::{number}/128",)),)
+        facts[f"n{number}"] = {"net.interfaces": own, "ssh.peer": f"2001:db8::{number}"}
+    choice = choose(fleet(**facts))
+    assert {pick.name for pick in choice.picks.values()} == {"ens5"}
+    assert (choice.network, choice.problems) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("interface", "words"),
+    [
+        pytest.param(
+            eth("docker0", ipv6=("fd00::1/64",), bridge=True),
+            "no interface is up with a global address",
+            id="a-bridge",
+        ),
+        pytest.param(
+            eth("eth0", ipv6=("fd00::1/64",), running=False),
+            "no interface is up with a global address",
+            id="no-carrier",
+        ),
+        pytest.param(eth("eth0"), "no interface is up with a global address", id="no-address"),
+        pytest.param(
+            eth("eth0", ipv6=("fd00::1/64",), first="169.254.0.1/16"),
+            "no interface is up with a global IPv4 address (eth0 fd00::1/64)",
+            id="link-local-comes-first",
+        ),
+    ],
+)
+def test_of_two_nodes_the_one_without_ipv4_is_the_fault(interface: Any, words: str) -> None:
     choice = choose(fleet(**nets(n1=(interface,), n2=(eth("eth0", "10.0.0.2/24"),))))
-    assert choice.problems == {"n1": "no interface is up with an IPv4 address"}
-    assert choice.reason_without_pick("n1") == "eth.iface_choice"
+    assert choice.problems == {"n1": words}
 
 
 def test_the_only_other_node_is_chosen_although_its_login_is_not_known() -> None:
@@ -555,7 +664,7 @@ def test_a_declared_interface_is_taken_as_it_is() -> None:
         ),
         pytest.param(
             (),
-            "eth9 does not exist (there is: none that is up with an IPv4 address)",
+            "eth9 does not exist (there is: none that is up with a global address)",
             id="nothing-else",
         ),
         pytest.param((eth("eth9", "10.0.0.1/24", up=False),), "eth9 is down", id="off"),

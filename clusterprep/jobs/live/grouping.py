@@ -106,7 +106,8 @@ def _job(ranks: list[Rank]) -> Job:
     if "SLURM_JOB_ID" in variables:
         name += f", Slurm job {variables['SLURM_JOB_ID']}"
     if address:
-        name += f", rendezvous {address}:{port}"
+        host = f"[{address}]" if ":" in address else address  # IPv6
+        name += f", rendezvous {host}:{port}"
     number = int(port) if port.isdecimal() else None
     return Job(name, first.size, tuple(ordered), number)
 

@@ -239,7 +239,7 @@ def test_an_undo_takes_a_new_table_away_and_loads_a_former_one_from_its_file() -
 
 
 def test_every_address_of_every_node_may_connect_and_containers_may_not() -> None:
-    rail = interface("10.9.0.7/16", ipv6=("fd00::7",), name="eth1")
+    rail = interface("10.9.0.7/16", ipv6=("fd00::7/64",), name="eth1")
     bridge = msgspec.structs.replace(interface("172.17.0.1/16", name="docker0"), bridge=True)
     over = fleet(rail, bridge)
     assert addresses_of(over) == {"10.0.0.1", "10.0.0.2", "10.9.0.7", "fd00::7"}

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from clusterprep.cli.options import FORMS
 from clusterprep.errors import InputError
@@ -220,6 +221,17 @@ def test_deepspeed_is_told_the_devices_that_are_declared(python: str) -> None:
     assert said["files"][said["words"][3]] == "10.0.0.1 slots=8\n10.0.0.2 slots=8\n"
     at = said["words"].index("--include")
     assert said["words"][at + 1] == "10.0.0.1:6,7@10.0.0.2:6,7"
+
+
+def test_deepspeed_cannot_be_told_devices_behind_an_ipv6_address(python: str) -> None:
+    plan = planned(python, gpus=Gpus(8, use=(6, 7)))
+    shares = []
+    for share in plan.shares:
+        node = replace(share.node, address=f"fd00::{share.position}")
+        shares.append(replace(share, node=node))
+    over_ipv6 = replace(plan, shares=tuple(shares))
+    with pytest.raises(InputError, match="the IPv6 address fd00::0 of n1: give the node a host"):
+        text_of(over_ipv6, "deepspeed", "demo")
 
 
 # ---------------------------------------------------------------- lightning

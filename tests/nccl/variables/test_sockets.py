@@ -62,7 +62,7 @@ def test_no_interface_is_a_gap_with_its_reason() -> None:
         n3={"net.interfaces": absent("hung", "netlink")},
     )
     found = derived(seen)
-    assert found["NCCL_SOCKET_IFNAME", "n2"] == (None, "no interface is up with an IPv4 address")
+    assert found["NCCL_SOCKET_IFNAME", "n2"] == (None, "no interface is up with a global address")
     assert found["GLOO_SOCKET_IFNAME", "n3"] == (None, "hung: netlink")
 
 

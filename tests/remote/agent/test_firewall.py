@@ -53,7 +53,7 @@ def inside(root: Path, files: dict[str, str]) -> Any:
 
 LOADED = "ib_uverbs 163840 2 rdma_ucm,mlx5_ib, Live 0x0000000000000000\n"
 BUILT_IN = f"/lib/modules/{os.uname().release}/modules.builtin"
-NONE = ["ok", {"nft": None, "iptables": None, "legacy": None}]
+NONE = ["ok", dict.fromkeys(("nft", "iptables", "legacy", "ip6tables", "legacy6"))]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,16 @@ NONE = ["ok", {"nft": None, "iptables": None, "legacy": None}]
             {"/proc/modules": LOADED, "/proc/net/ip_tables_names": "nat\nfilter\n"},
             "iptables-save",
             id="by-its-tables",
+        ),
+        pytest.param(
+            {"/proc/modules": LOADED, "/proc/net/ip6_tables_names": "filter\n"},
+            "ip6tables-save",
+            id="ip6tables-by-its-tables",
+        ),
+        pytest.param(
+            {"/proc/modules": LOADED + "ip6table_filter 16384 1 - Live 0x0\n"},
+            "ip6tables-save",
+            id="ip6tables",
         ),
     ],
 )

@@ -35,6 +35,18 @@ def server() -> Iterator[tuple[stream.Server, int]]:
     assert agent.endings == [made.end]
 
 
+def test_a_node_with_ipv6_alone_is_served() -> None:
+    if not Path("/proc/net/if_inet6").read_text():
+        pytest.skip("this machine has no IPv6")
+    made, agent = stream.Server(), SimpleNamespace(endings=[])
+    port = made.start(agent, {"token": TOKEN, "ipv6": True})["port"]
+    try:
+        found = stream.read_stream("::1", port, TOKEN, 5, SIZE)
+    finally:
+        made.end()
+    assert (found["pings"], found["out"] > 0) == (5, True)
+
+
 SIZE = 1 << 20  # bytes
 
 

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterable
 
+from clusterprep.errors import InputError
 from clusterprep.jobs.launch.plan import LaunchPlan, Share
 from clusterprep.jobs.launch.shell_text import (
     command_without_rank,
@@ -111,9 +112,18 @@ def _slots(share: Share) -> int:
 
 
 def _include(plan: LaunchPlan) -> str:
-    """Return which devices of which node are used: `10.0.0.1:6,7@10.0.0.2:6,7`."""
+    """Return which devices of which node are used: `10.0.0.1:6,7@10.0.0.2:6,7`.
+
+    Raises InputError for an IPv6 address, as DeepSpeed takes what is behind its first colon for
+    devices.
+    """
     parts = []
     for share in plan.shares:
+        if ":" in share.node.address:
+            raise InputError.of(
+                f"DeepSpeed cannot read devices behind the IPv6 address {share.node.address} of "
+                f"{share.node.name}: give the node a host name as its address, or print torchrun"
+            )
         devices = _devices(share) or range(share.count)
         parts.append(f"{share.node.address}:{','.join(map(str, devices))}")
     return "@".join(parts)

@@ -111,12 +111,24 @@ def flapping(host: Host, interface: str, times: int) -> Fault:
 
 def drop_pair(one: Host, other: Host) -> Fault:
     """Nothing passes between two hosts, in either direction."""
-    return _filter(other, [f"ip saddr {one.address} drop"], [f"ip daddr {one.address} drop"])
+    incoming = [f"{rule} drop" for rule in _addressed("saddr", one)]
+    outgoing = [f"{rule} drop" for rule in _addressed("daddr", one)]
+    return _filter(other, incoming, outgoing)
 
 
 def drop_direction(sender: Host, receiver: Host) -> Fault:
     """Nothing that ``sender`` sends arrives at ``receiver``. The other direction works."""
-    return _filter(receiver, [f"ip saddr {sender.address} drop"], [])
+    return _filter(receiver, [f"{rule} drop" for rule in _addressed("saddr", sender)], [])
+
+
+def _addressed(field: str, host: Host) -> list[str]:
+    """Return the conditions of nft that a packet has an address of a host, one for each family."""
+    conditions = []
+    if host.spec.ipv4:
+        conditions.append(f"ip {field} {host.spec.ipv4}")
+    if host.spec.ipv6:
+        conditions.append(f"ip6 {field} {host.spec.ipv6}")
+    return conditions
 
 
 def loss(host: Host, share: float, *, spare_ssh: bool = False) -> Fault:
@@ -230,7 +242,8 @@ def occupy(host: Host, port: int, address: str = "0.0.0.0") -> Fault:
     """A process of the host listens on a TCP port."""
     listen = (
         "import socket, sys, time\n"
-        "taken = socket.create_server((sys.argv[1], int(sys.argv[2])))\n"
+        "family = socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET\n"
+        "taken = socket.create_server((sys.argv[1], int(sys.argv[2])), family=family)\n"
         "print(flush=True)\n"
         "time.sleep(1e6)\n"
     )
