@@ -7,7 +7,7 @@ without the kernel.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from ipaddress import ip_address, ip_network
 
 from msgspec import Struct
@@ -95,9 +95,14 @@ class Packet(Struct, frozen=True):
         if not is_peer:
             return any(low <= self.own <= high for low, high in ranges)
         matching = 0
-        for low, high in ranges:
-            matching += bisect_right(self.peers, high) - bisect_left(self.peers, low)
-            if low <= self.own <= high:
+        last = -1
+        for low, high in sorted(ranges):
+            first = max(low, last + 1)  # no address counts twice
+            if first > high:
+                continue
+            last = high
+            matching += bisect_right(self.peers, high) - bisect_left(self.peers, first)
+            if first <= self.own <= high:
                 matching -= 1
         if matching >= len(self.peers) - 1:
             return True
@@ -193,7 +198,7 @@ _DECISIONS: dict[str, Callable[[Packet, RuleMatch], bool | None]] = {
 def ends_of(packet: Packet, chain: Chain, chains: Chains, depth: int = 0) -> Ends:
     """Return all ways in which the packet may leave a chain, with the first place of each."""
     ends: Ends = {}
-    for number, rule in enumerate(chain.rules, 1):
+    for number, rule in _joined_rules(chain.rules):
         is_met = _meets_all(packet, rule)
         if is_met is False:
             continue
@@ -218,6 +223,47 @@ def ends_of(packet: Packet, chain: Chain, chains: Chains, depth: int = 0) -> End
         "through": "",
         **ends,
     }
+
+
+def _joined_rules(rules: Iterable[Rule]) -> Iterator[tuple[int, Rule]]:
+    """Yield the rules with their numbers, those that differ in one address only as one.
+
+    Such rules stand one below the other where a tool has no sets, as with ufw: together they may
+    be met by all other nodes, each of them only by some.
+    """
+    first = 0
+    joined: Rule | None = None
+    for number, rule in enumerate(rules, 1):
+        both = None if joined is None else _joined(joined, rule)
+        if both is not None:
+            joined = both
+            continue
+        if joined is not None:
+            yield first, joined
+        first, joined = number, rule
+    if joined is not None:
+        yield first, joined
+
+
+def _joined(rule: Rule, following: Rule) -> Rule | None:
+    """Return one rule for two that decide the same and differ in one address, None for others."""
+    if rule.verdict not in ("accept", "drop") or rule.verdict != following.verdict:
+        return None
+    if len(rule.matches) != len(following.matches):
+        return None
+    pairs = enumerate(zip(rule.matches, following.matches, strict=True))
+    different = [index for index, (one, other) in pairs if one != other]
+    if len(different) != 1:
+        return None
+    index = different[0]
+    match, addition = rule.matches[index], following.matches[index]
+    if match.field not in (*IPV4_FIELDS, *IPV6_FIELDS) or match.field != addition.field:
+        return None
+    if match.negated or addition.negated or _is_named_set(match) or _is_named_set(addition):
+        return None
+    matches = list(rule.matches)
+    matches[index] = RuleMatch(match.field, match.values + addition.values)
+    return Rule(tuple(matches), rule.verdict)
 
 
 def _outcome(

@@ -6,11 +6,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from msgspec import Struct, field
-
+from clusterprep.facts.package_manager import only_for
 from clusterprep.model import Read
+from clusterprep.model.packages import (
+    Package,
+    PackageChange,
+    Simulation,
+    without_architecture,
+)
 
 # Seconds. apt reads some 50 MB of lists, from a slow disk where they are not in the page cache.
 LIMIT = 60.0
@@ -31,11 +36,12 @@ look() {
     LC_ALL=C apt-cache policy "$@"
 }
 """
-INSTALL = SIMULATE + 'look "$@"'
+INSTALL = only_for("apt") + SIMULATE + 'look "$@"'
 # The first argument is an option that allows apt more, or empty. The others are names, of which
 # those that are not installed are left out.
 REMOVE = (
-    SIMULATE
+    only_for("apt")
+    + SIMULATE
     + r"""
 allowed=$1; shift
 set -- "$@" -- $(dpkg-query -W -f '${db:Status-Status} ${binary:Package}\n' "$@" 2>/dev/null |
@@ -53,78 +59,6 @@ _STATE = re.compile(r"(\S+) (\S+) (\S+) ?(\S*)")
 _VERSION_LINE = re.compile(r" (?:\*\*\*|   ) (\S+) -?\d+.*")
 _SOURCE_LINE = re.compile(r" {8,}-?\d+ (\S+).*")
 _HELD = re.compile(r"The following held packages will be changed:\n((?:  .*\n)*)")
-
-
-class Package(Struct, frozen=True):
-    """A package as dpkg has it: `status` such as installed or config-files.
-
-    `held` is kept at its version.
-    """
-
-    status: str
-    version: str
-    held: bool = False
-
-    @property
-    def there(self) -> bool:
-        return self.status in ("installed", "triggers-pending", "triggers-awaited")
-
-    @property
-    def gone(self) -> bool:
-        return self.status in ("not-installed", "config-files")
-
-
-GONE = Package("not-installed", "")
-
-
-class PackageChange(Struct, frozen=True):
-    """The change of one package from a version to another; None means not installed."""
-
-    name: str
-    before: str | None
-    after: str | None
-
-    def __str__(self) -> str:
-        if self.before is None:
-            return f"install {self.name} {self.after}"
-        if self.after is None:
-            return f"remove {self.name} {self.before}"
-        return f"change {self.name} {self.before} to {self.after}"
-
-
-class Simulation(Struct, frozen=True):
-    """What apt would do; `failed` has its reasons to refuse.
-
-    `states` and `versions` cover every package that would change.
-    """
-
-    moves: tuple[PackageChange, ...] = ()
-    failed: tuple[str, ...] = ()
-    held: tuple[str, ...] = ()  # packages on hold that would change
-    states: Mapping[str, Package] = field(default_factory=dict)
-    versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what the sources have
-
-    def state(self, name: str) -> Package:
-        return self.states.get(name, GONE)
-
-    def returns(self, move: PackageChange) -> bool:
-        """Return whether the version before the move can be installed again."""
-        if move.before is None:
-            return True
-        offered = self.versions.get(move.name, ())
-        return move.before in offered
-
-    def new(self, name: str) -> str | None:
-        """Return the version that a package would get, None where it would not change."""
-        for move in self.moves:
-            if without_architecture(move.name) == without_architecture(name):
-                return move.after
-        return None
-
-
-def without_architecture(name: str) -> str:
-    """Return a package's name without its architecture."""
-    return name.partition(":")[0]
 
 
 def installed(names: Iterable[str]) -> Read:

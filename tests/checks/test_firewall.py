@@ -153,6 +153,33 @@ def test_filters_as_machines_have_them(found: Any, expected: str) -> None:
             ["-A INPUT -s 10.0.0.0/31 -p tcp -j ACCEPT"], "DROP", UNSURE, id="some-of-the-nodes"
         ),
         pytest.param(
+            [
+                "-A INPUT -s 10.0.0.1/32 -p tcp -j ACCEPT",
+                "-A INPUT -s 10.0.0.2/31 -p tcp -j ACCEPT",
+            ],
+            "DROP",
+            "pass",
+            id="a-rule-for-each-node",
+        ),
+        pytest.param(
+            [
+                "-A INPUT -s 10.0.0.1/32 -p tcp -j ACCEPT",
+                "-A INPUT -s 10.0.0.0/31 -p tcp -j ACCEPT",
+            ],
+            "DROP",
+            UNSURE,
+            id="one-node-twice",
+        ),
+        pytest.param(
+            [
+                "-A INPUT -s 10.0.0.1/32 -p tcp -j ACCEPT",
+                "-A INPUT -s 10.0.0.3/32 -p udp -j ACCEPT",
+            ],
+            "DROP",
+            UNSURE,
+            id="rules-that-differ-in-more",
+        ),
+        pytest.param(
             ["-A INPUT -s 10.0.0.0/16 -p udp -j ACCEPT"],
             "DROP",
             "fail warning",

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterprep.facts.apt import (
-    GONE,
-    MISSING,
-    Package,
-    PackageChange,
-    Simulation,
-    parse_outlook,
-    parse_states,
-)
+from clusterprep.facts.apt import MISSING, parse_outlook, parse_states
+from clusterprep.model.packages import GONE, Package, PackageChange, Simulation
 
 UPGRADE = """\
 Reading package lists...

@@ -172,6 +172,22 @@ EXCUSED = {
         "sh -c",
     ): "scripts of ours, with what is wanted as their arguments",
     (
+        "clusterprep/facts/dnf.py",
+        "sh -c",
+    ): "scripts of ours, with what is wanted as their arguments",
+    (
+        "clusterprep/facts/zypper.py",
+        "sh -c",
+    ): "scripts of ours, with what is wanted as their arguments",
+    (
+        "clusterprep/changes/rpm_commands.py",
+        "sh -c",
+    ): "scripts of ours, with what is wanted as their arguments",
+    (
+        "clusterprep/changes/firewalls/owner.py",
+        "sh -c",
+    ): "a script of ours without arguments",
+    (
         "clusterprep/changes/resources/clock.py",
         "sh -c",
     ): "scripts of ours, with what is wanted as their arguments",

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from clusterprep.changes.package_managers import apt
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
-from clusterprep.changes.resources.package import LOCK_LIMIT, MARK, QUIET
 from clusterprep.facts import Fact
 from clusterprep.facts.packages import DRIVER, DriverPackages
 from clusterprep.model import Absent, Inventory
@@ -47,12 +47,7 @@ def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
 
 
 def _hold(names: tuple[str, ...]) -> RunCommand:
-    undo = _mark("unhold", names)
-    return replace(_mark("hold", names), undo=(undo,))
-
-
-def _mark(verb: str, names: tuple[str, ...]) -> RunCommand:
-    return RunCommand((*MARK, verb, *names), LOCK_LIMIT, env=QUIET)
+    return replace(apt.hold(names), undo=(apt.release(names),))
 
 
 RESOURCE = StepResource("driver_hold", plan, facts=facts, parts=parts, inapplicable=True)

@@ -1,4 +1,7 @@
-"""An nftables table: the ports of the job are open between the cluster's nodes, else closed.
+"""The packet filter: the ports of the job are open between the cluster's nodes, else closed.
+
+Where firewalld or ufw owns the rules, the step has it do that (`changes/firewalls/`). Elsewhere,
+and where our table is already, it is a table of nftables.
 
 Tables stand beside each other, and each of them may drop a packet, so ours opens nothing that
 another one closes. Where another table closes these ports there is no plan, and the message says
@@ -15,18 +18,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from clusterprep.changes.firewalls import firewalld, ufw
+from clusterprep.changes.firewalls.owner import READS, FirewallOwner, parse_owner
+from clusterprep.changes.firewalls.rules import Ranges, WantedRules, ends_of, merge_ranges
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
 from clusterprep.changes.resources.hosts import host_addresses
 from clusterprep.changes.resources.service import (
@@ -94,7 +93,7 @@ _CONDITIONS = {
     "flags": "tcp flags & (fin | syn | rst | ack) == syn",
 }
 
-Ranges = tuple[tuple[int, int], ...]  # first and last, in order, none next to another
+Change = tuple[Operation, str]  # an operation, and a line for people
 
 
 class PacketFilters(Struct, frozen=True):
@@ -102,15 +101,6 @@ class PacketFilters(Struct, frozen=True):
 
     rules: Ruleset
     nft: bool
-
-
-class WantedRules(Struct, frozen=True):
-    """Which addresses may connect to which ports, all as numbers."""
-
-    ipv4: Ranges
-    ipv6: Ranges
-    ports: Ranges
-    ssh: Ranges
 
 
 class Obstacle(Struct, frozen=True):
@@ -163,14 +153,15 @@ _SERVICE_READS = (Read("command", show_command(SERVICE), 10.0),)
 RULES = Fact("firewall:rules", lambda node, _: _FILTER_READS, parse_filters, lenient=True)
 SSHD = Fact("firewall:sshd", lambda node, _: _SSHD_READS, parse_sshd, lenient=True)
 BOOT = Fact("firewall:service", lambda node, _: _SERVICE_READS, parse_service, lenient=True)
+OWNER = Fact("firewall:owner", lambda node, _: READS, parse_owner, lenient=True)
 
 
 def facts(params: Params, inventory: Inventory) -> tuple[Fact, ...]:
-    return (INTERFACES, PORT_RANGE, RULES, SSHD, BOOT)
+    return (INTERFACES, PORT_RANGE, RULES, SSHD, BOOT, OWNER)
 
 
 def paths(params: Params, inventory: Inventory) -> tuple[str, ...]:
-    return (PATH, UNIT)
+    return (PATH, UNIT, firewalld.PATH)
 
 
 def parts(params: Params, inventory: Inventory) -> tuple[Part, ...]:
@@ -186,21 +177,6 @@ def wrong(params: Params) -> Iterable[tuple[str, str]]:
 
 
 # ---------------------------------------------------------------- what is wanted
-
-
-def merge_ranges(spans: Iterable[tuple[int, int]]) -> Ranges:
-    """Return the ranges in order, with those that overlap or touch as one."""
-    ranges: list[tuple[int, int]] = []
-    for low, high in sorted(spans):
-        first, last = low, high
-        if ranges:
-            former_first, former_last = ranges[-1]
-            if low <= former_last + 1:
-                ranges.pop()
-                first = former_first
-                last = max(former_last, high)
-        ranges.append((first, last))
-    return tuple(ranges)
 
 
 @once_per_fleet
@@ -254,9 +230,9 @@ def wanted_rules(params: Params, context: PlanContext) -> WantedRules:
     for text in (*addresses_of(fleet), *params.get("allow", ())):
         network = ip_network(text)
         if network.version == 4:
-            ipv4.append(_ends_of(network))
+            ipv4.append(ends_of(network))
         else:
-            ipv6.append(_ends_of(network))
+            ipv6.append(ends_of(network))
     return WantedRules(merge_ranges(ipv4), merge_ranges(ipv6), ports, _ssh_ports(context))
 
 
@@ -373,17 +349,13 @@ def _span(text: str) -> tuple[int, int]:
     """
     try:
         if "/" in text:
-            return _ends_of(ip_network(text))
+            return ends_of(ip_network(text))
         first, _, last = text.partition("-")
         low = _number(first)
         high = _number(last) if last else low
     except ValueError:
         return -1, -1
     return low, high
-
-
-def _ends_of(network: IPv4Network | IPv6Network) -> tuple[int, int]:
-    return int(network.network_address), int(network.broadcast_address)
 
 
 def _number(text: str) -> int:
@@ -459,39 +431,66 @@ def _dropped(packet: Packet, rule: str, cure: str) -> str:
 # ---------------------------------------------------------------- plan
 
 
+class Work(Struct, frozen=True):
+    """What is done: to which target, with which changes.
+
+    `tables` have the rules that these changes are about.
+    """
+
+    target: str
+    changes: tuple[Change, ...]
+    tables: tuple[str, ...]
+
+
 def plan(params: Params, context: PlanContext) -> Iterable[StepAction]:
     filters: PacketFilters = context.facts[RULES.name]
-    if not filters.nft and not context.awaits(*BRINGERS):
-        cure = "a step before this one may bring it (package nftables)"
-        raise NoPlan("cannot", f"there is no nft on this node: {cure}")
     wanted = wanted_rules(params, context)
-    hindrances = _hindrances(context, wanted, filters)
-    changes = [*load(context, wanted, filters), *at_boot(context)]
-    operations = tuple(operation for operation, _ in changes)
-    lines = [line for _, line in changes if line]
-    if context.facts[BOOT.name] is None:
+    work = _work(context, wanted, filters)
+    hindrances = _hindrances(context, wanted, filters, work)
+    operations = tuple(operation for operation, _ in work.changes)
+    lines = [line for _, line in work.changes if line]
+    if work.target == f"table {TABLE}" and context.facts[BOOT.name] is None:
         lines.append("not loaded at boot: there is no systemd here")
     lines.extend(hindrances)
-    node = context.node.name
-    target = f"table {TABLE}"
-    diff = "\n".join(lines)
     yield StepAction(
-        node,
+        context.node.name,
         "firewall",
-        target,
+        work.target,
         "update",
         operations,
-        diff,
+        "\n".join(lines),
     )
 
 
-def _hindrances(context: PlanContext, wanted: WantedRules, filters: PacketFilters) -> list[str]:
+def _work(context: PlanContext, wanted: WantedRules, filters: PacketFilters) -> Work:
+    """Return what is done, by the owner of the rules. Raises NoPlan where that cannot be."""
+    owner: FirewallOwner = context.facts[OWNER.name]
+    if context.files[PATH].content is not None:
+        owner = FirewallOwner()  # our table is here already, and two would contradict each other
+    if owner.name == "firewalld":
+        content = context.files[firewalld.PATH].content
+        changes = tuple(firewalld.changes(wanted, owner, content))
+        return Work(firewalld.TARGET, changes, firewalld.TABLES)
+    if owner.name == "ufw":
+        return Work(ufw.TARGET, tuple(ufw.changes(wanted, owner)), ufw.TABLES)
+    if not filters.nft and not context.awaits(*BRINGERS):
+        cure = "a step before this one may bring it (package nftables)"
+        raise NoPlan("cannot", f"there is no nft on this node: {cure}")
+    changes = (*load(context, wanted, filters), *at_boot(context))
+    return Work(f"table {TABLE}", changes, (TABLE,))
+
+
+def _hindrances(
+    context: PlanContext, wanted: WantedRules, filters: PacketFilters, work: Work
+) -> list[str]:
     """Return what may keep the ports closed.
 
-    Raises NoPlan if they stay closed for certain, and no earlier step may open them.
+    Raises NoPlan if they stay closed for certain, and no earlier step may open them. The tables of
+    the owner are looked at once its rules are as wanted: until then they are what is changed.
     """
     may_be_opened = context.awaits(*OPENERS)
-    others = tuple(chain for chain in filters.rules if chain.table != TABLE)
+    left_out = work.tables if work.changes else (TABLE,)
+    others = tuple(chain for chain in filters.rules if chain.table not in left_out)
     messages: dict[str, None] = {}  # each of them once
     for obstacle in obstacles(context, wanted, others):
         if obstacle.certain and not may_be_opened:
@@ -500,9 +499,7 @@ def _hindrances(context: PlanContext, wanted: WantedRules, filters: PacketFilter
     return list(messages)
 
 
-def load(
-    context: PlanContext, wanted: WantedRules, filters: PacketFilters
-) -> Iterator[tuple[Operation, str]]:
+def load(context: PlanContext, wanted: WantedRules, filters: PacketFilters) -> Iterator[Change]:
     """Yield how the file is written and the table loaded from it, each with a line for people.
 
     An undo loads what the file was before, or deletes the table.
@@ -526,7 +523,7 @@ def load(
         yield run, f"loaded; no way back: the former table has no file {PATH}"
 
 
-def at_boot(context: PlanContext) -> Iterator[tuple[Operation, str]]:
+def at_boot(context: PlanContext) -> Iterator[Change]:
     """Yield how the table is loaded at every boot, each operation with a line for people."""
     unit: Unit | None = context.facts[BOOT.name]
     if unit is None:

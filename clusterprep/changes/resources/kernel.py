@@ -7,21 +7,23 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from clusterprep.changes.package_managers import move_lines
+from clusterprep.changes.package_managers.apt import install_command
 from clusterprep.changes.resources import NoPlan, Params, Part, PlanContext, StepResource
-from clusterprep.changes.resources.package import (
-    OTHERS,
-    install_command,
-    move_lines,
-)
 from clusterprep.checks.system import FLOOR
 from clusterprep.facts import Fact
-from clusterprep.facts.apt import MISSING, SIMULATE, Simulation, parse_outlook, simulated
+from clusterprep.facts.apt import MISSING, SIMULATE, parse_outlook, simulated
 from clusterprep.facts.host import KERNEL
 from clusterprep.facts.kernel import INSTALLED, newest_waiting
 from clusterprep.model import Absent, Inventory, Json
 from clusterprep.model.operations import RunCommand, StepAction
+from clusterprep.model.packages import Simulation
 from clusterprep.model.versions import kernel_conditions, kernel_satisfies, leading_numbers
 
+OTHERS = (
+    "there is no dpkg and apt here, and kernels of other distributions are not handled: a package "
+    "step such as `package: {name: kernel, state: latest}`, then a reboot step"
+)
 _PACKAGE_STATUS = r"'${db:Status-Status} ${Package}\n'"
 # For sed: Ubuntu's NVIDIA modules for the flavour, with the shell's $1 as the end of their names.
 _MODULES = r'"s/^(linux-modules-nvidia-[0-9]+(-server)?(-open)?-$flavour)(-hwe-[0-9.]+)?\$/\1$1/p"'

@@ -8,10 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from clusterprep.changes.firewalls import firewalld
+from clusterprep.changes.firewalls.owner import FirewallOwner
+from clusterprep.changes.firewalls.rules import merge_ranges
 from clusterprep.changes.resources import NoPlan, PlanContext
 from clusterprep.changes.resources.firewall import (
     BOOT,
     NAME,
+    OWNER,
     PATH,
     RANGE,
     RESOURCE,
@@ -22,7 +26,6 @@ from clusterprep.changes.resources.firewall import (
     PacketFilters,
     addresses_of,
     is_loaded,
-    merge_ranges,
     parse_filters,
     parse_service,
     parse_sshd,
@@ -104,13 +107,19 @@ def context_of(over: Fleet | None = None, **given: Any) -> PlanContext:
         RULES.name: PacketFilters((), nft=True),
         SSHD.name: (22,),
         BOOT.name: RUNS,
+        OWNER.name: FirewallOwner(),
         "net.port_range": PORTS,
     }
     facts["net.interfaces"] = over.snapshots["n1"].facts["net.interfaces"]
     facts.update(given.pop("facts", {}))
     files = {
         path: FileState(path, content)
-        for path, content in {PATH: None, UNIT: None, **given.pop("files", {})}.items()
+        for path, content in {
+            PATH: None,
+            UNIT: None,
+            firewalld.PATH: None,
+            **given.pop("files", {}),
+        }.items()
     }
     return PlanContext(over, over.inventory.nodes[0], files, facts, Environment((), {}), **given)
 

@@ -9,23 +9,34 @@ from typing import Any
 
 import pytest
 
+from clusterprep.changes.package_managers import Answered, PackageRequest, Packages, parse_answers
+from clusterprep.changes.package_managers.apt import APT, MARK, parse
 from clusterprep.changes.resources import NoPlan, PlanContext
-from clusterprep.changes.resources.package import APT, MARK, RESOURCE, Apt, parse_apt
-from clusterprep.facts.apt import MISSING, Package, PackageChange, Simulation
+from clusterprep.changes.resources.package import RESOURCE, UNKNOWN_MANAGER
+from clusterprep.facts.apt import MISSING
+from clusterprep.facts.package_manager import NOT_MINE
 from clusterprep.model import Absent, Fleet, Inventory, Node
 from clusterprep.model.operations import RunCommand, StepAction
+from clusterprep.model.packages import Package, PackageChange, Simulation
 from clusterprep.nccl.environment import Environment
 
 EMPTY, NODE = Inventory("test", ()), Node("n1", "n1", 0)
 HERE = Package("installed", "1.0")
 LEFT = Package("config-files", "1.0")
 HELD = Package("installed", "1.0", held=True)
+REQUEST = PackageRequest(("tool",))
 CAME = PackageChange("tool", None, "2.0")
 UP = PackageChange("tool", "1.0", "2.0")
 LIB = PackageChange("lib", None, "2.0")
 
 
-def planned(params: dict[str, Any], found: Apt, earlier: tuple[StepAction, ...] = ()) -> StepAction:
+def planned(
+    params: dict[str, Any],
+    packages: Packages,
+    earlier: tuple[StepAction, ...] = (),
+    manager: str = "apt",
+) -> StepAction:
+    found = Answered(manager, packages)
     (fact,) = RESOURCE.facts(params, EMPTY)
     context = PlanContext(
         Fleet(EMPTY, {}), NODE, {}, {fact.name: found}, Environment((), {}), earlier
@@ -170,7 +181,7 @@ def test_what_is_run_and_how_it_goes_back(
     back: Any,
     diff: str,
 ) -> None:
-    step_action = planned(params, Apt(states, outlook))
+    step_action = planned(params, Packages(states, outlook))
     assert (commands(step_action), ways_back(step_action), step_action.diff) == (
         expected,
         back,
@@ -190,7 +201,7 @@ def test_what_is_run_and_how_it_goes_back(
             Simulation(failed=("Unable to locate package tool",)),
             ("locate package tool", "apt-get update"),
         ),
-        ({"name": "tool"}, {}, Simulation(failed=(MISSING,)), ("no dpkg and apt", "dnf")),
+        ({"name": "tool"}, {}, Simulation(failed=(MISSING,)), ("no dpkg and apt",)),
         (
             {"name": "tool", "state": "absent"},
             {},
@@ -223,13 +234,13 @@ def test_what_cannot_be_is_said(
     params: dict[str, Any], states: Any, outlook: Simulation, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(NoPlan) as told:
-        planned(params, Apt(states, outlook))
+        planned(params, Packages(states, outlook))
     assert told.value.absent.reason == "cannot"
     assert [word for word in words if word not in told.value.absent.detail] == []
 
 
 def test_what_a_step_before_may_bring_is_planned_as_if_it_were_there() -> None:
-    unknown = Apt({}, Simulation(failed=("Unable to locate package tool",)))
+    unknown = Packages({}, Simulation(failed=("Unable to locate package tool",)))
     update = StepAction(
         "n1", "command", "apt-get update", "run", (RunCommand(("apt-get", "update")),)
     )
@@ -238,13 +249,15 @@ def test_what_a_step_before_may_bring_is_planned_as_if_it_were_there() -> None:
 
 def test_apt_that_is_not_there_is_known_and_one_that_hangs_is_not() -> None:
     answer = {"code": 0, "out": "", "err": ""}
-    assert parse_apt(Absent("missing_tool"), answer) == Apt({}, Simulation(failed=(MISSING,)))
-    assert parse_apt(answer, Absent("hung", "apt")) == Absent("hung", "apt")
+    assert parse(REQUEST, Absent("missing_tool"), answer) == Packages(
+        {}, Simulation(failed=(MISSING,))
+    )
+    assert parse(REQUEST, answer, Absent("hung", "apt")) == Absent("hung", "apt")
 
 
 def test_what_apt_is_asked_has_its_names_as_words_of_their_own() -> None:
     (fact,) = RESOURCE.facts({"name": ["a1", "b1"], "hold": True}, EMPTY)
-    _, asked = fact.reads(NODE, EMPTY)
+    _, asked, *_ = fact.reads(NODE, EMPTY)
     assert asked.args[4:] == ("--no-upgrade", "--allow-change-held-packages", "install", "a1", "b1")
 
 
@@ -260,3 +273,223 @@ def test_what_apt_is_asked_has_its_names_as_words_of_their_own() -> None:
 )
 def test_what_cannot_be_meant(params: dict[str, Any], key: str) -> None:
     assert [where for where, _ in RESOURCE.wrong(params)] == [key]
+
+
+# ---------------------------------------------------------------- dnf and zypper
+
+# Packages of rpm have their architecture beside the name.
+RPM_CAME = PackageChange("tool", None, "2.0-1", "noarch")
+RPM_UP = PackageChange("tool", "1.0-1", "2.0-1", "noarch")
+RPM_HERE = Package("installed", "1.0-1")
+RPM_HELD = Package("installed", "1.0-1", held=True)
+OFFERED = {"tool": ("1.0-1", "2.0-1"), "heir": ("3-1",), "old": ("1-1",)}
+DNF = "dnf -q -y --setopt=metadata_expire=-1"
+ZYPPER = "zypper --non-interactive --no-refresh --quiet"
+
+
+def lines(step_action: StepAction) -> list[str]:
+    """The commands and, behind «<», those that undo each; texts for the shell are left out."""
+    shown_lines = []
+    for run in step_action.operations:
+        assert isinstance(run, RunCommand)
+        undo = [] if run.undo is None else [brief(each) for each in run.undo]
+        shown_lines.append(
+            f"{brief(run)} < {'; '.join(undo)}" if run.undo is not None else brief(run)
+        )
+    return shown_lines
+
+
+def brief(run: RunCommand) -> str:
+    words = run.argv
+    if words[:2] == ("sh", "-c"):
+        kind = "erase" if "rpm -e $here" in words[2] else "finish"
+        return " ".join((kind, *words[4:]))
+    return " ".join(words).replace(DNF, "dnf").replace(ZYPPER, "zypper")
+
+
+@pytest.mark.parametrize(
+    ("manager", "params", "states", "outlook", "expected", "diff"),
+    [
+        pytest.param(
+            "dnf", {"name": "tool"}, {}, Simulation((RPM_CAME,)),
+            ["dnf install tool-2.0-1 < erase tool-2.0-1.noarch"],
+            "install tool 2.0-1",
+            id="dnf-new",
+        ),
+        pytest.param(
+            "zypper", {"name": "tool"}, {}, Simulation((RPM_CAME,)),
+            ["zypper install tool=2.0-1 < erase tool-2.0-1.noarch"],
+            "install tool 2.0-1",
+            id="zypper-new",
+        ),
+        pytest.param(
+            "dnf", {"name": "tool", "state": "latest"}, {"tool": RPM_HERE},
+            Simulation((RPM_UP,), versions=OFFERED),
+            [
+                ("dnf install --best tool-2.0-1 < finish tool-1.0-1.noarch tool-2.0-1.noarch; "
+                "dnf install --disableplugin=versionlock tool-1.0-1.noarch")
+            ],
+            "change tool 1.0-1 to 2.0-1",
+            id="dnf-upgrade",
+        ),
+        pytest.param(
+            "zypper", {"name": "tool", "state": "latest"}, {"tool": RPM_HERE},
+            Simulation((RPM_UP,), versions=OFFERED),
+            [
+                ("zypper install tool=2.0-1 < finish tool-1.0-1.noarch tool-2.0-1.noarch; "
+                "zypper install --oldpackage tool=1.0-1")
+            ],
+            "change tool 1.0-1 to 2.0-1",
+            id="zypper-upgrade",
+        ),
+        pytest.param(
+            "dnf", {"name": "tool", "state": "latest"}, {"tool": RPM_HERE}, Simulation((RPM_UP,)),
+            ["dnf install --best tool-2.0-1"],
+            "change tool 1.0-1 to 2.0-1\nno way back: tool 1.0-1 is in no source",
+            id="dnf-no-way-back",
+        ),
+        pytest.param(
+            "dnf", {"name": "heir"}, {},
+            Simulation(
+                (
+                    PackageChange("heir", None, "3-1", "noarch"),
+                    PackageChange("old", "1-1", None, "noarch"),
+                ),
+                versions=OFFERED,
+            ),
+            [
+                ("dnf install heir-3-1 < dnf install --disableplugin=versionlock --allowerasing "
+                "old-1-1.noarch; erase heir-3-1.noarch")
+            ],
+            "install heir 3-1\nremove old 1-1",
+            id="dnf-in-place-of-another",
+        ),
+        pytest.param(
+            "zypper", {"name": "heir"}, {},
+            Simulation(
+                (
+                    PackageChange("heir", None, "3-1", "noarch"),
+                    PackageChange("old", "1-1", None, "noarch"),
+                ),
+                versions=OFFERED,
+            ),
+            [
+                ("zypper install heir=3-1 < zypper install --oldpackage old=1-1 !heir; "
+                "erase heir-3-1.noarch")
+            ],
+            "install heir 3-1\nremove old 1-1",
+            id="zypper-in-place-of-another",
+        ),
+        pytest.param(
+            "dnf", {"name": "tool", "version": "2.0", "hold": True}, {"tool": RPM_HELD},
+            Simulation((RPM_UP,), versions=OFFERED),
+            [
+                "dnf versionlock delete tool < dnf versionlock add tool",
+                ("dnf install --disableplugin=versionlock tool-2.0-1 < "
+                "finish tool-1.0-1.noarch tool-2.0-1.noarch; "
+                "dnf install --disableplugin=versionlock tool-1.0-1.noarch"),
+                "dnf versionlock add tool < dnf versionlock delete tool",
+            ],
+            "change tool 1.0-1 to 2.0-1\nstays on hold",
+            id="dnf-another-version-on-hold",
+        ),
+        pytest.param(
+            "dnf", {"name": "tool", "state": "latest", "hold": False}, {"tool": RPM_HELD},
+            Simulation((RPM_UP,), versions=OFFERED),
+            [
+                "dnf versionlock delete tool < dnf versionlock add tool",
+                ("dnf install --best --disableplugin=versionlock tool-2.0-1 < "
+                "finish tool-1.0-1.noarch tool-2.0-1.noarch; "
+                "dnf install --disableplugin=versionlock tool-1.0-1.noarch"),
+            ],
+            "change tool 1.0-1 to 2.0-1\nno hold tool",
+            id="dnf-let-go-and-changed",
+        ),
+        pytest.param(
+            "dnf", {"name": "tool", "hold": False}, {"tool": RPM_HELD}, Simulation(),
+            ["dnf versionlock delete tool < dnf versionlock add tool"],
+            "no hold tool",
+            id="dnf-let-go",
+        ),
+        pytest.param(
+            "zypper", {"name": "tool", "hold": True}, {"tool": RPM_HERE}, Simulation(),
+            ["zypper addlock --type package tool < zypper removelock --type package tool"],
+            "hold tool",
+            id="zypper-hold",
+        ),
+        pytest.param(
+            "zypper", {"name": "tool", "state": "absent"}, {"tool": RPM_HERE},
+            Simulation((PackageChange("tool", "1.0-1", None, "noarch"),), versions=OFFERED),
+            ["zypper remove --no-clean-deps tool < zypper install --oldpackage tool=1.0-1"],
+            "remove tool 1.0-1",
+            id="zypper-absent",
+        ),
+        pytest.param(
+            "dnf", {"name": "tool", "version": "1.*"}, {"tool": Package("installed", "1:1.0-1")},
+            Simulation(), [], "", id="a-version-without-its-epoch",
+        ),
+        pytest.param(
+            "zypper", {"name": "tool", "version": "1.0"}, {"tool": RPM_HERE},
+            Simulation(), [], "", id="a-version-without-its-release",
+        ),
+    ],
+)  # fmt: skip
+def test_what_dnf_and_zypper_run_and_how_it_goes_back(
+    manager: str,
+    params: dict[str, Any],
+    states: dict[str, Package],
+    outlook: Simulation,
+    expected: list[str],
+    diff: str,
+) -> None:
+    step_action = planned(params, Packages(states, outlook), manager=manager)
+    assert (lines(step_action), step_action.diff) == (expected, diff)
+
+
+@pytest.mark.parametrize(
+    ("manager", "params", "states", "failed", "words"),
+    [
+        ("dnf", {"name": "tool"}, {}, "there is no dnf 4", ("yum 3 and dnf 5", "command:")),
+        ("dnf", {"name": "tool"}, {}, "Unable to find a match: tool", ("dnf makecache",)),
+        (
+            "dnf",
+            {"name": "tool", "hold": True},
+            {"tool": RPM_HERE},
+            "dnf has no command versionlock",
+            ("python3-dnf-plugin-versionlock",),
+        ),
+        ("zypper", {"name": "tool"}, {}, "No provider of 'tool' found.", ("zypper refresh",)),
+        (
+            "zypper",
+            {"name": "tool", "state": "latest", "hold": True},
+            {"tool": RPM_HELD},
+            "Problem: conflicting requests",
+            ("tool is locked", "`hold: false` in a step of its own"),
+        ),
+    ],
+)
+def test_what_dnf_and_zypper_cannot_is_said(
+    manager: str, params: dict[str, Any], states: Any, failed: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(NoPlan) as told:
+        planned(params, Packages(states, Simulation(failed=(failed,))), manager=manager)
+    assert [word for word in words if word not in told.value.absent.detail] == []
+
+
+OTHERS_ANSWER = {"code": NOT_MINE, "out": "", "err": ""}
+
+
+def test_the_manager_in_charge_answers_and_others_are_not_read() -> None:
+    text = "\n== states\n\n== locks\n\n== end\n"
+    answers = (Absent("missing_tool"), OTHERS_ANSWER, {"code": 0, "out": text}, OTHERS_ANSWER)
+    assert parse_answers(REQUEST, *answers) == Answered("dnf", Packages({}, Simulation()))
+
+
+def test_a_node_of_no_known_manager_is_refused() -> None:
+    answers = (Absent("missing_tool"), OTHERS_ANSWER, OTHERS_ANSWER, OTHERS_ANSWER)
+    (fact,) = RESOURCE.facts({"name": "tool"}, EMPTY)
+    found = fact.parse(*answers)
+    assert found == UNKNOWN_MANAGER
+    context = PlanContext(Fleet(EMPTY, {}), NODE, {}, {fact.name: found}, Environment((), {}))
+    with pytest.raises(NoPlan, match="no package manager that is handled"):
+        list(RESOURCE.plan({"name": "tool"}, context))

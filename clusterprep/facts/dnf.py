@@ -1,0 +1,171 @@
+"""Simulate dnf 4: which packages a request would install, change and remove.
+
+`dnf --assumeno` resolves everything, prints its table and stops. Its metadata is taken as it is, so
+that plan and apply see the same packages; dnf fetches only what it has never fetched. An answer is
+the table, because dnf's own interface differs between its releases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from clusterprep.facts.package_manager import only_for
+from clusterprep.facts.rpm import SCRIPT, parse_states, parts_of, shown_version
+from clusterprep.model import Read
+from clusterprep.model.packages import GONE, Package, PackageChange, Simulation
+
+# Seconds. dnf waits for others that hold its lock, and reads some 100 MB of metadata.
+LIMIT = 120.0
+FIXED = "--setopt=metadata_expire=-1"
+WITHOUT_LOCKS = "--disableplugin=versionlock"
+UNSUPPORTED = "there is no dnf 4"  # why a simulation failed
+NO_LOCKS = "dnf has no command versionlock"
+OLD_LIST = "/etc/dnf/plugins/versionlock.list"
+
+# The arguments are the state, the version or nothing, whether the step decides about holds («hold»
+# or nothing), and the names.
+SIMULATE = (
+    only_for("dnf")
+    + SCRIPT
+    + rf"""
+case $(readlink -f "$(command -v dnf)") in */dnf-[34]) ;; *) exit 127 ;; esac
+state=$1 version=$2 hold=$3; shift 3
+ask() {{ dnf {FIXED} ${{hold:+{WITHOUT_LOCKS}}} "$@" 2>&1 </dev/null; }}
+mark states; states "$@"
+mark locks; cat {OLD_LIST} 2>/dev/null
+[ -z "$hold" ] || dnf -q -C versionlock list >/dev/null 2>&1 || mark no-locks
+case $state in
+absent) set -- remove --noautoremove "$@" ;;
+latest) set -- install --best "$@" ;;
+*) if [ -n "$version" ]; then set -- install "$1-$version"
+   else set -- install $(missing "$@"); fi ;;
+esac
+if [ $# -gt 1 ]; then
+    out=$(ask --assumeno "$@"); code=$?
+    mark table $code; printf '%s\n' "$out"
+    set -- $(printf '%s\n' "$out" | sed -nE 's/^ ([^ ]+).*/\1/p; s/^ +replacing +([^ ]+)\.[^.]+ .*/\1/p')
+    mark changed; states "$@"
+    mark offered
+    [ $# -eq 0 ] || dnf -q {FIXED} {WITHOUT_LOCKS} repoquery --show-duplicates \
+        --qf '%{{name}} %{{arch}} %{{epoch}}:%{{version}}-%{{release}}' "$@" 2>/dev/null
+fi
+mark end
+"""  # noqa: E501 - sed takes it as one line
+)
+# «lab-tool-0:1.0-1.*» in the list of locks; one with «!» excludes a version.
+_LOCK = re.compile(r"([A-Za-z0-9][\w.+-]*)-(?:\d+:)?[^\s:-]+-[^\s:-]+")
+_ROW = re.compile(r" (?! )")
+_REPLACED = re.compile(r" {2,}replacing +(\S+)\.([^.\s]+) (\S+)")
+# «Error: Unable to find a match: x», or «Error: » with «Problem: …» and «  - …» below it.
+_ERROR = re.compile(r"Error: +(\S.*)| *Problem(?: \d+)?: (\S.*)|  - (\S.*)")
+_ADDED = ("Installing", "Upgrading", "Downgrading")
+
+
+def simulated(
+    state: str, version: str, decides_hold: bool, names: Sequence[str], limit: float = LIMIT
+) -> Read:
+    """Return the read that asks dnf what it would do."""
+    hold = "hold" if decides_hold else ""
+    return Read("alone", ("sh", "-c", SIMULATE, "sh", state, version, hold, *names), limit)
+
+
+def parse_answer(code: int, text: str) -> tuple[dict[str, Package], Simulation]:
+    """Return the packages of the request as they are, and what dnf would do.
+
+    Raises ValueError for an answer that was cut off.
+    """
+    if code == 127:
+        return {}, Simulation(failed=(UNSUPPORTED,))
+    parts = parts_of(text)
+    held = tuple(_locked(parts["locks"][1]))
+    packages = parse_states(parts["states"][1], held)
+    failed: tuple[str, ...] = ()
+    if "no-locks" in parts:
+        failed = (NO_LOCKS,)
+    if "table" not in parts:
+        return packages, Simulation(failed=failed)
+    exit_code, table = parts["table"]
+    before = parse_states(parts["changed"][1], held)
+    changes = tuple(_changes(table, before))
+    if exit_code != "0" and "Operation aborted." not in table:
+        failed += _reasons(table) or (f"dnf --assumeno ended with {exit_code}",)
+    return packages, Simulation(
+        changes,
+        failed,
+        tuple(move.name for move in changes if before.get(move.name, GONE).held),
+        states=before,
+        versions=_offered(parts["offered"][1]),
+    )
+
+
+def _locked(text: str) -> Iterator[str]:
+    """Yield the names of packages that are kept at a version."""
+    for line in text.splitlines():
+        match = _LOCK.fullmatch(line.strip())
+        if match is not None:
+            yield match[1]
+
+
+def _changes(table: str, before: dict[str, Package]) -> Iterator[PackageChange]:
+    """Yield what the table of a transaction says."""
+    for section, row in _rows(table):
+        verb = section.partition(" ")[0]
+        replaced = _REPLACED.fullmatch(row)
+        if replaced is not None:
+            name, architecture, version = replaced.groups()
+            yield PackageChange(name, shown_version(version), None, architecture)
+            continue
+        words = row.split()
+        if len(words) < 4:
+            continue
+        name, architecture, version = words[:3]
+        version = shown_version(version)
+        if verb == "Removing":
+            yield PackageChange(name, version, None, architecture)
+        elif verb in _ADDED:
+            former = None
+            if verb != "Installing":
+                former = before[f"{name}.{architecture}"].version
+            yield PackageChange(name, former, version, architecture)
+
+
+def _rows(table: str) -> Iterator[tuple[str, str]]:
+    """Yield the rows of the table with the heading above them.
+
+    A row whose name is too long for its column goes on in the next line.
+    """
+    body = table.partition("Dependencies resolved.")[2].partition("\nTransaction Summary")[0]
+    section = row = ""
+    for line in body.splitlines():
+        begins = _ROW.match(line) or _REPLACED.fullmatch(line)
+        if begins or not line.startswith(" "):
+            if row:
+                yield section, row
+            row = line if begins else ""
+        elif row:
+            row += line
+        if line.endswith(":") and not line.startswith(" "):
+            section = line[:-1]
+    if row:
+        yield section, row
+
+
+def _reasons(output: str) -> tuple[str, ...]:
+    """Return up to four sentences that say why dnf refuses."""
+    reasons = []
+    for line in output.splitlines():
+        match = _ERROR.fullmatch(line)
+        if match is not None:
+            reasons.append(match[1] or match[2] or match[3])
+    return tuple(dict.fromkeys(reasons))[:4]
+
+
+def _offered(text: str) -> dict[str, tuple[str, ...]]:
+    """Return the versions that the repositories have, by package."""
+    versions: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3:
+            versions.setdefault(words[0], []).append(shown_version(words[2]))
+    return {name: tuple(dict.fromkeys(offered)) for name, offered in versions.items()}
