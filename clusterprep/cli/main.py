@@ -175,7 +175,7 @@ def fix(**params: Any) -> None:
     _run("fix", {**params, "ask": asks, "no_verify": True})
 
 
-@cli.command()
+@cli.command(cls=InventoryCommand)
 @options.inventory
 @options.fleet
 @options.reporting
