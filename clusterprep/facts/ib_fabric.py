@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from clusterprep.facts import Fact
-from clusterprep.facts.parts import read_once, read_text_once
+from clusterprep.facts.parts import read_once, read_text_once, shared_text
 from clusterprep.model import Read
 from clusterprep.remote.untrusted import LONGEST_DEVICE, require_device_name
 
@@ -84,7 +84,7 @@ def _device(guid_text: str | None, ports: Mapping[int, Mapping[str, str]]) -> Fa
             unread.append(f"GUID of port {number}")
     guid = None
     if "node_guid" not in unread and guid_text != _NO_GUID:
-        guid = guid_text
+        guid = guid_text and shared_text(guid_text)
     return FabricDevice(guid, parsed, tuple(unread))
 
 
@@ -92,9 +92,9 @@ def _port(texts: Mapping[str, str]) -> FabricPort:
     gid = texts.get("gids/0", "")
     subnet = guid = None
     if len(gid) == 39 and _GROUPS.fullmatch(gid) and not gid.endswith(_NO_GUID):
-        subnet = gid[:19]
+        subnet = shared_text(gid[:19])
         if texts.get("link_layer") == "InfiniBand":
-            guid = gid[20:]
+            guid = shared_text(gid[20:])  # as a rule that of the device
     pkeys = {key: text for key, text in texts.items() if key.startswith("pkeys/")}
     return FabricPort(_number(texts.get("sm_lid")), subnet, guid, _table(pkeys))
 

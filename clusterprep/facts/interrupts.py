@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from clusterprep.facts import Fact
+from clusterprep.facts.parts import read_once, shared_text
 from clusterprep.model import Read
 
 
@@ -68,11 +69,16 @@ def _device(row: dict[str, Any]) -> InterruptDevice:
     lines = {}
     for irq, counts in row["lines"].items():
         lines[irq] = {cpu: int(count) for cpu, count in counts.items()}
-    irqs = tuple(row["irqs"])
+    irqs = _irqs(row["irqs"])
     queues = int(row["queues"])
     return InterruptDevice(
-        name=row["name"], gpu=bool(row["gpu"]), irqs=irqs, queues=queues, lines=lines
+        name=shared_text(row["name"]), gpu=bool(row["gpu"]), irqs=irqs, queues=queues, lines=lines
     )
+
+
+@read_once
+def _irqs(irqs: list[str]) -> tuple[str, ...]:
+    return tuple(irqs)
 
 
 INTERRUPTS = Fact(

@@ -58,6 +58,12 @@ def read_text_once(parse: Callable[[str], Value]) -> Callable[[str], Value]:
     return parse_text
 
 
+@read_text_once
+def shared_text(text: str) -> str:
+    """Return the text, as one object for equal texts."""
+    return text
+
+
 def as_json(part: Any) -> bytes:
     """Return JSON of a part of an answer. It is the same for equal parts only."""
     try:

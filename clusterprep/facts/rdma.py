@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from clusterprep.facts import Fact, file, under, user_of_job
 from clusterprep.facts.env_files import written_files
-from clusterprep.facts.parts import read_text_once
+from clusterprep.facts.parts import read_once, read_text_once, shared_text
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.remote.untrusted import LONGEST_DEVICE, require_device_name
 
@@ -131,19 +131,27 @@ def _device(name: str, row: Mapping[str, Any], files: Mapping[str, str]) -> Rdma
     node_type = row["node_type"] or ""
     return RdmaDevice(
         name=require_device_name(name, LONGEST_DEVICE),
-        pci=pci,
-        firmware=row["fw_ver"] or None,
-        board=row["board_id"] or None,
-        model=row["hca_type"] or None,
-        interfaces=tuple(require_device_name(interface) for interface in row["net"]),
+        pci=pci and shared_text(pci),
+        firmware=_text_or_none(row["fw_ver"]),
+        board=_text_or_none(row["board_id"]),
+        model=_text_or_none(row["hca_type"]),
+        interfaces=_interfaces(row["net"]),
         ports=tuple(ports),
         iwarp=node_type.startswith("4:"),  # RDMA_NODE_RNIC of rdma/ib_verbs.h
     )
 
 
+def _text_or_none(text: str | None) -> str | None:
+    return shared_text(text) if text else None
+
+
+@read_once
+def _interfaces(names: list[str]) -> tuple[str, ...]:
+    return tuple(map(require_device_name, names))
+
+
 def _port(number: str, row: Mapping[str, Any], files: Mapping[str, str], folder: str) -> Port:
     """Return a port; `files` has those of its `folder` by path."""
-    rate = files.get(f"{folder}/rate", "").split()  # «400 Gb/sec (4X NDR)»
     gids = []
     for index, text, kind, interface in row["gids"]:
         address = IPv6Address(text)
@@ -152,11 +160,18 @@ def _port(number: str, row: Mapping[str, Any], files: Mapping[str, str], folder:
         number=int(number),
         state=_state(files[f"{folder}/state"]),
         phys_state=_state(files[f"{folder}/phys_state"]),
-        link_layer=files[f"{folder}/link_layer"],  # EFA has «Unspecified»
-        rate=float(rate[0]) if rate else None,
+        link_layer=shared_text(files[f"{folder}/link_layer"]),  # EFA has «Unspecified»
+        rate=_rate(files.get(f"{folder}/rate", "")),
         lid=None if row["lid"] is None else int(row["lid"], 16),
         gids=tuple(gids),
     )
+
+
+@read_text_once
+def _rate(text: str) -> float | None:
+    """Return Gbit/s of «400 Gb/sec (4X NDR)»."""
+    words = text.split()
+    return float(words[0]) if words else None
 
 
 @read_text_once

@@ -27,9 +27,9 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import replace
 
 from clusterprep import model, remedies
+from clusterprep.history.encoding import encoded
 from clusterprep.model import Absent, Json, NodeSnapshot, Report, fixes
 from clusterprep.model import history as past
-from clusterprep.model.records import field_names
 from clusterprep.remedies import Remedy
 
 FORMAT = 1
@@ -41,7 +41,6 @@ _FAST, _SMALL = 1, 6  # levels of zlib
 # Characters of one fact of one node. Facts of honest nodes are far below:
 # docs/howto/history.md.
 LONGEST_VALUE = 2 << 20
-LEFT_OUT = Absent("left out", "too long for the history")
 FACT_NAMES = ""  # the name under which is kept which facts each node has
 
 
@@ -315,35 +314,37 @@ def _packed(values: Sequence[Any], longest: int) -> bytes:
     place_by_digest: dict[bytes, int] = {}
     places = []
     column = _Compressor()
-    column.add("[[")
+    column.add(b"[[")
     for value in values:
         place = place_by_id.get(id(value))
         if place is None:
-            text = _encoded(value, longest)
-            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            data = encoded(value, longest)
+            digest = hashlib.blake2b(data, digest_size=16).digest()
             if digest not in place_by_digest:
-                column.add(f",{text}" if place_by_digest else text)
+                if place_by_digest:
+                    column.add(b",")
+                column.add(data)
             place = place_by_digest.setdefault(digest, len(place_by_digest))
             place_by_id[id(value)] = place
         places.append(place)
-    column.add("]")
+    column.add(b"]")
     if 1 < len(place_by_digest) < len(values):
         indices = json.dumps(places, separators=(",", ":"))
-        column.add(f",{indices}")
-    column.add("]")
+        column.add(f",{indices}".encode())
+    column.add(b"]")
     return column.finish()
 
 
 class _Compressor:
-    """Compresses text piece by piece, to what `_compressed` makes of the whole."""
+    """Compresses JSON piece by piece, to what `_compressed` makes of the whole."""
 
     def __init__(self) -> None:
         self._waiting = bytearray()
         self._compressed: list[bytes] = []
         self._stream: Any = None  # once there is more than _LARGE
 
-    def add(self, text: str) -> None:
-        self._waiting += text.encode()
+    def add(self, data: bytes) -> None:
+        self._waiting += data
         if len(self._waiting) > _LARGE:
             if self._stream is None:
                 self._stream = zlib.compressobj(_FAST)
@@ -357,41 +358,6 @@ class _Compressor:
         self._compressed.append(self._stream.compress(self._waiting))
         self._compressed.append(self._stream.flush())
         return b"".join(self._compressed)
-
-
-def _encoded(fact: Any, longest: int) -> str:
-    """Return a fact as JSON text; an Absent with the reason if it is too long or is no JSON."""
-    try:
-        text = _ENCODER.encode(fact)
-        return text if len(text) <= longest else _ENCODER.encode(LEFT_OUT)
-    except (TypeError, ValueError, RecursionError) as error:
-        absent = Absent("garbled", f"it could not be kept: {error}")
-        return _ENCODER.encode(absent)
-
-
-def _of_ours(value: Any) -> Json:
-    """Return what the JSON encoder cannot encode, one level of it made plain.
-
-    The levels below are left to the encoder, which is ten times as fast.
-    """
-    if isinstance(value, Absent):
-        return {
-            "absent": value.reason,
-            "detail": value.detail,
-        }
-    names = field_names(type(value))
-    if names is not None:
-        return {name: getattr(value, name) for name in names}
-    if isinstance(value, (set, frozenset)):
-        return sorted(value, key=str)
-    if isinstance(value, (bytes, bytearray)):
-        return bytes(value).decode("utf-8", "replace")
-    if isinstance(value, Mapping):
-        return dict(value)
-    return str(value)
-
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_of_ours)
 
 
 def unpack_facts(

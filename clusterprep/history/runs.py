@@ -13,9 +13,9 @@ from msgspec.structs import astuple, replace
 
 from clusterprep.errors import InputError
 from clusterprep.history.database import PATIENCE, Database, Statement, Unusable
+from clusterprep.history.encoding import LEFT_OUT
 from clusterprep.history.packing import (
     FACT_NAMES,
-    LEFT_OUT,
     LONGEST_VALUE,
     Unreadable,
     column_of,

@@ -203,9 +203,30 @@ class _Look:
         if len(reads) != len(answers):
             raise ValueError(f"{len(answers)} answers to {len(reads)} reads")
         self._reads = reads
-        self.data = [_bytes_of(answer) for answer in answers]
+        self.data: list[bytes] = []
         self.marks = [b""] * len(reads)
         self._values: dict[int, Json] = {}
+        for position, answer in enumerate(answers):
+            if isinstance(answer, msgspec.Raw):
+                self.data.append(bytes(answer))
+            else:
+                self._add_value(position, answer)
+
+    def _add_value(self, position: int, answer: Json) -> None:
+        """Add an answer that is decoded already. What cannot be JSON counts as missing."""
+        try:
+            data = json.dumps(answer).encode()
+        except (TypeError, ValueError, RecursionError):
+            data = _NOTHING
+            answer = None
+        self.data.append(data)
+        self._values[position] = self._bounded(position, answer)
+
+    def _bounded(self, position: int, answer: Json) -> Json:
+        """Return an answer, or that it is truncated if it has a text that is too long."""
+        if len(self.data[position]) <= MAX_TEXT:
+            return answer
+        return bounded(self._reads[position].kind, answer)
 
     def size(self, positions: Sequence[int]) -> int:
         """Return the bytes of some answers."""
@@ -214,21 +235,9 @@ class _Look:
     def value(self, position: int) -> Json:
         """Return an answer, decoded once. Raises LinkLost for what no agent writes."""
         if position not in self._values:
-            data = self.data[position]
             try:
-                raw = decoded(data)
+                answer = decoded(self.data[position])
             except ValueError as error:
                 raise LinkLost("garbled", str(error)) from None
-            if len(data) > MAX_TEXT:
-                raw = bounded(self._reads[position].kind, raw)
-            self._values[position] = raw
+            self._values[position] = self._bounded(position, answer)
         return self._values[position]
-
-
-def _bytes_of(answer: msgspec.Raw | Json) -> bytes:
-    if isinstance(answer, msgspec.Raw):
-        return bytes(answer)
-    try:
-        return json.dumps(answer).encode()
-    except (TypeError, ValueError, RecursionError):
-        return _NOTHING
