@@ -323,6 +323,8 @@ def below_of(path: str, mounts: tuple[Mount, ...]) -> Mount | None:
     """Return the mount that a path lies on."""
     deepest = None
     for mount in mounts:
+        if not path.startswith(mount.point):
+            continue
         folder = mount.point.rstrip("/") + "/"
         if path != mount.point and not path.startswith(folder):
             continue
