@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -31,6 +31,7 @@ from clusterprep.facts.storage import (
     parse_declared_mounts,
 )
 from clusterprep.model import Absent, Node
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.model.units import UNLIMITED, format_size, parse_size, pluralize
 from clusterprep.remedies import Remedy, shell_line
@@ -98,6 +99,25 @@ def mount(
     else:
         seen = ", ".join([*declared, *network])
         yield passed(node, "every mount answers", seen, required or ANSWERS)
+
+
+def _points(mounts: Iterable[Mount]) -> Hashable:
+    """Return the mounts without their options, which name the node's own address, but for «ro»."""
+    return tuple(
+        [(m.point, m.type, m.source, "ro" in m.options or "ro" in m.inner) for m in mounts]
+    )
+
+
+def _answered(probes: Probes) -> Hashable:
+    """Return which paths answered, and how, without the space that is free there."""
+    answers = []
+    for path, answer in probes.answers.items():
+        said = answer.at if isinstance(answer, Space) else answer
+        answers.append((path, said))
+    return (probes.left, *answers)
+
+
+_MOUNTED = (Part("fs.mounts", _points), Part("fs.probes", _answered))
 
 
 def _network_points(
@@ -316,6 +336,8 @@ def below_of(path: str, mounts: tuple[Mount, ...]) -> Mount | None:
     """Return the mount that a path lies on."""
     deepest = None
     for mount in mounts:
+        if not path.startswith(mount.point):
+            continue
         folder = mount.point.rstrip("/") + "/"
         if path != mount.point and not path.startswith(folder):
             continue
@@ -484,7 +506,7 @@ def _with_read_only_root(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
 MOUNT = Check(
     "fs.mount",
     facts=("fs.probes", "fs.mounts"),
-    judge=each(mount, "fs.probes", "fs.mounts"),
+    judge=each(mount, "fs.probes", "fs.mounts", parts=_MOUNTED),
     severity="error",
     title="Mounts answer",
     why="A dead NFS or Lustre mount does not answer: ranks that load data or write a checkpoint "

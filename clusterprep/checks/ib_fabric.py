@@ -233,20 +233,24 @@ def _partition_remedy(rail: RdmaRail, usual: str) -> Remedy:
 
 def guids(context: CheckContext) -> Iterable[Outcome]:
     """Judge that each device of the fleet has GUIDs of its own."""
-    owners: dict[str, set[tuple[object, str]]] = {}
+    first_owner: dict[str, tuple[object, str]] = {}
     by_node: dict[str, dict[str, str]] = {}
+    doubled: set[str] = set()
     for node in context.nodes:
         machine = _machine(context, node)
         known = by_node[node.name] = _guids(context.value(node, "ib.fabric"))
         for guid, device in known.items():
-            owners.setdefault(guid, set()).add((machine, device))
+            owner = (machine, device)
+            if first_owner.setdefault(guid, owner) != owner or "," in device:
+                doubled.add(guid)
     places: dict[str, list[str]] = {}
-    for node in context.nodes:
-        for guid, device in by_node[node.name].items():
-            places.setdefault(guid, []).append(f"{device} of {node.name}")
+    if doubled:
+        for name, known in by_node.items():
+            for guid in doubled.intersection(known):
+                places.setdefault(guid, []).append(f"{known[guid]} of {name}")
     for node in context.nodes:
         known = by_node[node.name]
-        shared = [guid for guid in known if len(owners[guid]) > 1 or "," in known[guid]]
+        shared = [guid for guid in known if guid in doubled] if doubled else []
         unread = _unread(context.value(node, "ib.fabric"))
         if shared:
             texts = [f"{guid} is {', '.join(places[guid])}" for guid in shared]

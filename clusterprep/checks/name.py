@@ -38,8 +38,9 @@ def resolve(context: CheckContext) -> Iterable[Outcome]:
         yield Outcome("unknown", tuple(incomplete), message, reason="garbled")
     bad = set(incomplete)
     on_loopback = set()
+    others_may_be = _any_other_on_loopback(context)
     for node in context.nodes:
-        outcome = _judge_loopback(context, node)
+        outcome = _judge_loopback(context, node, others_may_be)
         if outcome is not None:
             on_loopback.add(node.name)
             yield outcome
@@ -80,9 +81,9 @@ def _nodes_with_incomplete_answers(context: CheckContext) -> list[str]:
     """Return the nodes whose resolver left out names that it was asked for."""
     incomplete = []
     for node in context.nodes:
-        asked = set(names_for(node, context.inventory))
+        asked = names_for(node, context.inventory)
         answered = context.value(node, "names.resolved")
-        if not asked <= set(answered):
+        if not answered.keys() >= set(asked):
             incomplete.append(node.name)
     return incomplete
 
@@ -97,8 +98,23 @@ def _nodes_without_own_address(context: CheckContext) -> set[str]:
     return names
 
 
-def _judge_loopback(context: CheckContext, node: Node) -> Outcome | None:
-    """Return a failure if the node's own host name, or another node's name, is on loopback."""
+def _any_other_on_loopback(context: CheckContext) -> bool:
+    """Return whether some node got an address on loopback for some name of the inventory.
+
+    As a rule there is none, and then the answers of thousands of nodes need no second look.
+    """
+    answers: set[tuple[str, ...]] = set()
+    for node in context.nodes:
+        resolved = context.value(node, "names.resolved")
+        answers.update([tuple(addresses) for addresses in resolved.values() if addresses])
+    return any(_is_loopback(address) for addresses in answers for address in addresses)
+
+
+def _judge_loopback(context: CheckContext, node: Node, others_may_be: bool) -> Outcome | None:
+    """Return a failure if the node's own host name, or another node's name, is on loopback.
+
+    The names of other nodes are looked at only if they may be there.
+    """
     wanted = "an address of the training network"
     own_name, own_addresses = context.value(node, "names.own")
     for address in own_addresses or ():
@@ -111,6 +127,8 @@ def _judge_loopback(context: CheckContext, node: Node) -> Outcome | None:
                 wanted,
                 HOSTS,
             )
+    if not others_may_be:
+        return None
     for name, addresses in context.value(node, "names.resolved").items():
         for address in addresses or ():
             if _is_loopback(address) and name != node.name:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterable
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed
@@ -19,11 +21,13 @@ NEARLY = 0.9
 
 def neighbours(context: CheckContext) -> Iterable[Outcome]:
     """Judge the table of each node by the nodes that share a network with it, and by its counts."""
-    members = _members(context)
+    networks = {node.name: _networks(context, node) for node in context.fleet.reached}
+    members = Counter(itertools.chain.from_iterable(networks.values()))
     well: dict[str, list[str]] = {}
     for node in context.nodes:
         table: NeighbourTable = context.value(node, "net.neighbours")
-        needed = _needed(context, node, members)
+        # A job over the whole fleet takes one entry per peer and rail.
+        needed = sum(members[network] - 1 for network in networks[node.name])
         outcome = _judge(node, table, needed)
         if outcome is None:
             seen = f"{table.most} places, {pluralize(needed, 'neighbour')} of this fleet"
@@ -49,20 +53,6 @@ def _networks(context: CheckContext, node: Node) -> set[str]:
 
 def _has_neighbours(interface: Interface) -> bool:
     return interface.up and not interface.loopback and not interface.tunnel
-
-
-def _members(context: CheckContext) -> dict[str, int]:
-    """Return the number of nodes in each network."""
-    members: dict[str, int] = {}
-    for node in context.fleet.reached:
-        for network in _networks(context, node):
-            members[network] = members.get(network, 0) + 1
-    return members
-
-
-def _needed(context: CheckContext, node: Node, members: dict[str, int]) -> int:
-    """Return the entries that a job over the whole fleet takes on a node: one per peer and rail."""
-    return sum(members[network] - 1 for network in _networks(context, node))
 
 
 def _judge(node: Node, table: NeighbourTable, needed: int) -> Outcome | None:

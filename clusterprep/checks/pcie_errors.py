@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from clusterprep.checks import (
@@ -21,6 +21,7 @@ from clusterprep.facts.counters import Counters, Earlier, Sample
 from clusterprep.facts.kernel_log import PCI_PHRASES, KernelLog
 from clusterprep.facts.pci import PciTree
 from clusterprep.model import Absent, Node
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.units import format_duration, pluralize
 from clusterprep.remedies import Remedy, shell_line
 
@@ -85,6 +86,34 @@ def errors(context: CheckContext, node: Node, tree: PciTree, counted: Counters) 
         return _failure(node, tree, message, corrected)
     seen = f"{pluralize(len(counted), 'function')} without"
     return passed(node, "PCI Express links have no errors that matter", seen, WANTED)
+
+
+def _earlier_errors(earlier: object) -> Hashable:
+    """Return what is looked at of the earlier run, which noted many other counters too."""
+    if not isinstance(earlier, Earlier) or earlier.recent.pcie is None:
+        return None
+    counts = [(address, *own.items()) for address, own in earlier.recent.pcie.items()]
+    return (earlier.recent.seconds, *counts)
+
+
+def _lines_of_errors(log: object) -> Hashable:
+    """Return the lines of the kernel's log that are looked at, on most nodes none."""
+    if not isinstance(log, KernelLog):
+        return None
+    lines = []
+    for record in log.records:
+        if any(phrase in record.text for phrase in PCI_PHRASES):
+            lines.append((record.text, log.age(record) <= DAY))
+    return tuple(lines)
+
+
+# The earlier run is found by boot and uptime, which are not looked at besides.
+PARTS = (
+    Part("counters.earlier", _earlier_errors),
+    Part("log.records", _lines_of_errors),
+    Part("host.uptime", lambda seconds: None),
+    Part("ib.counters", lambda counters: None),
+)
 
 
 def _logged(log: object, counted: Counters) -> dict[str, list[str]]:
@@ -216,7 +245,7 @@ AER = Check(
     "pcie.aer",
     facts=("pci.tree", "pci.errors"),
     uses=(*PAST, "log.records"),
-    judge=each(errors, "pci.tree", "pci.errors"),
+    judge=each(errors, "pci.tree", "pci.errors", parts=PARTS),
     severity="warning",
     title="Errors on PCI Express links",
     why="A link with a bad contact sends packets again and again, and at last drops off the bus in "

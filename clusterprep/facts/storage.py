@@ -30,6 +30,7 @@ NETWORK = (
     "orangefs",
     "fuse.",
 )
+_PREFIXES = tuple(name for name in NETWORK if name.endswith("."))
 SHM = "/dev/shm"  # noqa: S108 - only looked at
 LOCAL = ("/", "/tmp", "/var")  # noqa: S108 - only looked at
 
@@ -56,10 +57,7 @@ class Mount(Struct, frozen=True):
 
     @property
     def network(self) -> bool:
-        if self.type in NETWORK:
-            return True
-        prefixes = tuple(name for name in NETWORK if name.endswith("."))
-        return self.type.startswith(prefixes)
+        return self.type in NETWORK or self.type.startswith(_PREFIXES)
 
 
 class Space(Struct, frozen=True):
@@ -101,6 +99,7 @@ class Segment(Struct, frozen=True):
 # ---------------------------------------------------------------- what the inventory declares
 
 
+@functools.lru_cache(64)  # asked for every node, and the text is nearly always the same
 def parse_declared_mounts(text: str) -> tuple[DeclaredMount, ...]:
     """Parse mount points with what they must allow, such as «/data,/scratch:rw».
 

@@ -11,6 +11,7 @@ commands and are never used.
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 import math
 import re
@@ -75,17 +76,17 @@ def select(
 
 def fold(names: Iterable[str]) -> str:
     """Return names as 'gpu[01-14,16]', without repetitions and whatever their order."""
-    foldable = set()
-    others = set()
-    for name in set(names):
-        if _FOLDABLE.fullmatch(name):
-            foldable.add(name)
+    foldable: list[_Split] = []
+    others: list[str] = []
+    for name in sorted(set(names)):
+        split = _split(name)
+        if split is None:
+            others.append(name)
         else:
-            others.add(name)
-    parts = sorted(others)
+            foldable.append(split)
     if foldable:
-        parts.insert(0, _fold(foldable))
-    return ",".join(parts)
+        others.insert(0, _fold(foldable))
+    return ",".join(others)
 
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
@@ -100,19 +101,31 @@ def nearest_word(word: str, valid: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-def _fold(names: set[str]) -> str:
+_Row = tuple[str, str | None]
+"""The text before and after the last number of a name; without a number the latter is None."""
+_Split = tuple[_Row, str]
+"""The row of a name, and its last number as text."""
+
+
+@functools.lru_cache(MAX_NODES)  # a report folds the same names for each of a hundred findings
+def _split(name: str) -> _Split | None:
+    """Return the parts of a name, None of a name that ClusterShell cannot fold."""
+    if not _FOLDABLE.fullmatch(name):
+        return None
+    match = _LAST_NUMBER.fullmatch(name)
+    if match is None:
+        return (name, None), ""
+    before, number, after = match.groups()
+    return (before, after), number
+
+
+def _fold(names: Iterable[_Split]) -> str:
     """Return names that ClusterShell can fold as text."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
-    # By the text around the last number; without a number the text after it is None.
-    rows: dict[tuple[str, str | None], list[str]] = {}
-    for name in sorted(names):
-        match = _LAST_NUMBER.fullmatch(name)
-        if match is None:
-            rows.setdefault((name, None), []).append("")
-            continue
-        before, number, after = match.groups()
-        rows.setdefault((before, after), []).append(number)
+    rows: dict[_Row, list[str]] = {}
+    for around, number in names:
+        rows.setdefault(around, []).append(number)
     folded = []
     for (before, after), numbers in rows.items():
         row = _fold_row(before, after or "", numbers)

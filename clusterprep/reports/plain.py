@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -67,6 +68,11 @@ def fold_nodes(names: Iterable[str], limit: int | None = NODES) -> str:
 
     A text longer than `limit` characters is cut after a whole name and says how many nodes it has.
     """
+    return _fold_nodes(tuple(names), limit)
+
+
+@functools.lru_cache(256)  # most findings of a report are about the same nodes
+def _fold_nodes(names: tuple[str, ...], limit: int | None) -> str:
     nodes = tuple(dict.fromkeys(names))
     foldable = []
     unusual = []
