@@ -114,9 +114,8 @@ def test_what_is_required_is_the_cuda_of_torch(
 def test_the_remedy_has_the_nodes_python_and_a_wheel_that_runs() -> None:
     seen = fleet(each={"python": "/opt/venv/bin/python"}, n1=node("13.0", "550.54.15", "12.4"))
     (bad,) = findings(seen, "cuda.runtime_vs_driver")
-    assert bad.remedy == "/opt/venv/bin/python -m pip install torch==VERSION"
+    assert bad.remedy == "/opt/venv/bin/python -m pip install torch==2.6.0+cu124"
     assert "upgrade the driver to 580.65.06" in bad.remedy.note
-    assert "the +cu124 build" in bad.remedy.note
 
 
 # ---------------------------------------------------------------- the toolkit
