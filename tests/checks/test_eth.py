@@ -155,6 +155,7 @@ def test_without_a_majority_no_mtu_is_offered_as_the_right_one() -> None:
     assert bad.remedy == (
         "choose one MTU for eth0 of all nodes: 9000 if the switches carry it, else 1500"
     )
+    assert bad.fix is None
 
 
 @pytest.mark.parametrize(

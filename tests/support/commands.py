@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
-from clusterprep.cli.commands import apply, plan, rollback
+from clusterprep.cli.commands import apply, fix, plan, rollback
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import Trial, plan_survey
 from clusterprep.history.applied import AppliedEnvironments
@@ -57,6 +57,12 @@ class Command:
         invocation = replace(self.invocation, settings=settings)
         with invocation.deadline:
             return plan.planned_changes(invocation, cast("Fanout", self.agents))
+
+    def fix(self, *, dry: bool = False) -> Report:
+        settings = replace(self.invocation.settings, command="fix")
+        invocation = replace(self.invocation, settings=settings, steps=())
+        with invocation.deadline:
+            return fix.cure(invocation, cast("Fanout", self.agents), dry=dry)
 
     def rollback(self) -> Report:
         settings = replace(self.invocation.settings, command="rollback")

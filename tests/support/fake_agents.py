@@ -358,6 +358,9 @@ class FakeAgents:
         for item in items:
             work(item)
 
+    def log_out(self) -> None:
+        self.sent += [("log out", name, {}) for name in self.links]
+
     def redial(self, node: Node) -> FakeLink:
         self.links[node.name] = FakeLink(self.nodes[node.name])
         return self.links[node.name]

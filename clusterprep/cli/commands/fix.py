@@ -48,18 +48,23 @@ class Offer(Struct, frozen=True):
 def run(invocation: Invocation, *, dry: bool) -> Report:
     """Return the report of a fix; with `dry` nothing is done."""
     with invocation.fanout() as fanout:
-        first = survey(invocation, fanout, plan_survey(invocation))
-        if invocation.deadline.over:
-            raise invocation.deadline.over
-        if blocked(first.fleet, first.findings, invocation.settings.partial):
-            return _without_steps(invocation, first, Proposal())
-        offer = _offer(invocation, fanout, first)
-        if not offer.proposal.steps:
-            return _without_steps(invocation, first, offer.proposal)
-        if dry:
-            return _planned(offer)
-        report = _done(offer, fanout, first)
-    return remember(invocation, report)
+        report = cure(invocation, fanout, dry=dry)
+    return report if dry else remember(invocation, report)
+
+
+def cure(invocation: Invocation, fanout: Fanout, *, dry: bool) -> Report:
+    """Go through all stages on connected nodes."""
+    first = survey(invocation, fanout, plan_survey(invocation))
+    if invocation.deadline.over:
+        raise invocation.deadline.over
+    if blocked(first.fleet, first.findings, invocation.settings.partial):
+        return _not_begun(invocation, first, _proposal(invocation, first))
+    offer = _offer(invocation, fanout, first)
+    if not offer.proposal.steps:
+        return _not_begun(invocation, first, offer.proposal)
+    if dry:
+        return _planned(offer)
+    return _done(offer, fanout, first)
 
 
 # ---------------------------------------------------------------- before anything is written
@@ -67,15 +72,7 @@ def run(invocation: Invocation, *, dry: bool) -> Report:
 
 def _offer(invocation: Invocation, fanout: Fanout, first: Survey) -> Offer:
     """Return what can be done, after the nodes were asked what its steps have to know."""
-    inventory = invocation.inventory
-    known = {**resources(), **site_resources(inventory.extensions)}
-    reached = [node.name for node in first.fleet.reached]
-    proposal = proposed(
-        inventory,
-        reached,
-        first.findings,
-        known,
-    )
+    proposal = _proposal(invocation, first)
     with_steps = msgspec.structs.replace(invocation, steps=proposal.steps)
     query_plan = survey_plan(with_steps)
     nothing = Environment((), {})
@@ -102,11 +99,22 @@ def _offer(invocation: Invocation, fanout: Fanout, first: Survey) -> Offer:
     )
 
 
-def _without_steps(invocation: Invocation, first: Survey, proposal: Proposal) -> Report:
+def _proposal(invocation: Invocation, first: Survey) -> Proposal:
+    """Return the steps that the findings of the first look ask for."""
+    inventory = invocation.inventory
+    return proposed(
+        inventory,
+        [node.name for node in first.fleet.reached],
+        first.findings,
+        {**resources(), **site_resources(inventory.extensions)},
+    )
+
+
+def _not_begun(invocation: Invocation, first: Survey, proposal: Proposal) -> Report:
     """Return the report of a fix that has nothing to do, or must not do it."""
     code = exit_codes.findings_code(first.findings, invocation.settings.strict)
     report = survey_report(invocation, code, first)
-    return _with_fixes(report, planned_rows(proposal))
+    return _with_fixes(report, planned_rows(proposal, "not done", NOT_WRITTEN))
 
 
 def _with_fixes(report: Report, fixes: tuple[FixRow, ...]) -> Report:
