@@ -191,7 +191,7 @@ def _packet_failure(cause: Cause, mtus: Mapping[str, int]) -> Outcome:
     between = arrow if is_pair else f"{cause.nodes[0]} and the others"
     if all(_is_clamped(dial, mtus) for dial in cause.failed):
         seen = f"{max(mtus[dial.listener] for dial in cause.failed)} bytes"
-        problem = "packets as large as the sender makes them do not fit the other end"
+        problem = "full-size packets are too large for the other end"
         message = f"{problem}, between {between}; TCP adapts"
         ends = f"{first.dialer} and {first.listener}"
         cure = shell_line("ip link set dev INTERFACE mtu SIZE   # the same on {ends}", ends=ends)
