@@ -74,9 +74,9 @@ docs: setup ## as root: `make format`, the run of the demo and its recording, an
 	$(BIN)/python -m tests.support.readme
 
 # Strict: a link or an anchor that leads nowhere ends it, and so does a page that loads something from the network.
-docs-site: $(VENV)/.tests ## the pages of docs/ as a site with search, in build/site
+docs-site: $(VENV)/.tests ## the pages of docs/ as a site with search, in build/site; with Python 3.11 or newer
 	$(BIN)/pip install $(LOCKED) -r requirements/docs.txt
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	$(BIN)/python -m tests.support.docs_site build/site
 
 # ---------------------------------------------------------------- less often

@@ -376,9 +376,7 @@ def _judge_node(
             command,
         )
     if doubts:
-        message = (
-            "rules that cannot be decided from here may drop connections: net.ports measures it"
-        )
+        message = "some rules could not be judged; net.ports measures whether connections pass"
         return unknown(
             node,
             message,

@@ -54,7 +54,7 @@ def sudo(context: CheckContext, node: Node, rights: Rights) -> Outcome:
 
     Each denied fact counts in the checks that need it; this check says how it would be known.
     """
-    wanted = "root, or nothing that needs it"
+    wanted = "root, or checks that do not need root"
     if rights.uid == 0:
         return passed(node, "the node is looked at as root", "root", wanted)
     denied = _denied_facts(context, node)

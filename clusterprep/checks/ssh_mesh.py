@@ -147,7 +147,7 @@ CHECK = Check(
     severity="error",
     title="Nodes reach each other by ssh",
     why="mpirun and the launchers of DeepSpeed start ranks by ssh from node to node. One pair "
-    "without a login ends the job, or leaves it waiting for a password that nobody types.",
+    "without a login ends the job, or leaves it waiting for a password.",
     how="Only where `require: {ssh.mesh: yes}` says that the job needs it. Every node runs the "
     "system's ssh as job_user to the address of every other one, above 64 nodes to a share of them "
     "drawn by the name of the cluster: BatchMode, StrictHostKeyChecking=yes, 5 s to connect, four "

@@ -672,8 +672,8 @@ SDC_CHECK = Check(
     judge=checksums,
     severity="error",
     title="The same products on all GPUs",
-    why="A GPU that computes wrong without an error spoils the weights of all ranks, and nobody "
-    "is told.",
+    why="A GPU that computes wrong without an error spoils the weights of all ranks, "
+    "without a message.",
     how="With --stress: a chain of matrix products of small whole numbers, which every device adds "
     "exactly, from one seed for twenty seconds. Its checksum is equal at each repetition, and on "
     "all devices of a model with the same torch.",

@@ -10,7 +10,7 @@ picture: its size grows with the nodes that are not well.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from msgspec import Struct
@@ -31,17 +31,21 @@ SIDES = ((256, 18), (1024, 12), (4096, 8))
 SMALLEST_SIDE = 5
 
 GROUPS = 64  # with a block of their own; the nodes of others share the last block
-NAME = 24  # characters of a group's name
+NAME = 24  # characters of the name of a group or a check
+NODE = 64  # characters of a node's name
 TITLED = 400  # squares that say which node they are and why; the others only have their colour
 CHECKS = 4  # that the title of a square names
 OTHERS = "other nodes"
 MARKED_SIDE = 8  # the smallest square with room for the mark of an error
 UNKNOWN = KINDS.index("u")
+WELL = "well"  # CSS class of healthy nodes
+# By CSS class, in the order of the legend.
 MEANINGS = {
     "f": "error",
     "w": "warning",
     "u": "unknown, would be an error",
     "q": "unknown, would be a warning",
+    WELL: "well",
 }
 
 
@@ -88,88 +92,81 @@ class FleetGrid(Struct, frozen=True):
         return self.side - (2 if self.side >= MARKED_SIDE else 1)
 
 
-class _State(Struct, frozen=True):
-    """How bad a node is, and the checks that say so."""
+class _OddNodes(Struct, frozen=True):
+    """The nodes that are not well: how bad each is, and the checks that say so."""
 
-    level: int
-    checks: tuple[str, ...]
+    levels: dict[str, int]
+    checks: dict[str, list[str]]
+
+    def title(self, name: str) -> str:
+        """Return what the square of a node says."""
+        checks = list(dict.fromkeys(self.checks.get(name, ())))
+        shown = ", ".join(safe_text(check, NAME) for check in checks[:CHECKS])
+        more = len(checks) - CHECKS
+        if more > 0:
+            shown += f" and {more} more"
+        if not shown:
+            shown = "not reached"
+        word = LABELS[self.levels[name]]
+        return f"{safe_text(name, NODE)}: {word} {shown}"
 
 
-_WELL = _State(PASS, ())
+class _Frame(Struct, frozen=True):
+    """Where the squares of a group are."""
+
+    x: int
+    y: int
+    side: int
+    columns: int
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Return x and y of a square by its number in the group."""
+        row, column = divmod(index, self.columns)
+        return self.x + self.side * column, self.y + self.side * row
 
 
 def layout(report: Report, roster: Roster) -> FleetGrid | None:
     """Return the squares of all nodes in their places, or None if the report has no nodes."""
     if not report.nodes:
         return None
-    states = _states(report)
-    side = SMALLEST_SIDE
-    for most, wide in reversed(SIDES):
-        if len(roster.names) <= most:
-            side = wide
+    odd = _odd_nodes(report)
+    groups = _groups(report)
+    side = _side(len(roster.names))
     blocks = []
     x = 0
     y = 0
-    below = 0  # where the next row of blocks begins
-    groups = _groups(report)
+    bottom = 0
     for label, names in groups:
-        odd = sum(1 for name in names if name in states)
-        note = f"{len(names) - odd:,}/{len(names):,} well"
         columns = _columns(len(names), side, alone=len(groups) == 1)
-        needed = max(columns * side, (len(label) + len(note) + 2) * CHARACTER)
-        width = SLOT * math.ceil((needed + GAP) / SLOT) - GAP
-        if x > 0 and x + needed > WIDTH:
+        well = sum(1 for name in names if name not in odd.levels)
+        note = f"{well:,}/{len(names):,} well"
+        label_width = (len(label) + len(note) + 2) * CHARACTER
+        width = max(columns * side, label_width)
+        if x > 0 and x + width > WIDTH:
             x = 0
-            y = below + GAP
-        blocks.append(_block(label, note, names, states, (x, y, side, columns)))
-        below = max(below, y + LABEL_HEIGHT + side * math.ceil(len(names) / columns))
-        x += width + GAP
-    return FleetGrid(tuple(blocks), side, below)
+            y = bottom + GAP
+        frame = _Frame(x, y + LABEL_HEIGHT, side, columns)
+        rows = _rows(frame, len(names))
+        block = GroupBlock(
+            label,
+            note,
+            x,
+            y,
+            rows,
+            _squares(frame, names, odd),
+        )
+        blocks.append(block)
+        bottom = max(bottom, frame.y + side * len(rows))
+        x += SLOT * math.ceil((width + GAP) / SLOT)
+    return FleetGrid(tuple(blocks), side, bottom)
 
 
-def _states(report: Report) -> dict[str, _State]:
-    """Return the nodes that are not well, each with its worst level."""
-    states: dict[str, _State] = {}
-    for node in report.nodes or ():
-        if not node.reached:
-            states[node.node] = _State(UNKNOWN, ())
-    for finding in report.findings or ():
-        level = level_of(finding)
-        if level >= ACCEPTED:
-            continue
-        for name in finding.nodes:
-            state = states.get(name, _WELL)
-            if level < state.level or not state.checks:
-                level_now = min(level, state.level)
-                states[name] = _State(level_now, (finding.check,))
-            elif level == state.level and finding.check not in state.checks:
-                states[name] = _State(level, (*state.checks, finding.check))
-    return states
-
-
-def _groups(report: Report) -> list[tuple[str, list[str]]]:
-    """Return the blocks: a label and its nodes, in the order of the inventory.
-
-    A node that is in several groups is in the block of the smallest of them.
-    """
-    smallest: dict[str, tuple[int, str]] = {}
-    for group in report.groups or ():
-        for name in group.nodes:
-            entry = (len(group.nodes), group.name)
-            if name not in smallest or entry[0] < smallest[name][0]:
-                smallest[name] = entry
-    members: dict[str, list[str]] = {}
-    others = []
-    for node in report.nodes or ():
-        _, group_name = smallest.get(node.node, (0, ""))
-        if group_name and (group_name in members or len(members) < GROUPS):
-            members.setdefault(group_name, []).append(node.node)
-        else:
-            others.append(node.node)
-    groups = [(safe_text(name, NAME), names) for name, names in members.items()]
-    if others:
-        groups.append((OTHERS if groups else "nodes", others))
-    return groups
+def _side(nodes: int) -> int:
+    """Return the side of a square, with its gap, in a fleet of so many nodes."""
+    for most, side in SIDES:
+        if nodes <= most:
+            return side
+    return SMALLEST_SIDE
 
 
 def _columns(size: int, side: int, *, alone: bool) -> int:
@@ -177,45 +174,90 @@ def _columns(size: int, side: int, *, alone: bool) -> int:
     most = WIDTH // side
     if alone:
         return most
-    return min(most, size, max(8, math.ceil(math.sqrt(3 * size))))
+    wanted = max(8, math.ceil(math.sqrt(3 * size)))
+    return min(most, size, wanted)
 
 
-def _block(
-    label: str,
-    note: str,
-    names: Sequence[str],
-    states: Mapping[str, _State],
-    place: tuple[int, int, int, int],
-) -> GroupBlock:
-    """Return a group's block; `place` is its x, its y, the side of a square and the columns."""
-    x, y, side, columns = place
-    top = y + LABEL_HEIGHT
-    rows = []
-    squares = []
-    for first in range(0, len(names), columns):
-        length = min(columns, len(names) - first) * side
-        rows.append(Dashes(x, top + side * (first // columns), length))
-    for place_in_group, name in enumerate(names):
-        state = states.get(name)
-        if state is None:
+def _odd_nodes(report: Report) -> _OddNodes:
+    """Return the nodes that were not reached, or that a finding is about that counts."""
+    levels: dict[str, int] = {}
+    checks: dict[str, list[str]] = {}
+    for node in report.nodes or ():
+        if not node.reached:
+            levels[node.node] = UNKNOWN
+    for finding in report.findings or ():
+        level = level_of(finding)
+        if level >= ACCEPTED:
             continue
+        for name in finding.nodes:
+            worst = levels.get(name, PASS)
+            if level < worst:
+                levels[name] = level
+                checks[name] = [finding.check]
+            elif level == worst:
+                checks.setdefault(name, []).append(finding.check)
+    return _OddNodes(levels, checks)
+
+
+def _groups(report: Report) -> list[tuple[str, list[str]]]:
+    """Return the blocks, each with its label and its nodes, in the order of the nodes."""
+    group_of = _smallest_groups(report)
+    members: dict[str, list[str]] = {}
+    others = []
+    for node in report.nodes or ():
+        group = group_of.get(node.node)
+        has_block = group in members or len(members) < GROUPS
+        if group is None or not has_block:
+            others.append(node.node)
+        else:
+            members.setdefault(group, []).append(node.node)
+    if not members:
+        return [("nodes", others)]
+    blocks = [(safe_text(group, NAME), names) for group, names in members.items()]
+    if others:
+        blocks.append((OTHERS, others))
+    return blocks
+
+
+def _smallest_groups(report: Report) -> dict[str, str]:
+    """Return the group of each node; of several the smallest, and of these the first."""
+    group_of: dict[str, str] = {}
+    by_size = sorted(report.groups or (), key=lambda group: len(group.nodes))
+    for group in by_size:
+        for name in group.nodes:
+            group_of.setdefault(name, group.name)
+    return group_of
+
+
+def _rows(frame: _Frame, size: int) -> tuple[Dashes, ...]:
+    """Return a line of dashes for each row of a group of so many nodes."""
+    rows = []
+    for first in range(0, size, frame.columns):
+        x, y = frame.place(first)
+        number = min(frame.columns, size - first)
+        rows.append(Dashes(x, y, number * frame.side))
+    return tuple(rows)
+
+
+def _squares(frame: _Frame, names: Sequence[str], odd: _OddNodes) -> tuple[Square, ...]:
+    """Return the squares of those nodes of a group that are not well."""
+    squares = []
+    for index, name in enumerate(names):
+        if name not in odd.levels:
+            continue
+        x, y = frame.place(index)
+        kind = KINDS[odd.levels[name]]
+        checks = odd.checks.get(name)
+        check = checks[0] if checks else ""
         square = Square(
-            x + side * (place_in_group % columns),
-            top + side * (place_in_group // columns),
-            KINDS[state.level],
-            _title(name, state),
-            state.checks[0] if state.checks else "",
+            x,
+            y,
+            kind,
+            odd.title(name),
+            check,
         )
         squares.append(square)
-    return GroupBlock(label, note, x, y, tuple(rows), tuple(squares))
-
-
-def _title(name: str, state: _State) -> str:
-    shown = ", ".join(safe_text(check, NAME) for check in state.checks[:CHECKS])
-    more = len(state.checks) - CHECKS
-    if more > 0:
-        shown += f" and {more} more"
-    return f"{safe_text(name, 64)}: {LABELS[state.level]} {shown or 'not reached'}"
+    return tuple(squares)
 
 
 # ---------------------------------------------------------------- drawing
@@ -273,7 +315,7 @@ def _shape(kind: str, place: tuple[int, int, int], title: str = "") -> str:
     if side < MARKED_SIDE - 2:
         box = f'width="{side}" height="{side}"'
         return f'<rect class="{kind} tiny" x="{x}" y="{y}" {box}>{title}</rect>'
-    inset = 1 if kind in "uq" else 0
+    inset = 1 if kind in ("u", "q") else 0
     size = side - 2 * inset
     drawn = (
         f'<rect class="{kind}" x="{x + inset}" y="{y + inset}" width="{size}" height="{size}">'
@@ -292,9 +334,8 @@ def legend(grid: FleetGrid) -> Iterator[str]:
     y = grid.height + LINE // 2
     x = 0
     for kind, meaning in MEANINGS.items():
-        if kind in seen:
-            yield _shape(kind, (x, y, 10))
-            yield f'<text class="dim" x="{x + 16}" y="{y + 9}">{meaning}</text>'
-            x += 40 + round(len(meaning) * CHARACTER)
-    yield f'<rect class="well" x="{x}" y="{y}" width="10" height="10"/>'
-    yield f'<text class="dim" x="{x + 16}" y="{y + 9}">well</text>'
+        if kind != WELL and kind not in seen:
+            continue
+        yield _shape(kind, (x, y, 10))
+        yield f'<text class="dim" x="{x + 16}" y="{y + 9}">{meaning}</text>'
+        x += 40 + round(len(meaning) * CHARACTER)

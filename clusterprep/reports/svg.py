@@ -22,7 +22,7 @@ LISTED = 12  # troubles that are listed; more are counted
 CHECK = 28  # characters of a trouble's check
 NODES = 44  # characters of its nodes, besides their number
 HEADLINE = 72  # characters of the first line, which has larger letters
-TEXT = 98  # characters of a line
+TEXT = 100  # characters of a line
 
 _LIGHT = {
     "paper": "#fff",

@@ -250,7 +250,7 @@ def _notices(invocation: Invocation, surveyed: Survey) -> tuple[str, ...]:
     fleet = surveyed.fleet
     if fleet.limited:
         names = fold(node.name for node in fleet.inventory.nodes)
-        notices.append(f"limited to {names}: majorities and verify are over nothing else")
+        notices.append(f"limited to {names}: other nodes are neither compared nor verified")
     return tuple(notices)
 
 

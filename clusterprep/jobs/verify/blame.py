@@ -117,7 +117,7 @@ def _outcome(timeline: Timeline, stages: Sequence[Stage], faults: Sequence[Culpr
         ranks = fold(map(str, last.missing))
         outcome += f", rank {ranks} on {nodes} had not"
     if not faults:
-        outcome += "; nothing that was seen proves who is to blame"
+        outcome += "; no evidence names a culprit"
     return outcome
 
 
