@@ -309,7 +309,7 @@ def _judge_node(
         )
     if doubts:
         message = (
-            "rules that cannot be decided from here may drop connections: net.ports measures it"
+            "whether these rules drop connections cannot be read from them; net.ports tries it"
         )
         return unknown(
             node,

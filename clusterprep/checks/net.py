@@ -33,7 +33,7 @@ def ports(context: CheckContext) -> Iterable[Outcome]:
     """Judge whether the rendezvous port is free, and whether nodes reach it and each other."""
     number = context.inventory.master_port
     rendezvous = f"the rendezvous port {number} free"
-    wanted = f"{rendezvous}, and it and the ephemeral range open to all nodes"
+    wanted = f"{rendezvous}; this port and the ephemeral ones open between all nodes"
     blamed: set[str] = set()
     port_is_taken = False
     for node in context.nodes:

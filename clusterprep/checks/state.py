@@ -10,7 +10,7 @@ from clusterprep.model import Node
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import Remedy, sentence, shell_line
 
-WANTED = "every run done or undone"
+WANTED = "no run that was cut off"
 
 
 def journal(context: CheckContext, node: Node, journal: Journal) -> Outcome:

@@ -130,7 +130,7 @@ def check(**params: Any) -> None:
 @click.option(
     "--incident-sizes",
     is_flag=True,
-    help="Also a gigabyte per rank, as in jobs that are known to have hung.",
+    help="Also a gigabyte per rank: some faults show at such sizes only.",
 )
 @click.option(
     "--baseline",

@@ -338,7 +338,7 @@ def test_the_place_is_named_and_the_remedy_is_of_the_tool_in_use(
 def test_rules_that_do_not_tell_point_to_what_measures() -> None:
     found = rules("-A INPUT -m geoip --source-country DE -j ACCEPT", policy="DROP")
     (unsure,) = [f for f in findings(filtered(found), "net.firewall") if f.verdict == "unknown"]
-    assert "net.ports measures it" in unsure.message
+    assert "net.ports tries it" in unsure.message
 
 
 def test_rules_of_iptables_are_taken_from_its_own_listing() -> None:

@@ -207,7 +207,7 @@ def _notices(invocation: Invocation, surveyed: Survey) -> tuple[str, ...]:
     fleet = surveyed.fleet
     if fleet.limited:
         names = fold(node.name for node in fleet.inventory.nodes)
-        notices.append(f"limited to {names}: majorities and verify are over nothing else")
+        notices.append(f"only {names} took part: nodes are compared and verified among these alone")
     return tuple(notices)
 
 

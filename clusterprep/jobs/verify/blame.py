@@ -117,7 +117,7 @@ def _outcome(timeline: Timeline, stages: Sequence[Stage], faults: Sequence[Culpr
         ranks = fold(map(str, last.missing))
         outcome += f", rank {ranks} on {nodes} had not"
     if not faults:
-        outcome += "; nothing that was seen proves who is to blame"
+        outcome += "; no rank or link is shown to be at fault"
     return outcome
 
 
