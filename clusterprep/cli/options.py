@@ -90,11 +90,15 @@ fleet = _all(
     ),
 )
 
-selecting = _all(
+naming = _all(
     click.option(
         "--only", metavar="CHECK,…", help="Only these checks; `time.` takes the whole area."
     ),
     click.option("--skip", metavar="CHECK,…", help="Not these checks."),
+)
+
+selecting = _all(
+    naming,
     click.option(
         "--tags",
         metavar="TAG,…",
