@@ -240,10 +240,8 @@ def _unequal_ends(cause: Cause, mtus: Mapping[str, int], interfaces: _Interfaces
     between = f"{cause.nodes[0]} and the others"
     if cause.role == "pair":
         between = f"{first.dialer} → {first.listener}"
-    message = (
-        "packets as large as the sender makes them do not fit the other end, "
-        f"between {between}; TCP adapts"
-    )
+    problem = "full-size packets are too large for the other end"
+    message = f"{problem}, between {between}; TCP adapts"
     if odd:
         seen = f"{mtus[odd[0]]} bytes"
         wanted = f"{interfaces.wanted(odd[0])} bytes"

@@ -70,7 +70,7 @@ def sudo(context: CheckContext, node: Node, rights: Rights) -> Outcome:
     if rights.sudo == 0:
         permission = "may"
         cure = BECOME
-    seen = f"{rights.user}, {permission} use sudo without a password"
+    seen = f"{rights.user}, who {permission} use sudo without a password"
     # A warning: each denied fact counts by itself, with its own severity.
     return unknown(
         node,
@@ -87,8 +87,9 @@ def allow_sudo(user: str) -> Remedy:
     """Return a command for root of the node. The file is ours, and is never writable by others."""
     return shell_line(
         "(umask 227 && echo {rule} > {file})"
-        "   # as root there; then set `ssh: {{become: true}}` in the inventory",
-        rule=f"{user} ALL=(ALL) NOPASSWD: ALL",
+        "   # as root there, if this user may be root; then `ssh: {{become: true}}` in the "
+        "inventory. docs/privileges.md has a user for this alone",
+        rule=f"{user} ALL=(root) NOPASSWD: /bin/sh",
         # sudo reads no file with a dot in its name.
         file=f"/etc/sudoers.d/clusterprep-{user.replace('.', '_')}",
     )

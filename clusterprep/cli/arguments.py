@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterprep.cli.options import listed, seconds
 from clusterprep.errors import InputError
+from clusterprep.model.nodeset import nearest
 from clusterprep.survey import registry
-from clusterprep.survey.selection import Selection, refuse_unknown_tags
+from clusterprep.survey.selection import Selection, matches, refuse_unknown_tags
 from clusterprep.survey.settings import FORKS, RunSettings
 
 if TYPE_CHECKING:
@@ -38,6 +39,26 @@ def _run_to_undo(params: Mapping[str, Any]) -> str | None:
     """Return the run that --run names; None for the last one, which the nodes know."""
     run: str | None = params.get("undo")
     return None if run == "last" else run
+
+
+def named_checks(names: Iterable[str], params: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names that --only and --skip leave. Raises InputError for what names none."""
+    names = tuple(names)
+    patterns: dict[str, tuple[str, ...]] = {}
+    for option in ("only", "skip"):
+        patterns[option] = listed(params[option])
+        for pattern in patterns[option]:
+            if not any(matches(pattern, name) for name in names):
+                message = f"this command has no check {pattern!r}"
+                raise InputError.of(message, key=f"--{option}", hint=nearest(pattern, names))
+    wanted = []
+    for name in names:
+        is_asked = not patterns["only"] or any(matches(one, name) for one in patterns["only"])
+        if is_asked and not any(matches(one, name) for one in patterns["skip"]):
+            wanted.append(name)
+    if not wanted:
+        raise InputError.of("no check is left", key="--skip")
+    return tuple(wanted)
 
 
 def launch_request(params: Mapping[str, Any]) -> LaunchRequest:

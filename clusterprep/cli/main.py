@@ -220,14 +220,17 @@ def validate(**params: Any) -> None:
     "source", metavar="FILE|-", type=options.Content("rb"), shell_complete=completion.files
 )
 @options.readers
+@options.naming
 @options.reporting
 def lint(source: tuple[str, bytes], **params: Any) -> None:
     """Judge an environment file or nccl.conf, without an inventory."""
     from datetime import datetime, timezone
 
+    from clusterprep.cli.arguments import named_checks
     from clusterprep.cli.commands import lint as linting
 
     _check_formats(params)
+    checks = named_checks(linting.CHECKS, params)
     name, content = source
     report = linting.lint(
         name,
@@ -238,7 +241,7 @@ def lint(source: tuple[str, bytes], **params: Any) -> None:
         torch=params["torch"],
         strict=params["strict"],
     )
-    _finish(report, params)
+    _finish(linting.limited_to(report, checks), params)
 
 
 @cli.command()
@@ -333,13 +336,19 @@ def explain(
 
 @cli.command()
 @options.site
+@options.naming
 @options.reporting
 def selftest(inventory: str | None, **params: Any) -> None:
     """Show that every check fires on its fault, on recorded machines."""
+    from clusterprep.cli.arguments import named_checks
     from clusterprep.cli.commands import selftest as proving
+    from clusterprep.survey import registry
 
     _check_formats(params)
-    _finish(proving.selftest(extensions=_site_extensions(inventory)), params)
+    extensions = _site_extensions(inventory)
+    known = registry.extended(extensions).checks
+    chosen = {name: known[name] for name in named_checks(known, params)}
+    _finish(proving.selftest(chosen, extensions), params)
 
 
 for _command in (init, history, compare, report, *everyday.commands):

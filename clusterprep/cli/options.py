@@ -110,7 +110,7 @@ fleet = _all(
     ),
 )
 
-selecting = _all(
+naming = _all(
     click.option(
         "--only",
         metavar="CHECK,…",
@@ -120,6 +120,10 @@ selecting = _all(
     click.option(
         "--skip", metavar="CHECK,…", shell_complete=completion.checks, help="Not these checks."
     ),
+)
+
+selecting = _all(
+    naming,
     click.option(
         "--tags",
         metavar="TAG,…",

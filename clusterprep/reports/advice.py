@@ -101,7 +101,7 @@ def _after_unknown(report: Report, place: str) -> Advice:
         else:
             unreached.append(node.node)
     if not (reached and unreached):
-        sentence = f"what could not be learned is not taken for good; see {place}"
+        sentence = f"what is unknown {place} does not count as a pass: make it known"
         return [("next", sentence), *_explain(report, worst(report, "unknown"))]
     missing = fold_nodes(unreached)
     outcomes = {row.outcome for row in report.changes or ()}

@@ -51,6 +51,9 @@ GAP_REMEDIES: Mapping[str, Remedy] = {
 # Where sudo would not help, or it is not known whether it would.
 _MORE_RIGHTS = sentence("look as a user who may read it; from a container, on its host")
 
+_SET_PYTHON = sentence("set `python:` in the inventory to the interpreter of the job")
+WITH_PYTHON = "with python: set"
+
 # What would make a missing answer known, by its reason.
 _WAYS = {
     "denied": "with more rights",
@@ -58,6 +61,7 @@ _WAYS = {
     "hung": "once the node answers again",
     "timed_out": "once the node answers in time",
     "the budget ended": "without --budget",
+    "truncated": "with a longer log",
     "never stored": "after check --deep --store",
     "out of date": "after check --deep --store",
 }
@@ -287,6 +291,8 @@ def gap_remedy(gap: Block) -> Remedy:
     """Return what to do about a missing answer. A check's own remedy is for what it would find."""
     if gap.reason == "denied" and not gap.remedies:
         return _MORE_RIGHTS
+    if way_to_know(gap) == WITH_PYTHON:
+        return _SET_PYTHON
     remedy = GAP_REMEDIES.get(gap.reason or "")
     if remedy is not None:
         return remedy
@@ -300,7 +306,7 @@ def way_to_know(gap: Block) -> str:
     if gap.reason == "denied" and gap.remedies:
         return "with --become"  # the engine proposes it where root would learn more
     if gap.reason == "missing_tool" and any("`python:`" in text for text in gap.messages):
-        return "with python: set"
+        return WITH_PYTHON
     reason = gap.reason or "not determined"
     return _WAYS.get(reason, f"see explain ({safe_text(reason, 40)})")
 

@@ -55,7 +55,7 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
     _write_header(page, report)
     _write_error(page, report)
     _write_unreached(page, report)
-    write_findings(page, report.findings or (), report.since, strict=report.strict)
+    write_findings(page, report.findings or (), report.since, whole=_is_whole(report))
     if page.verbose or report.verdict == "pass":
         write_gpus(page, report.gpus)
     write_ranks(page, report.ranks)
@@ -103,6 +103,11 @@ def _write_notices(page: ReportPage, notices: Sequence[str]) -> None:
     if len(shown) < len(notices):
         more = pluralize(len(notices) - len(shown), "more note")
         page.under((f"… {more} (-v shows them)", "dim"))
+
+
+def _is_whole(report: Report) -> bool:
+    """Return True if warnings are shown whole: they count, or the history has no such runs."""
+    return report.strict or not report.run
 
 
 def _takes_no_time(report: Report) -> bool:
@@ -208,7 +213,7 @@ def _write_verdict(page: ReportPage, report: Report) -> None:
 
 def _with_more(page: ReportPage, report: Report, lines: Advice) -> Advice:
     """Return the advice with how to see whole what has one line each on this page."""
-    if page.verbose or report.strict:
+    if page.verbose or _is_whole(report):
         return lines
     short = [block for block in troubles(report.findings or ()) if block.severity == "warning"]
     if not short:

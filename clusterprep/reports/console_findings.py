@@ -48,12 +48,12 @@ def write_findings(
     page: ReportPage,
     findings: Sequence[Finding],
     since: Since | None = None,
-    strict: bool = False,
+    whole: bool = False,
 ) -> None:
     """Write errors, warnings, what is unknown, accepted and fixed findings, passes and skips.
 
-    Of equally grave findings, those that are new since the earlier run come first. With `strict`
-    warnings are errors.
+    Of equally grave findings, those that are new since the earlier run come first. With `whole`
+    warnings are shown as errors are.
     """
     blocks = blocks_of(findings)
     trouble = troubles(findings)
@@ -61,7 +61,7 @@ def write_findings(
     gravest_first = sorted(trouble, key=lambda block: (gravity(block), not _new_nodes(block, new)))
     silenced = accepted(blocks)
     fixed = [block for block in blocks if block.fixed]
-    if page.verbose or strict:
+    if page.verbose or whole:
         _write_whole(page, gravest_first, new)
     else:
         _write_by_importance(page, gravest_first, new)

@@ -50,6 +50,8 @@ def good(tmp_path: Path) -> Path:
         (("launch", "{good}", "--log-dir", "", "--", "true"), "--log-dir: an empty value"),
         (("launch", "{good}", "--print", "hostfile", "--log-dir", "", "--", "true"), "--log-dir"),
         (("explain", "time.ofset"), "time.offset"),
+        (("lint", "{good}", "--only", "env.nocl_conf"), "did you mean 'env.nccl_conf'?"),
+        (("selftest", "--skip", "tmie."), "this command has no check 'tmie.'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -189,3 +191,17 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     assert (
         not {"paramiko", "fabric", "jsonschema", "rich", "yaml", "ClusterShell", "torch"} & loaded
     )
+
+
+def test_lint_and_selftest_judge_the_checks_that_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "nccl.conf"
+    path.write_text("NCCL_BUFFSIZE=4M\nexport NCCL_DEBUG=INFO\n")
+    code, out, _ = asked(capsys, "lint", str(path), "--skip", "env.nccl_conf", "--format", "json")
+    checks = {finding["check"] for finding in json.loads(out)["findings"]}
+    assert code == 0
+    assert checks == {"env.no_effect", "env.nccl_unknown", "env.deprecated", "env.nccl_debug"}
+    code, out, _ = asked(capsys, "selftest", "--only", "time.offset", "--format", "json")
+    assert [finding["check"] for finding in json.loads(out)["findings"]] == ["time.offset"]
+    assert code == 0

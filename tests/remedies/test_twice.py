@@ -262,7 +262,7 @@ def test_the_rule_for_sudo_stands_in_a_file_of_its_own(tmp_path: Path) -> None:
     _has_own_file(allow_sudo("alice"), tmp_path)
     (rule,) = (tmp_path / "etc/sudoers.d").glob("clusterprep-*")
     assert rule.stat().st_mode & 0o777 == 0o440
-    assert rule.read_text() == "alice ALL=(ALL) NOPASSWD: ALL\n"
+    assert rule.read_text() == "alice ALL=(root) NOPASSWD: /bin/sh\n"
 
 
 def _has_own_file(remedy: Remedy, root: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from clusterprep.cli.commands.report import new_report
-from clusterprep.cli.exit_codes import findings_code
+from clusterprep.cli.exit_codes import findings_code, verdict_of
 from clusterprep.errors import InputError
 from clusterprep.model import Finding, Report
 from clusterprep.model.nodeset import nearest
@@ -71,6 +73,13 @@ def lint(
         notices=notices,
         strict=strict,
     )
+
+
+def limited_to(report: Report, checks: Collection[str]) -> Report:
+    """Return a report of `lint` with the findings of these checks alone, and their exit code."""
+    findings = tuple(finding for finding in report.findings or () if finding.check in checks)
+    code = findings_code(findings, report.strict)
+    return replace(report, findings=findings, code=code, verdict=verdict_of(code))
 
 
 # ---------------------------------------------------------------- input

@@ -76,11 +76,20 @@ SOURCE_OPTIONS = ("--from-ansible", "--from-slurm", "--from-ssh-config")
 @click.option("--timeout", metavar="S", help="Limit of the whole command: 90, 2m.")
 @click.option("-b", "--become/--no-become", default=None, help="sudo on the nodes.")
 @click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for sudo's password.")
+@click.option(
+    "--format",
+    "fmt",
+    type=click.Choice(["console", "json"]),
+    default="console",
+    help="On stdout: a sentence, or a report.",
+)
 @click.option("--no-color", is_flag=True, help="Do not use colours.")
 def init(**params: Any) -> None:
     """Write a commented inventory by looking at the hosts."""
     from clusterprep.runtime.deadline import Deadline
 
+    if params["fmt"] == "json" and params["output"] == "-":
+        raise click.UsageError("--output - prints the inventory; with --format json name a file")
     _refuse_to_overwrite(params)
     with Deadline(options.seconds(params["timeout"])) as deadline:
         source = _source(params)
@@ -167,14 +176,31 @@ def _write(params: dict[str, Any], source: Source, fleet: Fleet) -> int:
 
     code = _exit_code(source, fleet)
     if not fleet.reached:
-        _say("no host could be looked at, so nothing is written")
+        nothing = "no host could be looked at, so nothing is written"
+        if params["fmt"] == "json":
+            return print_result((_as_json(code, nothing, fleet),), code)
+        _say(nothing)
         return code
     now = datetime.now(timezone.utc)
     hosts = pluralize(len(fleet.reached), "host")
     by = f"Written by `clusterprep init` on {now:%Y-%m-%d} from what it saw on {hosts}."
     made = draft(source, fleet, params["cluster"] or _cluster_name(fleet), by)
     told = _save(params, document(made.parts), made)
+    if params["fmt"] == "json":
+        told = _as_json(code, told.strip(), fleet, params["output"])
     return print_result((told,), code)
+
+
+def _as_json(code: int, told: str, fleet: Fleet, inventory: str = "") -> str:
+    """Return the report of an `init`: which hosts were looked at, and what was written."""
+    from msgspec.structs import replace
+
+    from clusterprep.cli.commands.report import new_report
+    from clusterprep.reports import render
+
+    nodes = tuple(replace(snapshot, facts={}) for snapshot in fleet.snapshots.values())
+    report = new_report("init", code, nodes=nodes, notices=(told,), inventory=inventory)
+    return render(report, "json")
 
 
 def _exit_code(source: Source, fleet: Fleet) -> int:

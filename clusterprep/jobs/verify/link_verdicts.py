@@ -394,9 +394,9 @@ def _cause(blamed: BlamedNodes) -> str:
     targets = {fault.target for fault in blamed.faults}
     side = ""
     if name not in targets:
-        side = ", from it"
+        side = " in what it sends"
     elif name not in sources:
-        side = ", towards it"
+        side = " in what it receives"
     partners = len(sources | targets) - 1
     return f"the network of {name} {what}{side}, with {partners} of {blamed.tried} others"
 

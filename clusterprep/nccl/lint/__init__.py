@@ -90,7 +90,6 @@ def no_effect(
     message: str,
     wanted: str,
     remedy: Remedy = NO_REMEDY,
-    severity: Severity = "warning",
 ) -> Remark:
     """Return a remark of the check env.no_effect about the value of a setting."""
     seen = f"{entry.name}={entry.value}"
@@ -102,7 +101,6 @@ def no_effect(
         seen,
         wanted,
         remedy,
-        severity,
     )
 
 

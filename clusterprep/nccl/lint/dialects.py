@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clusterprep.model import Severity
 from clusterprep.nccl.lint import LintEntry, Remark, Text, Versions
 from clusterprep.nccl.lint.conf import COMMENT, DOLLAR, ignores_text_behind_numbers, is_quoted
 from clusterprep.remedies import Remedy, sentence, shell_line
@@ -44,7 +43,7 @@ def _settings(text: Text) -> Iterator[Remark]:
             message = (
                 "what stands before the = is no name: docker refuses the line, and others skip it"
             )
-            yield _error(
+            yield _not_as_meant(
                 entry.line,
                 entry.name,
                 message,
@@ -118,7 +117,7 @@ def _without_equals(text: Text) -> Iterator[Remark]:
         match = _WITHOUT_EQUALS.match(line)
         if match:
             message = "a line without = sets nothing"
-            yield _error(
+            yield _not_as_meant(
                 number,
                 match[1],
                 message,
@@ -134,9 +133,6 @@ def _byte_order_mark(text: Text) -> Iterator[Remark]:
     """
     if not text.mark or not text.lines:
         return
-    severity: Severity = "warning"
-    if text.dialect == "shell" and any(entry.line == 1 for entry in text.entries):
-        severity = "error"
     message = "the mark is taken for a part of the first word, and that line is lost"
     seen = "a byte-order mark (UTF-8) at the head of the file"
     wanted = "a file that starts with its first word"
@@ -148,7 +144,6 @@ def _byte_order_mark(text: Text) -> Iterator[Remark]:
         seen,
         wanted,
         remedy,
-        severity,
     )
 
 
@@ -156,9 +151,6 @@ def _returns(text: Text) -> Iterator[Remark]:
     """Yield a remark about carriage returns, which readers other than a shell take off."""
     if not text.returns:
         return
-    severity: Severity = "warning"
-    if any(entry.line >= text.returns for entry in text.entries):
-        severity = "error"
     message = (
         "a shell keeps the carriage return as a part of the last word: "
         "no interface or level is called that"
@@ -172,7 +164,6 @@ def _returns(text: Text) -> Iterator[Remark]:
         seen,
         wanted,
         shell_line("sed -i --follow-symlinks 's/\\r$//' FILE"),
-        severity,
     )
 
 
@@ -185,7 +176,7 @@ def _blanks(text: Text) -> Iterator[Remark]:
         match = _APART.match(line)
         if match:
             name = match[1] or match[2]
-            yield _error(
+            yield _not_as_meant(
                 number,
                 name,
                 message,
@@ -213,7 +204,7 @@ def _split_lists(text: Text) -> Iterator[Remark]:
             )
 
 
-def _error(line: int, name: str, message: str, seen: str, wanted: str) -> Remark:
+def _not_as_meant(line: int, name: str, message: str, seen: str, wanted: str) -> Remark:
     return _remark(
         line,
         name,
@@ -221,7 +212,6 @@ def _error(line: int, name: str, message: str, seen: str, wanted: str) -> Remark
         seen,
         wanted,
         sentence("write {line}", line=wanted),
-        "error",
     )
 
 
@@ -232,7 +222,6 @@ def _remark(
     seen: str,
     wanted: str,
     remedy: Remedy,
-    severity: Severity = "warning",
 ) -> Remark:
     return Remark(
         "env.no_effect",
@@ -242,5 +231,4 @@ def _remark(
         seen,
         wanted,
         remedy,
-        severity,
     )

@@ -36,7 +36,6 @@ def judge(text: Text, versions: Versions) -> Iterator[Remark]:
                 message,
                 wanted,
                 write(entry, cured),
-                "error",
             )
         elif _is_only_loopback(entry):
             message = "loopback reaches no other node: right for a job on one node alone"

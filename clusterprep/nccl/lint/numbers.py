@@ -81,7 +81,6 @@ def _nccl_number(entry: LintEntry, variable: Variable, number: Number) -> Remark
             message,
             allowed,
             _number_for_text(entry),
-            "error",
         )
     if number.rest.strip():
         message = f"NCCL reads the digits and ignores what follows: this means {number.value}"
@@ -91,7 +90,6 @@ def _nccl_number(entry: LintEntry, variable: Variable, number: Number) -> Remark
             message,
             allowed,
             remedy,
-            "error",
         )
     if number.octal:
         message = f"a leading 0 makes it octal: this means {number.value}"
@@ -150,7 +148,6 @@ def _torch_bool(entry: LintEntry, variable: Variable) -> Remark | None:
         message,
         "1 or 0",
         remedy,
-        "error",
     )
 
 
@@ -163,7 +160,6 @@ def _torch_integer(entry: LintEntry, variable: Variable) -> Remark | None:
             message,
             "a number",
             _number_for_text(entry),
-            "error",
         )
     if number.rest.strip():
         message = f"torch reads the digits and ignores what follows: this means {number.value}"
@@ -181,7 +177,6 @@ def _python(entry: LintEntry, variable: Variable) -> Remark | None:
         message,
         "0 or 1",
         _number_for_text(entry),
-        "error",
     )
 
 
@@ -196,7 +191,6 @@ def _plug_in(entry: LintEntry, variable: Variable) -> Remark | None:
             message,
             allowed,
             DROP,
-            "error",
         )
     kind = variable["kind"]
     if kind == "bool" and not _OFI_WORDS.fullmatch(entry.value):
@@ -206,7 +200,6 @@ def _plug_in(entry: LintEntry, variable: Variable) -> Remark | None:
             message,
             allowed,
             write(entry, "1"),
-            "error",
         )
     if kind not in ("int", "size") or variable["name"] in _OFI_FRACTIONS:
         return None
@@ -217,7 +210,6 @@ def _plug_in(entry: LintEntry, variable: Variable) -> Remark | None:
             message,
             allowed,
             sentence("write a number"),
-            "error",
         )
     return None
 

@@ -166,7 +166,6 @@ def _contradictions(held: Held) -> Iterator[Remark]:
             message,
             "one of the two",
             sentence("drop NCCL_IB_DISABLE"),
-            "error",
         )
 
 

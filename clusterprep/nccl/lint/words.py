@@ -83,7 +83,7 @@ def _choice(entry: LintEntry) -> Remark | None:
                     f"{choice!r} is not known: ignored before NCCL 2.24, "
                     "and the end of the job from then on"
                 )
-                return no_effect(entry, message, ", ".join(sorted(valid)), severity="error")
+                return no_effect(entry, message, ", ".join(sorted(valid)))
     return None
 
 
@@ -111,7 +111,6 @@ def _torch_level(entry: LintEntry) -> Remark | None:
         message,
         "OFF, INFO or DETAIL",
         write(entry, "INFO"),
-        "error",
     )
 
 

@@ -454,7 +454,7 @@ def container():
         with open("/proc/1/environ", "rb") as source:
             data = source.read(MAX_ENVIRONMENT + 1)
     except OSError:
-        return ["no", "denied", "/proc/1/environ belongs to another user"]
+        return ["no", "denied", "/proc/1/environ of this container belongs to another user"]
     if len(data) > MAX_ENVIRONMENT:
         return ["no", "truncated", "/proc/1/environ has more than %d bytes" % MAX_ENVIRONMENT]
     rows = data.split(b"\0")

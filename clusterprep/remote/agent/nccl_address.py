@@ -21,7 +21,13 @@ from clusterprep.remote.agent.launched import (
 )
 from clusterprep.remote.agent.light import loads, signal
 from clusterprep.remote.agent.pam import of_sshd
-from clusterprep.remote.agent.readers import MAX_TEXT, NoAnswer, offer, read_job_python
+from clusterprep.remote.agent.readers import (
+    MAX_TEXT,
+    NO_PYTHON,
+    NoAnswer,
+    offer,
+    read_job_python,
+)
 from clusterprep.remote.agent.shells import (
     LANE,
     account,
@@ -72,7 +78,7 @@ def read_nccl_address(python, user, session, script, runtime=None):
     """
     inside = None if runtime is None else loads(runtime)
     if inside is None and not os.path.exists(python):
-        raise NoAnswer("missing_tool", "%s does not exist" % python)
+        raise NoAnswer("missing_tool", NO_PYTHON % python)
     entry, given = account(user, session)
     if inside is not None and "container" in inside:
         # What shells and services of the host have is not handed on.

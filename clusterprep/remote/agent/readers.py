@@ -363,6 +363,12 @@ def read_command(*argv):
     return run(list(argv))
 
 
+NO_PYTHON = "%s does not exist; set `python:` to the job's interpreter"
+
+
+NO_PYTHON = "%s does not exist; set `python:` to the job's interpreter"
+
+
 def read_job_python(python, user, script):
     """Return what `script` prints as JSON when the job's interpreter runs it as the job's user.
 
@@ -371,7 +377,7 @@ def read_job_python(python, user, script):
     """
     user = user_of_job(python, user)
     if not os.path.exists(python):
-        raise NoAnswer("missing_tool", "%s does not exist" % python)
+        raise NoAnswer("missing_tool", NO_PYTHON % python)
     return printed_json(python, run([python, "-c", script], user=user))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from paramiko import SSHException
@@ -13,6 +14,7 @@ from clusterprep.remote.transports.ssh_state import ConnectionState, ConnectPhas
 
 # sshd.c, since OpenSSH 8.2 and 9.8.
 _TURNED_AWAY = {"Exceeded MaxStartups", "Not allowed at this time"}
+LOCKED = "needs its passphrase"  # of a key that could not be tried
 GREETING_SHOWN = 60  # characters of a greeting that is not SSH's
 
 
@@ -106,14 +108,36 @@ def login_refused(
     if connection.farewell:
         notes.append(f'it said "{connection.farewell}"')
     message = f"{route.host} does not let user {route.user} in; {'; '.join(notes)}"
-    remedy = shell_line(
-        "ssh-copy-id -p {port} {login}"
-        "   # or set ssh.user and ssh.identity_file in the inventory; try: {by_hand}",
+    return Unreached("auth_refused", message, _login_remedy(route, refused, unusable))
+
+
+def _login_remedy(route: Route, refused: Sequence[str], unusable: Sequence[str]) -> Remedy:
+    """Return what to do about a refused login: about our key file, or about the node."""
+    if not refused:
+        missing = [path for path in route.identities if not os.path.exists(path)]
+        if route.named and missing:
+            return sentence("correct ssh.identity_file: there is no {file} here", file=missing[0])
+        locked = [text for text in unusable if LOCKED in text]
+        for path in route.identities:
+            if any(text.startswith(f"{path} ") for text in locked):
+                return shell_line("ssh-add {file}   # it asks for the passphrase once", file=path)
+    login = f"{route.user}@{route.host}"
+    if not route.named:
+        return shell_line(
+            "ssh-copy-id -p {port} {login}"
+            "   # for each of the nodes, if ssh.user is right; by hand: {by_hand}",
+            port=route.port,
+            login=login,
+            by_hand=by_hand(route),
+        )
+    return shell_line(
+        "ssh-copy-id -i {file} -p {port} {login}"
+        "   # for each of the nodes, if ssh.user is right; "
+        "by hand: ssh -i {file} -p {port} {login}",
+        file=route.identities[0],
         port=route.port,
-        login=f"{route.user}@{route.host}",
-        by_hand=by_hand(route),
+        login=login,
     )
-    return Unreached("auth_refused", message, remedy)
 
 
 def tunnel_refused(error: Exception, jump: Route, route: Route) -> Unreached:

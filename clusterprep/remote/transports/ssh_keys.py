@@ -16,11 +16,12 @@ from paramiko import ECDSAKey, Ed25519Key, Message, PKey, RSAKey
 
 from clusterprep.remote.transports.known_hosts import fingerprint
 from clusterprep.remote.transports.ssh_agent import SshAgent
+from clusterprep.remote.transports.ssh_failures import LOCKED
 from clusterprep.remote.transports.ssh_route import Route
 
 Ask = Callable[[str], str]
 TRIES = 3  # passphrases for one key, as OpenSSH's NumberOfPasswordPrompts
-NEEDED = "needs its passphrase: ssh-add {}"
+NEEDED = f"{LOCKED}: ssh-add {{}}"
 _MAGIC = b"openssh-key-v1\0"
 _BEGIN = b"-----BEGIN OPENSSH PRIVATE KEY-----"
 

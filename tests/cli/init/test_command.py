@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import CLI
+from tests.support.command import CLI, report_schema
 
 
 def init(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -23,6 +23,7 @@ def init(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     [
         ((), "give HOST… or one of --from-ansible, --from-slurm, --from-ssh-config"),
         (("a", "--from-slurm"), "seen HOST and --from-slurm"),
+        (("a", "--output", "-", "--format", "json"), "name a file"),
         (("a[1-2",), "bracket"),
         (("--from-ansible", "none.ini"), "there is no such file"),
         (("--from-ssh-config", "gpu*", "--ssh-config", "/dev/null"), "no Host line of /dev/null"),
@@ -53,6 +54,18 @@ def test_init_writes_nothing_if_no_host_answers(tmp_path: Path) -> None:
     assert "a: refused" in done.stderr
     assert "nothing is written" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_the_report_of_an_init_is_one_document(tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound and not listening, so no other process does
+        port = closed.getsockname()[1]
+        done = init(tmp_path, "a=127.0.0.1", "--port", str(port), "--format", "json")
+    told = json.loads(done.stdout)
+    report_schema().validate(told)
+    assert (done.returncode, told["command"], told["verdict"]) == (3, "init", "unknown")
+    assert [node["node"] for node in told["nodes"]] == ["a"]
+    assert "nothing is written" in told["notices"][0]
 
 
 def test_a_mistake_in_an_ansible_inventory_has_its_line_in_every_command(tmp_path: Path) -> None:

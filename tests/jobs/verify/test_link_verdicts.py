@@ -152,7 +152,7 @@ def test_what_a_node_sends_and_what_it_gets_are_told_apart() -> None:
     (guilt,) = judge_links(slow_from(healthy(6), "n5"))
     assert guilt.nodes == ("n5",)
     (finding, *_) = findings(slow_from(healthy(6), "n5"))
-    assert finding.message == "the network of n5 is slow, from it, with 5 of 5 others"
+    assert finding.message == "the network of n5 is slow in what it sends, with 5 of 5 others"
 
 
 def test_a_node_and_a_link_at_once() -> None:

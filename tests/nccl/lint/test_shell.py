@@ -128,16 +128,16 @@ def test_a_shell_agrees(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("export NCCL_DEBUG=INFO\r\nexport NCCL_SOCKET_IFNAME=eth0\r\n", ["1 error no_effect"]),
+        ("export NCCL_DEBUG=INFO\r\nexport NCCL_SOCKET_IFNAME=eth0\r\n", ["1 warning no_effect"]),
         ("# nothing\r\n", ["1 warning no_effect"]),
-        ("\ufeffexport NCCL_DEBUG=INFO\n", ["1 error no_effect"]),
+        ("\ufeffexport NCCL_DEBUG=INFO\n", ["1 warning no_effect"]),
         ("\ufeff# nothing\nexport NCCL_DEBUG=INFO\n", ["1 warning no_effect"]),
-        ("export NCCL_DEBUG = INFO", ["1 error no_effect"]),
-        ("export NCCL_DEBUG= INFO", ["1 error no_effect"]),
-        ("NCCL_DEBUG =INFO", ["1 error no_effect"]),
+        ("export NCCL_DEBUG = INFO", ["1 warning no_effect"]),
+        ("export NCCL_DEBUG= INFO", ["1 warning no_effect"]),
+        ("NCCL_DEBUG =INFO", ["1 warning no_effect"]),
         ("export NCCL_DEBUG= # nothing", []),
         ("export NCCL_SOCKET_IFNAME=eth0, eth1", ["1 warning no_effect"]),
-        ("export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-^docker0}", ["1 error no_effect"]),
+        ("export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-^docker0}", ["1 warning no_effect"]),
         (": ${NCCL_IB_DISABLE:=1}\nexport NCCL_IB_DISABLE", ["1 warning nccl_debug"]),
     ],
 )
@@ -176,8 +176,8 @@ def test_what_is_right_is_left_alone(text: str) -> None:
         ("NCCL_IB_TIMEOUT=22 # long", []),  # digits are read, and no more
         ("NCCL_SOCKET_IFNAME=eth0 # the front end", ["1 warning no_effect"]),
         ("NCCL_TOPO_FILE=${HOME}/topo.xml", []),  # environment.d puts it in
-        ("NCCL_SOCKET_IFNAME=^docker0", ["1 error no_effect"]),
-        ("NCCL_DEBUG:INFO", ["1 error no_effect"]),
+        ("NCCL_SOCKET_IFNAME=^docker0", ["1 warning no_effect"]),
+        ("NCCL_DEBUG:INFO", ["1 warning no_effect"]),
         ("\ufeffNCCL_DEBUG=INFO", ["1 warning no_effect"]),
     ],
 )
@@ -188,11 +188,11 @@ def test_the_environment_of_a_machine(text: str, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("NCCL_DEBUG:INFO", ["1 error no_effect"]),
-        ("NCCL_ALGO Ring", ["1 error no_effect"]),
+        ("NCCL_DEBUG:INFO", ["1 warning no_effect"]),
+        ("NCCL_ALGO Ring", ["1 warning no_effect"]),
         ("NCCL_DEBUG", []),  # docker hands on its own
-        ("ENV NCCL_DEBUG=INFO", ["1 error no_effect"]),
-        ('$env:NCCL_DEBUG="INFO"', ["1 error no_effect"]),
+        ("ENV NCCL_DEBUG=INFO", ["1 warning no_effect"]),
+        ('$env:NCCL_DEBUG="INFO"', ["1 warning no_effect"]),
         ("NCCL_SOCKET_IFNAME=eth0\r\n", []),  # docker and systemd take it off
         ("\ufeffNCCL_DEBUG=INFO", ["1 warning no_effect"]),  # docker alone does
     ],

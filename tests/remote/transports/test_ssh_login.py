@@ -100,7 +100,14 @@ def test_a_wrong_user(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> No
     error = refusal(transport, sshd.node(tmp_path, user="nobody"))
     assert "does not let user nobody in" in str(error)
     assert f"refused: {sshd.user_key} ({fingerprint(sshd.user_key)})" in str(error)
-    assert f"ssh-copy-id -p {sshd.port} nobody@127.0.0.1" in error.remedy
+    copied = f"ssh-copy-id -i {sshd.user_key} -p {sshd.port} nobody@127.0.0.1"
+    assert str(error.remedy) == copied
+    assert "if ssh.user is right" in error.remedy.note
+
+
+def test_a_key_file_that_is_not_there(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> None:
+    error = refusal(transport, sshd.node(tmp_path, identity_file="/nowhere/key"))
+    assert str(error.remedy) == "correct ssh.identity_file: there is no /nowhere/key here"
 
 
 def test_a_passphrase_is_asked_once_for_all_nodes(
@@ -133,6 +140,7 @@ def test_a_passphrase_without_a_terminal_to_ask_at(
     key = new_key(tmp_path / "key", passphrase="open sesame")
     error = refusal(transport, sshd.node(tmp_path, identity_file=str(key)))
     assert f"not usable: {key} (needs its passphrase: ssh-add {key})" in str(error)
+    assert str(error.remedy) == f"ssh-add {key}"
 
 
 def test_default_keys_that_are_no_good_stop_nothing(
