@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from clusterprep.facts.package_manager import only_for
-from clusterprep.facts.rpm import SCRIPT, parse_states, parts_of, shown_version
+from clusterprep.facts.rpm import KERNEL_NAME, SCRIPT, parse_states, parts_of, shown_version
 from clusterprep.model import Read
 from clusterprep.model.packages import GONE, Package, PackageChange, Simulation
 
@@ -25,12 +25,9 @@ OLD_LIST = "/etc/dnf/plugins/versionlock.list"
 
 # The arguments are the state, the version or nothing, whether the step decides about holds («hold»
 # or nothing), and the names.
-SIMULATE = (
-    only_for("dnf")
-    + SCRIPT
-    + rf"""
+_ARGUMENTS = "state=$1 version=$2 hold=$3; shift 3\n"
+_SIMULATION = rf"""
 case $(readlink -f "$(command -v dnf)") in */dnf-[34]) ;; *) exit 127 ;; esac
-state=$1 version=$2 hold=$3; shift 3
 ask() {{ dnf {FIXED} ${{hold:+{WITHOUT_LOCKS}}} "$@" 2>&1 </dev/null; }}
 mark states; states "$@"
 mark locks; cat {OLD_LIST} 2>/dev/null
@@ -52,7 +49,9 @@ if [ $# -gt 1 ]; then
 fi
 mark end
 """  # noqa: E501 - sed takes it as one line
-)
+SIMULATE = only_for("dnf") + SCRIPT + _ARGUMENTS + _SIMULATION
+# The argument is the name of a package, or there is none for that of the running kernel.
+KERNEL = only_for("dnf") + SCRIPT + KERNEL_NAME + "state=latest version= hold=\n" + _SIMULATION
 # «lab-tool-0:1.0-1.*» in the list of locks; one with «!» excludes a version.
 _LOCK = re.compile(r"([A-Za-z0-9][\w.+-]*)-(?:\d+:)?[^\s:-]+-[^\s:-]+")
 _ROW = re.compile(r" (?! )")
@@ -68,6 +67,11 @@ def simulated(
     """Return the read that asks dnf what it would do."""
     hold = "hold" if decides_hold else ""
     return Read("alone", ("sh", "-c", SIMULATE, "sh", state, version, hold, *names), limit)
+
+
+def kernel_simulated(names: Sequence[str]) -> Read:
+    """Return the read that asks dnf for the newest kernel, of this package or the running one's."""
+    return Read("alone", ("sh", "-c", KERNEL, "sh", *names), LIMIT)
 
 
 def parse_answer(code: int, text: str) -> tuple[dict[str, Package], Simulation]:

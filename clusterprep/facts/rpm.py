@@ -21,6 +21,19 @@ missing() {
     for name; do rpm -q "$name" >/dev/null 2>&1 || echo "$name"; done
 }
 """  # noqa: E501 - a format of rpm is one line
+# Without a name take the package of the running kernel; «kernel-core» comes with «kernel». The name
+# is printed, and is the only argument behind these lines. There is none for a kernel of no package.
+KERNEL_NAME = r"""
+if [ $# -eq 0 ]; then
+    release=$(cat /proc/sys/kernel/osrelease) name=
+    for file in "/lib/modules/$release/vmlinuz" "/boot/vmlinuz-$release"; do
+        [ -n "$name" ] || name=$(rpm -q --qf '%{NAME}' -f "$file" 2>/dev/null) || name=
+    done
+    [ -n "$name" ] || exit 0
+    set -- "${name%-core}"
+fi
+mark kernel "$1"
+"""
 _PART = re.compile(r"^== (\S+)(?: (\S+))?\n", re.MULTILINE)
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from clusterprep.facts.package_manager import only_for
-from clusterprep.facts.rpm import SCRIPT, parse_states, parts_of, shown_version
+from clusterprep.facts.rpm import KERNEL_NAME, SCRIPT, parse_states, parts_of, shown_version
 from clusterprep.model import Absent, Read
 from clusterprep.model.packages import Package, PackageChange, Simulation
 
@@ -24,15 +24,12 @@ FINE = ("0", "100", "101", "102", "103")
 # The arguments are the state, the version or nothing, and the names. Of the versions that match a
 # pattern the first one in zypper's list is the newest. `zypper install` takes a newer version for a
 # package that is there, so only those that are missing are named.
-SIMULATE = (
-    only_for("zypper")
-    + SCRIPT
-    + rf"""
+_ARGUMENTS = "state=$1 version=$2; shift 2\n"
+_SIMULATION = rf"""
 command -v zypper >/dev/null || exit 127
 ZYPP_LOCK_TIMEOUT={LOCK}; export ZYPP_LOCK_TIMEOUT
 ask() {{ zypper --non-interactive --no-refresh --xmlout "$@" 2>&1 </dev/null; }}
 offered() {{ ask search --details --match-exact --type package "$@"; }}
-state=$1 version=$2; shift 2
 mark states; states "$@"
 mark locks; ask locks
 case $state in
@@ -56,7 +53,9 @@ if [ $# -gt $least ]; then
 fi
 mark end
 """
-)
+SIMULATE = only_for("zypper") + SCRIPT + _ARGUMENTS + _SIMULATION
+# The argument is the name of a package, or there is none for that of the running kernel.
+KERNEL = only_for("zypper") + SCRIPT + KERNEL_NAME + "state=latest version=\n" + _SIMULATION
 _SECTION = re.compile(r"<(to-[a-z-]+)>(.*?)</\1>", re.DOTALL)
 _SOLVABLE = re.compile(r"<solvable ([^>]*)>")
 _ATTRIBUTE = re.compile(r'([a-z-]+)="([^"]*)"')
@@ -69,6 +68,11 @@ _ESCAPES = {"&apos;": "'", "&quot;": '"', "&lt;": "<", "&gt;": ">", "&amp;": "&"
 def simulated(state: str, version: str, names: Sequence[str]) -> Read:
     """Return the read that asks zypper what it would do."""
     return Read("alone", ("sh", "-c", SIMULATE, "sh", state, version, *names), LIMIT)
+
+
+def kernel_simulated(names: Sequence[str]) -> Read:
+    """Return the read that asks for the newest kernel, of this package or the running one's."""
+    return Read("alone", ("sh", "-c", KERNEL, "sh", *names), LIMIT)
 
 
 def parse_answer(code: int, text: str) -> tuple[dict[str, Package], Simulation] | Absent:

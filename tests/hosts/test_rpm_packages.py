@@ -126,6 +126,7 @@ LATEST = """
 FORMER = "- package: {name: lab-tool, version: 1.*}\n"
 
 
+@pytest.mark.slow
 def test_an_upgrade_keeps_settings_and_goes_back_to_the_version_before(lab: Lab) -> None:
     clear(lab)
     assert apply(lab, FORMER, *BOTH).code == 0

@@ -97,3 +97,9 @@ def lay(folder: Path, host: Host, manager: str) -> None:
 def packages(host: Host) -> list[str]:
     """«lab-tool-1.0-1.noarch» of each package that rpm has."""
     return sorted(host.run(["rpm", "-qa"]).stdout.split())
+
+
+def build_kernel(folder: Path, name: str, version: str, uname: str, **fields: str) -> None:
+    """Build a package with the files that make a kernel be seen, which is none that boots."""
+    files = {f"/boot/vmlinuz-{uname}": "no kernel\n", f"/lib/modules/{uname}/vmlinuz": "none\n"}
+    build(folder, name, version, files, **fields)

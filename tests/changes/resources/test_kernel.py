@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 
+from clusterprep.changes.boot_default import BootDefault
 from clusterprep.changes.resources import NoPlan, PlanContext
 from clusterprep.changes.resources.kernel import (
     RESOURCE,
     KernelCandidate,
     parse_answer,
+    parse_answers,
     parse_candidates,
 )
 from clusterprep.facts.apt import MISSING
 from clusterprep.model import Absent, Fleet, Inventory, Node
 from clusterprep.model.operations import RunCommand, StepAction
+from clusterprep.model.packages import PackageChange, Simulation
 from clusterprep.nccl.environment import Environment
 
 EMPTY = Inventory("test", ())
@@ -89,10 +92,11 @@ def planned(
     running: str,
     candidates: Any,
     installed: tuple[str, ...] = (),
+    default: BootDefault = BootDefault(),  # noqa: B008 - frozen
     **require: str,
 ) -> StepAction:
     names = [fact.name for fact in RESOURCE.facts(params, EMPTY)]
-    facts = dict(zip(names, (running, installed, candidates), strict=True))
+    facts = dict(zip(names, (running, installed, candidates, default), strict=True))
     node = Node(
         "n1", "n1", 0, require={key.replace("_", "."): value for key, value in require.items()}
     )
@@ -201,7 +205,7 @@ def test_nothing_is_to_be_installed(
             {},
             ("none of Debian's or Ubuntu's", "package:"),
         ),
-        ({"at_least": "6.5"}, MISSING, (), {}, ("no dpkg and apt",)),
+        ({"at_least": "6.5"}, MISSING, (), {}, ("apt, dnf 4 and zypper are",)),
     ],
 )
 def test_what_cannot_be_had_is_said(
@@ -229,3 +233,87 @@ def test_how_the_question_ended() -> None:
 def test_a_version_that_is_none(version: str) -> None:
     assert [key for key, _ in RESOURCE.wrong({"at_least": version})] == ["at_least"]
     assert not list(RESOURCE.wrong({"at_least": "5.15.0-100"}))
+
+
+# ---------------------------------------------------------------- dnf and zypper
+
+EL9 = "5.14.0-427.13.1.el9_4"
+
+
+def brought(manager: str, name: str, *moves: PackageChange) -> tuple[KernelCandidate, ...]:
+    return (KernelCandidate((name,), Simulation(moves), manager),)
+
+
+def new(name: str, version: str, architecture: str = "x86_64") -> PackageChange:
+    return PackageChange(name, None, version, architecture)
+
+
+@pytest.mark.parametrize(
+    ("manager", "name", "moves", "expected"),
+    [
+        ("dnf", "kernel", (new("kernel", EL9), new("kernel-core", EL9)), f"{EL9}.x86_64"),
+        ("dnf", "kernel-rt", (new("kernel-rt-core", EL9),), f"{EL9}.x86_64+rt"),
+        ("dnf", "kernel-64k", (new("kernel-64k-core", EL9, "aarch64"),), f"{EL9}.aarch64+64k"),
+        (
+            "dnf",
+            "kernel6.12",
+            (new("kernel6.12", "1:6.12.5-7.amzn2023"),),
+            "6.12.5-7.amzn2023.x86_64",
+        ),
+        (
+            "zypper",
+            "kernel-default",
+            (new("kernel-default", "6.4.0-150600.23.25.1"),),
+            "6.4.0-150600.23.25-default",
+        ),
+        ("dnf", "kernel", (), None),
+    ],
+)
+def test_the_release_of_a_package_of_rpm(
+    manager: str, name: str, moves: tuple[PackageChange, ...], expected: str | None
+) -> None:
+    assert brought(manager, name, *moves)[0].release == expected
+
+
+def lines(step_action: StepAction) -> list[str]:
+    runs = [run for run in step_action.operations if isinstance(run, RunCommand)]
+    return [" ".join(run.argv) for run in runs]
+
+
+def test_dnf_installs_the_kernel_and_grubby_starts_it_next() -> None:
+    found = brought("dnf", "kernel", new("kernel", EL9), new("kernel-core", EL9))
+    before = "/boot/vmlinuz-5.10.0-1.el9.x86_64"
+    step_action = planned({"at_least": "5.14"}, "5.10.0-1.el9", found, (), BootDefault(before))
+    assert lines(step_action) == [
+        f"dnf -q -y --setopt=metadata_expire=-1 install --best kernel-{EL9}",
+        f"grubby --set-default /boot/vmlinuz-{EL9}.x86_64",
+    ]
+    assert step_action.diff.endswith(f"{EL9}.x86_64 runs from the next boot on")
+
+
+def test_a_kernel_that_waits_is_made_the_next_one() -> None:
+    installed = ("5.10.0-1.el9.x86_64", f"{EL9}.x86_64")
+    default = BootDefault(f"/boot/vmlinuz-{installed[0]}")
+    step_action = planned({"at_least": "5.14"}, installed[0], (), installed, default)
+    assert lines(step_action) == [f"grubby --set-default /boot/vmlinuz-{EL9}.x86_64"]
+    done = BootDefault(f"/boot/vmlinuz-{installed[1]}")
+    assert planned({"at_least": "5.14"}, installed[0], (), installed, done).operations == ()
+
+
+def test_no_kernel_goes_for_another_one() -> None:
+    old = PackageChange("kernel-core", "5.10.0-1.el9", None, "x86_64")
+    found = brought("dnf", "kernel", new("kernel-core", EL9), old)
+    with pytest.raises(NoPlan, match=r"would remove kernel-core: .*installonly_limit"):
+        planned({"at_least": "5.14"}, "5.10.0-1.el9", found)
+
+
+def test_the_manager_in_charge_is_read() -> None:
+    other = {"code": 75, "out": "", "err": ""}
+    none = {"code": 0, "out": "", "err": ""}
+    text = "\n== kernel kernel\n\n== states\n\n== locks\n\n== end\n"
+    assert parse_answers({"code": 127, "out": "", "err": ""}, other, other) == MISSING
+    assert parse_answers(other, none, other) == ()
+    answer = {"code": 0, "out": text, "err": ""}
+    assert parse_answers(other, answer, other) == brought("dnf", "kernel")
+    assert parse_answers(other, other, answer) == brought("zypper", "kernel")
+    assert parse_answers(other, other, Absent("hung")) == Absent("hung")
