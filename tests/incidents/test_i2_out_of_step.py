@@ -32,12 +32,18 @@ dist.barrier()
 """
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(None, id="ipv4"),
+        pytest.param("only", id="ipv6", marks=pytest.mark.slow),
+    ],
+)
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     from tests.support.lab.fixtures import require_lab
 
     require_lab()
-    with Lab(2) as two:
+    with Lab(2, ipv6=request.param) as two:
         yield two
 
 

@@ -18,12 +18,18 @@ from tests.support.lab import Host, Lab, faults
 pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(None, id="ipv4"),
+        pytest.param("only", id="ipv6", marks=pytest.mark.slow),
+    ],
+)
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     from tests.support.lab.fixtures import require_lab
 
     require_lab()
-    with Lab(2) as two:
+    with Lab(2, ipv6=request.param) as two:
         yield two
 
 
@@ -131,5 +137,5 @@ def test_ranks_that_an_earlier_job_left_behind_are_named_and_launch_takes_none_o
         for local in range(4)
     ]
     assert {(row["WORLD_SIZE"], row["MASTER_ADDR"], row["MASTER_PORT"]) for row in rows} == {
-        ("8", "10.77.0.2", "29500")
+        ("8", lab.hosts[0].address, "29500")
     }
