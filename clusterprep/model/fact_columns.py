@@ -8,6 +8,7 @@ is not, so whatever is the same on the others is done for all of them at once.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
@@ -37,14 +38,14 @@ class Column(Struct, frozen=True):
     """
 
     values: list[Any]
-    ids: list[int]
+    ids: array[int]
     usual: Any
     odd: list[int]
 
 
 def column_of(values: list[Any]) -> Column:
     """Return the column of these values, in which one object is one value."""
-    ids = list(map(id, values))
+    ids = array("Q", map(id, values))  # a list would keep an object for each number
     if len(set(ids)) < 2:
         return Column(values, ids, values[0] if values else NOT_ASKED, [])
     ((usual, _),) = Counter(ids).most_common(1)
