@@ -281,9 +281,12 @@ _NO_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
 def _has_more_levels(outside_texts: bytes, most: int) -> bool:
     """Return whether JSON is nested more than `most` levels deep, from its `_outside_texts`.
 
-    Each round takes out the innermost brackets, which is as fast as to count them.
+    What is no JSON may pass: no decoder takes it, whatever its levels. Each round takes out the
+    innermost brackets, which is as fast as to count them.
     """
     brackets = outside_texts.translate(_AS_SQUARE, _NO_BRACKETS)
+    if len(brackets) <= 2 * most:
+        return False
     for _ in range(most):
         if not brackets:
             return False
