@@ -100,6 +100,7 @@ def test_help_imports_click_and_nothing_heavy(words: tuple[str, ...]) -> None:
             "cli.exit",
             "cli.exit_codes",
             "cli.history",
+            "cli.inventory_argument",
             "cli.init",
             "cli.init.command",
             "cli.main",
