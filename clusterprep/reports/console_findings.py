@@ -230,9 +230,12 @@ def _write_values(page: ReportPage, block: Block) -> None:
     """Write what was seen and wanted; with the nodes if there is more than one value."""
     findings = block.valued
     shown = page.fitting(findings, VALUES)
+    wanted = None
     for finding in shown:
-        value = _value(finding)
-        if len(findings) > 1:
+        # What is wanted of all alike is said once.
+        value = _value(finding, says_wanted=finding.wanted != wanted)
+        wanted = finding.wanted
+        if len(findings) > 1 and finding.nodes != block.nodes:
             nodes = fold_nodes(finding.nodes)
             page.under((nodes, "cyan"), ": ", *value)
         else:
@@ -240,16 +243,17 @@ def _write_values(page: ReportPage, block: Block) -> None:
     _write_rest(page, len(findings) - len(shown), "more value")
 
 
-def _value(finding: Finding) -> list[Part]:
+def _value(finding: Finding, *, says_wanted: bool) -> list[Part]:
     """Return `3 s → wanted 1 s`, or the one of them that the finding has."""
     parts: list[Part] = []
     if finding.seen:
         parts.append(safe_text(finding.seen))
-    if finding.seen and finding.wanted:
+    if not finding.wanted or (finding.seen and not says_wanted):
+        return parts
+    if finding.seen:
         parts.append((" → ", "dim"))
-    if finding.wanted:
-        parts.append(("wanted ", "dim"))
-        parts.append(safe_text(finding.wanted))
+    parts.append(("wanted ", "dim"))
+    parts.append(safe_text(finding.wanted))
     return parts
 
 
