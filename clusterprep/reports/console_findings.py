@@ -233,7 +233,8 @@ def _write_values(page: ReportPage, block: Block) -> None:
     wanted = None
     for finding in shown:
         # What is wanted of all alike is said once.
-        value = _value(finding, says_wanted=finding.wanted != wanted)
+        is_new = bool(page.verbose) or finding.wanted != wanted
+        value = _value(finding, says_wanted=is_new)
         wanted = finding.wanted
         if len(findings) > 1 and finding.nodes != block.nodes:
             nodes = fold_nodes(finding.nodes)
