@@ -79,15 +79,16 @@ class Database:
 
     def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return rows; none if there is no file, or it is older than the table. Raises Unusable."""
-        if not self.path.exists():
-            return []
-        with self._unusable_on_error("read"), self._open() as database:
-            try:
-                return database.execute(query, values).fetchall()
-            except sqlite3.OperationalError as error:
-                if "no such table" in str(error) and _version(database) < VERSION:
-                    return []
-                raise
+        with self._unusable_on_error("read"):
+            if not self.path.exists():  # the folder may be another user's
+                return []
+            with self._open() as database:
+                try:
+                    return database.execute(query, values).fetchall()
+                except sqlite3.OperationalError as error:
+                    if "no such table" in str(error) and _version(database) < VERSION:
+                        return []
+                    raise
 
     def write(self, *statements: Statement) -> None:
         """Execute all statements or none. Raises Unusable."""

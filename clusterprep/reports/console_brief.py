@@ -136,7 +136,7 @@ def write_passes(
     if GUTTER + len(f"{number}: {names}{not_judged}") <= page.width:
         page.line(label, f"{number}: ", (f"{names}{not_judged}", "dim"))
     else:
-        page.line(label, number, (f"{not_judged}; -v names them", "dim"))
+        page.line(label, number, (f"; -v names them{not_judged}", "dim"))
 
 
 def _pass_name(check: str, findings: Sequence[Finding], judged: Mapping[str, set[str]]) -> str:

@@ -254,9 +254,13 @@ def _write_values(page: ReportPage, block: Block) -> None:
     """Write what was seen and wanted; with the nodes if there is more than one value."""
     findings = block.valued
     shown = page.fitting(findings, VALUES)
+    wanted = None
     for finding in shown:
-        value = _value(finding)
-        if len(findings) > 1:
+        # What is wanted of all alike is said once.
+        is_new = bool(page.verbose) or finding.wanted != wanted
+        value = _value(finding, says_wanted=is_new)
+        wanted = finding.wanted
+        if len(findings) > 1 and finding.nodes != block.nodes:
             nodes = fold_nodes(finding.nodes)
             page.under((nodes, "cyan"), ": ", *value)
         else:
@@ -264,16 +268,17 @@ def _write_values(page: ReportPage, block: Block) -> None:
     _write_rest(page, len(findings) - len(shown), "more value")
 
 
-def _value(finding: Finding) -> list[Part]:
+def _value(finding: Finding, *, says_wanted: bool) -> list[Part]:
     """Return `3 s → wanted 1 s`, or the one of them that the finding has."""
     parts: list[Part] = []
     if finding.seen:
         parts.append(safe_text(finding.seen))
-    if finding.seen and finding.wanted:
+    if not finding.wanted or (finding.seen and not says_wanted):
+        return parts
+    if finding.seen:
         parts.append((" → ", "dim"))
-    if finding.wanted:
-        parts.append(("wanted ", "dim"))
-        parts.append(safe_text(finding.wanted))
+    parts.append(("wanted ", "dim"))
+    parts.append(safe_text(finding.wanted))
     return parts
 
 

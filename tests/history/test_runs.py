@@ -370,6 +370,13 @@ def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, harm: Any, words: s
     assert not before or (tmp_path / NAME).read_bytes() == before
 
 
+def test_a_folder_that_cannot_be_looked_into_says_why(tmp_path: Path) -> None:
+    """As one that root has made under sudo; a name that no file system takes is refused to root."""
+    runs = Runs(tmp_path / ("x" * 300))
+    with pytest.raises(Unusable, match="could not be read"):
+        runs.all()
+
+
 def test_a_writer_that_takes_too_long_is_not_waited_for(tmp_path: Path) -> None:
     record(Runs(tmp_path), "r1")
     with contextlib.closing(sqlite3.connect(tmp_path / NAME, isolation_level=None)) as other:

@@ -390,3 +390,12 @@ def test_warnings_are_not_named_as_what_made_a_change_fail() -> None:
         report("apply", verdict="fail", code=1, findings=(warning,), changes=(row,))
     ).splitlines()
     assert "   next: mend what stands above, then run the same command again" in lines
+
+
+def test_what_is_wanted_of_all_alike_is_said_once() -> None:
+    findings = (
+        Finding("a.b", "fail", "error", ("n1", "n2"), "m", "n1 to n2 timed out", "all open"),
+        Finding("a.b", "fail", "error", ("n1", "n2"), "m", "n2 to n1 timed out", "all open"),
+    )
+    text = shown(report("check", findings=findings))
+    assert "         n1 to n2 timed out → wanted all open\n         n2 to n1 timed out\n" in text

@@ -64,7 +64,7 @@ def test_the_report_of_an_init_is_one_document(tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     report_schema().validate(told)
     assert (done.returncode, told["command"], told["verdict"]) == (3, "init", "unknown")
-    assert [node["node"] for node in told["nodes"]] == ["a"]
+    assert [node["name"] for node in told["nodes"]] == ["a"]
     assert "nothing is written" in told["notices"][0]
 
 
