@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
 from clusterprep.errors import Unreached
-from clusterprep.model import Node
+from clusterprep.model import Node, Read
 from clusterprep.remote import bootstrap
+from clusterprep.remote.transports.frames import plain
 from clusterprep.remote.transports.link import Link, open_link
 from clusterprep.remote.transports.local import LocalChannel, LocalTransport
 from clusterprep.remote.transports.protocol import Channel
+from clusterprep.remote.transports.secret_filter import SecretFilter
+from clusterprep.survey.reads import ask_reads
 
 NODE = Node("n1", "n1", 0)
 
@@ -98,6 +102,24 @@ def test_what_is_asked_behind_the_agent_is_answered_in_any_order() -> None:
         assert link.receive(numbers[1], 10)["answers"][0][0] == "ok"
         assert link.receive(numbers[2], 10)["no"] == "agent_error"
         assert "seen" in link.receive(numbers[0], 10)
+    finally:
+        link.close()
+
+
+@pytest.mark.parametrize(
+    ("secret", "kind"), [("", msgspec.Raw), ("a long password", list)], ids=["none", "a password"]
+)
+def test_a_look_comes_in_pieces_unless_a_password_is_looked_for(secret: str, kind: type) -> None:
+    asked = Read("file", ("/proc/sys/kernel/osrelease",))
+    channel = LocalTransport().open(NODE, bootstrap.command())
+    link = Link(NODE, channel, "ab12cd34", SecretFilter(secret))
+    try:
+        channel.send(bootstrap.payload("ab12cd34", ["look"], channel.near))
+        link.wait_hello(10)
+        (answer,) = ask_reads(link, [asked])
+        assert type(answer) is kind
+        (value,) = plain({"answers": [answer]})["answers"]
+        assert value[0] == "ok"
     finally:
         link.close()
 
