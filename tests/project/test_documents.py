@@ -59,7 +59,7 @@ def test_every_command_of_a_document_is_understood(found: Command) -> None:
         (("chekc", "cluster.yaml"), "no command"),
         (("check", "cluster.yaml", "--limt", "n1"), "--limt"),
         (("apply", "cluster.yaml", "--on-failure", "stopp"), "stopp"),
-        (("copy", "cluster.yaml", "site.conf"), "Missing argument"),
+        (("copy", "site.conf"), "Missing argument"),
     ],
 )
 def test_a_command_that_is_none_is_found(words: tuple[str, ...], said: str) -> None:

@@ -41,6 +41,9 @@ def on_the_lab(words: Sequence[str], addresses: Mapping[str, str], run: str) -> 
 EXPECTED = {
     "clusterprep init gpu1=10.0.0.1 gpu2=10.0.0.2 --user ubuntu -b --output cluster.yaml": {0},
     "clusterprep check cluster.yaml": {0},
+    "clusterprep check cluster.yaml --quiet": {0},
+    "clusterprep explain --run last time.offset": {0},
+    "clusterprep fix cluster.yaml --dry-run": {0, 1},  # 1: what it leaves to a person
     "clusterprep plan cluster.yaml": {0},
     "clusterprep apply cluster.yaml": {0},
     "clusterprep env inventory.yaml --from-run 20261121-093000-4f2a": {0},
@@ -95,6 +98,8 @@ SAME = "another command of this table does the same"
 SLURM = "needs Slurm; tests/hosts/test_slurm.py has it"
 SECONDS = "takes ten seconds and more; {} has it".format
 NOT_RUN = {
+    "clusterprep fix cluster.yaml": "asks; tests/hosts/test_fix.py has it",
+    "clusterprep fix cluster.yaml --only lim.,shm.size --yes": SECONDS("tests/hosts/test_fix.py"),
     "clusterprep verify cluster.yaml": "every apply of the documents verifies too",
     "clusterprep verify inventory.yaml --pick 14 --write-lists lists": SECONDS(
         "tests/hosts/test_chosen_nodes.py"
