@@ -12,7 +12,7 @@ from clusterprep.checks.pair_causes import Cause, find_causes
 from clusterprep.facts.pairs import Dial
 from clusterprep.model.pair_schedule import describe_tried
 from clusterprep.model.units import format_duration, parse_duration
-from clusterprep.nccl.interfaces import choose
+from clusterprep.nccl.interfaces import Pick, choose
 from clusterprep.remedies import sentence, shell_line
 
 SLOWER = 4.0  # times what is usual: racks apart are twice or three times as far as neighbours
@@ -28,7 +28,8 @@ Pair = tuple[str, str]
 def path_mtu(context: CheckContext) -> Iterable[Outcome]:
     """Judge whether both directions of every pair carry packets as large as the sender makes."""
     dials = _connected_dials(context)
-    mtus = {name: pick.mtu for name, pick in choose(context.fleet).picks.items()}
+    picks = choose(context.fleet).picks
+    mtus = {name: pick.mtu for name, pick in picks.items()}
     unmeasured = {dial.dialer for dial in dials if not dial.packet}
     # Most fleets are measured everywhere, and have many dials.
     sized = [dial for dial in dials if dial.packet] if unmeasured else dials
@@ -37,7 +38,7 @@ def path_mtu(context: CheckContext) -> Iterable[Outcome]:
     if len(causes) > 1 and all(_is_lost(dial, mtus) for dial in sized):
         yield _nowhere_carried(context, sized, mtus)
     else:
-        yield from _packet_failures(causes, mtus)
+        yield from _packet_failures(causes, mtus, picks)
     for name in sorted(unmeasured - blamed):
         message = "a connection ended before it was known whether a full-size packet gets through"
         yield Outcome("unknown", (name,), message, reason="no full-size packet was measured")
@@ -172,16 +173,18 @@ def _size_seen(largest: int) -> str:
     return f"{largest} bytes" if largest else f"less than {SMALLEST} bytes"
 
 
-def _packet_failures(causes: Iterable[Cause], mtus: Mapping[str, int]) -> Iterable[Outcome]:
+def _packet_failures(
+    causes: Iterable[Cause], mtus: Mapping[str, int], picks: Mapping[str, Pick]
+) -> Iterable[Outcome]:
     judged: set[tuple[str, ...]] = set()
     for cause in causes:
         # A node blamed as a listener may be blamed as a dialer too.
         if cause.nodes not in judged:
             judged.add(cause.nodes)
-            yield _packet_failure(cause, mtus)
+            yield _packet_failure(cause, mtus, picks)
 
 
-def _packet_failure(cause: Cause, mtus: Mapping[str, int]) -> Outcome:
+def _packet_failure(cause: Cause, mtus: Mapping[str, int], picks: Mapping[str, Pick]) -> Outcome:
     """Return the failure of a cause: packets too large for the other end, or lost on the way."""
     first = cause.failed[0]
     wanted_size = _full_size(first, mtus)
@@ -193,8 +196,13 @@ def _packet_failure(cause: Cause, mtus: Mapping[str, int]) -> Outcome:
         seen = f"{max(mtus[dial.listener] for dial in cause.failed)} bytes"
         problem = "packets as large as the sender makes them do not fit the other end"
         message = f"{problem}, between {between}; TCP adapts"
-        ends = f"{first.dialer} and {first.listener}"
-        cure = shell_line("ip link set dev INTERFACE mtu SIZE   # the same on {ends}", ends=ends)
+        cure = shell_line(
+            "ip link set dev {interface} mtu {size}   # on {listener}, as {dialer} has it",
+            interface=picks[first.listener].name,
+            size=wanted_size,
+            listener=first.listener,
+            dialer=first.dialer,
+        )
         return Outcome(
             "fail",
             cause.nodes,
