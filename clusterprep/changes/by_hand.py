@@ -73,7 +73,7 @@ _REASONS = {
     "gpu.numa_span": INVENTORY,
     "gpu.temp": HARDWARE,
     "host.identity": INVENTORY,
-    "host.uptime": "the node has booted, and what for is for people to find out",
+    "host.uptime": "why the node has booted is for people to find out",
     "ib.chardev": ACCESS,
     "ib.link_layer": FIRMWARE,
     "ib.present": DRIVER,

@@ -215,7 +215,7 @@ SPAN = Check(
     " `gpus: {use: …}` or else shown by the session's CUDA_VISIBLE_DEVICES: on one NUMA node "
     "where one has enough of a model.",
     remedy=sentence(
-        'set `gpus: {{count: N, use: "…"}}` to devices of one NUMA node: nvidia-smi topo -m'
+        "name devices of one NUMA node under gpus, use of the inventory: nvidia-smi topo -m"
     ),
     proof=Proof("gpu.functions", _with_moved_gpu, fleet="l20-mixed-box"),
 )
