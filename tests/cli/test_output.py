@@ -23,7 +23,7 @@ def place(tmp_path: Path) -> Path:
         "cluster: c\ngpus: 0\nnodes: [{name: n1, address: 127.0.0.1}]\nssh: {port: 1}\n"
     )
     (tmp_path / "good.conf").write_text("NCCL_DEBUG=WARN\n")
-    (tmp_path / "bad.conf").write_text("NCCL_DEBUG=WARN\nNCCL_IB_DISABLE=true\n")
+    (tmp_path / "bad.conf").write_text("export NCCL_DEBUG=WARN\n")
     return tmp_path
 
 
