@@ -68,10 +68,12 @@ def fold_nodes(names: Iterable[str], limit: int | None = NODES) -> str:
 
     A text longer than `limit` characters is cut after a whole name and says how many nodes it has.
     """
-    return _fold_nodes(tuple(names), limit)
+    nodes = tuple(names)
+    # Most findings are about the same nodes. Those about one would displace these: there may be
+    # thousands of them.
+    return _fold_nodes(nodes, limit) if len(nodes) < 2 else _fold_once(nodes, limit)
 
 
-@functools.lru_cache(256)  # most findings of a report are about the same nodes
 def _fold_nodes(names: tuple[str, ...], limit: int | None) -> str:
     nodes = tuple(dict.fromkeys(names))
     foldable = []
@@ -88,6 +90,9 @@ def _fold_nodes(names: tuple[str, ...], limit: int | None) -> str:
     if limit is None or len(text) <= limit:
         return text
     return f"{_whole_names(text[:limit])},… ({len(nodes)} nodes)"
+
+
+_fold_once = functools.lru_cache(256)(_fold_nodes)
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
