@@ -136,7 +136,8 @@ def _of_rpm(answer: Mapping[str, Any], files: Mapping[str, str]) -> DriverPackag
 
 
 def _reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
-    owner = ("rpm", "-qf", "--qf", "%{NAME}", "/usr/bin/nvidia-smi")
+    # Debian's rpm makes a database in the home of the user who asks it; in /proc it cannot.
+    owner = ("env", "HOME=/proc", "rpm", "-qf", "--qf", "%{NAME}", "/usr/bin/nvidia-smi")
     return (
         apt.installed(PATTERNS),
         Read("files", (_APT_CONF,)),

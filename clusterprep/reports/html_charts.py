@@ -50,11 +50,15 @@ class Curve(Struct, frozen=True):
 
 
 class Bandwidth(Struct, frozen=True):
-    """The bandwidth chart. `across` are the ticks of the x axis, `up` those of the y axis."""
+    """The bandwidth chart. `across` are the ticks of the x axis, `up` those of the y axis.
+
+    `least` is where the bandwidth lies that the largest all-reduce has to reach, if it is known.
+    """
 
     curves: tuple[Curve, ...]
     across: tuple[Tick, ...]
     up: tuple[Tick, ...]
+    least: Tick | None
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
@@ -84,10 +88,11 @@ class _Scale:
         return round(self._start + share * self._length, 1)
 
 
-def bandwidth(rows: Iterable[CollectiveResult]) -> Bandwidth | None:
+def bandwidth(rows: Iterable[CollectiveResult], least_gbs: float | None = None) -> Bandwidth | None:
     """Return the chart of bus bandwidth in GB/s against bytes, with logarithmic axes.
 
-    None if there are fewer than two sizes, which make no line.
+    `least_gbs` is what the largest all-reduce has to reach. None if there are fewer than two sizes,
+    which make no line.
     """
     series = _series(rows)
     sizes: set[int] = set()
@@ -97,6 +102,8 @@ def bandwidth(rows: Iterable[CollectiveResult]) -> Bandwidth | None:
         rates.update(rate_by_size.values())
     if len(sizes) < 2:
         return None
+    if least_gbs is not None and least_gbs > 0:
+        rates.add(least_gbs)
     x = _size_axis(sizes)
     y = _rate_axis(rates)
     curves = []
@@ -110,7 +117,13 @@ def bandwidth(rows: Iterable[CollectiveResult]) -> Bandwidth | None:
             y,
         )
         curves.append(curve)
-    return Bandwidth(_spread(curves), _size_ticks(x), _rate_ticks(y))
+    return Bandwidth(_spread(curves), _size_ticks(x), _rate_ticks(y), _least_tick(least_gbs, y))
+
+
+def _least_tick(least_gbs: float | None, y: _Scale) -> Tick | None:
+    if least_gbs is None or least_gbs <= 0:
+        return None
+    return Tick(y(math.log10(least_gbs)), f"wanted at the largest size: {least_gbs:.3g}")
 
 
 def _series(rows: Iterable[CollectiveResult]) -> dict[str, dict[int, float]]:

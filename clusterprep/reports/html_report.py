@@ -14,7 +14,7 @@ import base64
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
@@ -22,11 +22,13 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from clusterprep import __version__
+from clusterprep.jobs.verify.speed import least_gbs
 from clusterprep.model import (
     BatchRow,
     ChangeRow,
     CommandResult,
     EnvValue,
+    Finding,
     FixRow,
     NodeSnapshot,
     Report,
@@ -151,7 +153,7 @@ def context(report: Report) -> dict[str, Any]:
     values |= _fixes_context(report.fixes or (), roster)
     values |= _changes_context(report.changes or (), roster)
     values |= _results_context(report.results or (), roster)
-    values |= _verify_context(report.verify)
+    values |= _verify_context(report.verify, report.findings or ())
     values["heats"] = html_pairs.heats(report, roster)
     values["launched"] = []
     if report.launch is not None:
@@ -365,7 +367,7 @@ def _difference(diff: str) -> list[str]:
     return shown
 
 
-def _verify_context(verify: VerifyResult | None) -> dict[str, Any]:
+def _verify_context(verify: VerifyResult | None, findings: Iterable[Finding]) -> dict[str, Any]:
     """Return what the template's section about verify uses, by name."""
     if verify is None:
         # The template shows none of these then, but asks for each.
@@ -380,6 +382,6 @@ def _verify_context(verify: VerifyResult | None) -> dict[str, Any]:
     }
     values["ranks_folded"] = len(ranks) < len(verify.ranks)
     values["stages"] = html_trial.stage_lines(verify.stages, verify.ranks)
-    values["bandwidth"] = html_charts.bandwidth(verify.collectives)
+    values["bandwidth"] = html_charts.bandwidth(verify.collectives, least_gbs(findings))
     values["arrivals"] = html_charts.arrivals(verify.stages, verify.ranks)
     return values

@@ -131,6 +131,19 @@ def test_a_missing_rank_has_a_lane_and_no_mark() -> None:
     assert chart.left < lanes["gpu01"].marks[0].x < lanes["gpu08"].marks[0].x < chart.right
 
 
+def test_the_chart_of_bandwidth_has_what_is_wanted_as_a_line() -> None:
+    verify = one_odd_node().verify
+    assert verify is not None
+    without = html_charts.bandwidth(verify.collectives)
+    chart = html_charts.bandwidth(verify.collectives, 40.0)
+    assert chart is not None
+    assert without is not None
+    assert without.least is None
+    assert chart.least is not None
+    assert chart.least.text == "wanted at the largest size: 40"
+    assert chart.top <= chart.least.at <= chart.bottom
+
+
 def test_a_direction_that_is_slow_is_told_from_the_other() -> None:
     of = one_odd_node()
     speeds, trips = html_pairs.heats(of, Roster(of))

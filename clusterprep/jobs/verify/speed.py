@@ -14,8 +14,9 @@ measuring its links again.
 
 from __future__ import annotations
 
+import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -36,6 +37,8 @@ THREE = 3  # nodes, too few for a spread
 RUNS = 3  # earlier runs from which they say what is normal
 SIZE = 1 << 20  # bytes; what is smaller measures latency, by any yardstick
 LONG_RUN = 1.0  # seconds of one run from which on latency does not count, whatever the size
+UNIT = "GB/s"
+_LEAST = re.compile(rf"≥ (\S+) {UNIT}")
 YARDSTICK = shell_line(
     "clusterprep verify INVENTORY --baseline"
     "   # if this speed is right for these nodes; or declare min_busbw under verify, in GB/s"
@@ -112,6 +115,15 @@ def speed_finding(
     )
 
 
+def least_gbs(findings: Iterable[Finding]) -> float | None:
+    """Return the GB/s that the finding about the speed wants, None where no yardstick tells."""
+    for finding in findings:
+        wanted = _LEAST.fullmatch(finding.wanted) if finding.check == NAME else None
+        if wanted is not None:
+            return float(wanted[1])
+    return None
+
+
 def slow_peers(peers: Mapping[str, float]) -> tuple[str, ...]:
     """Return the nodes that stand out as slow among the bytes/s of all.
 
@@ -178,7 +190,7 @@ def _by_declared(row: CollectiveResult, nodes: tuple[str, ...], least: float) ->
         remedy = REMEDY
     message = _measured_words(row)
     seen = f"{row.busbw_gbs:.3g} GB/s"
-    wanted = f"≥ {least:g} GB/s"
+    wanted = f"≥ {least:g} {UNIT}"
     return Finding(
         check=NAME,
         verdict=verdict,
@@ -260,7 +272,7 @@ def _by_normal(normal: Normal, row: CollectiveResult, nodes: tuple[str, ...]) ->
             severity = "warning"
     least = normal.grave if normal.noisy else normal.slow
     seen = f"{row.busbw_gbs:.3g} GB/s"
-    wanted = f"≥ {least * normal.gbs:.3g} GB/s"
+    wanted = f"≥ {least * normal.gbs:.3g} {UNIT}"
     return Finding(
         check=NAME,
         verdict=verdict,

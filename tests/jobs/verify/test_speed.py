@@ -13,7 +13,7 @@ from clusterprep.jobs.verify.group_verdicts import is_worthwhile
 from clusterprep.jobs.verify.hardware_model import Expected
 from clusterprep.jobs.verify.link_verdicts import MeasuredPair, best_speeds, peer_speeds
 from clusterprep.jobs.verify.schedule import plan_trial
-from clusterprep.jobs.verify.speed import Baseline, Yardsticks, largest, speed_finding
+from clusterprep.jobs.verify.speed import Baseline, Yardsticks, largest, least_gbs, speed_finding
 from clusterprep.model import CollectiveResult, Finding, Node, VerifySettings
 from tests.jobs.verify.stories import make_plan, story
 
@@ -75,6 +75,20 @@ def test_half_is_an_error_and_four_fifths_a_warning(busbw: float, expected: str)
 def test_the_first_yardstick_that_there_is_counts_and_is_named(yard: Yardsticks, says: str) -> None:
     found = judged(250, yard)
     assert says in f"{found.message} {found.wanted}"
+
+
+@pytest.mark.parametrize(
+    ("yard", "least"),
+    [
+        pytest.param(Yardsticks(300.0), 300.0, id="declared"),
+        pytest.param(Yardsticks(None, None, (200.0,) * 3), 160.0, id="four-fifths-of-the-median"),
+        pytest.param(Yardsticks(), None, id="nothing-is-known"),
+    ],
+)
+def test_what_the_speed_has_to_reach_is_known_to_charts(
+    yard: Yardsticks, least: float | None
+) -> None:
+    assert least_gbs([judged(250, yard)]) == least
 
 
 def test_small_messages_are_not_held_against_the_hardware() -> None:
