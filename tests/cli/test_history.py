@@ -267,7 +267,10 @@ def test_wrong_input_is_no_run(
     state: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     inventory = tmp_path / "i.yaml"
-    inventory.write_text("nodes: [{name: n1, address: 127.0.0.1, transport: local}]\n")
+    tree = tmp_path / "tree"  # in place of this machine's own folders
+    tree.mkdir(mode=0o700)
+    node = f"{{name: n1, address: 127.0.0.1, transport: local, root: {tree}}}"
+    inventory.write_text(f"nodes: [{node}]\n")
     code, _, _ = asked(capsys, "rollback", str(inventory), "--run", "nothing")
     assert code == 2
     assert [run["run"] for run in answer(capsys, "history")[1]["runs"]] == list(NAMES[::-1])
