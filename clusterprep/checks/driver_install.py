@@ -139,7 +139,7 @@ HOLD = Check(
         lambda found: replace(found, held=(), loose=found.held, automatic=True),
         machine={
             "commands": {
-                "rpm -qf --qf %{NAME} /usr/bin/nvidia-smi": "nvidia-driver-cuda",
+                "env HOME=/proc rpm -qf --qf %{NAME} /usr/bin/nvidia-smi": "nvidia-driver-cuda",
             },
             "files": {
                 "/etc/dnf/plugins/versionlock.list": "nvidia-driver-cuda-3:550.54.15-1.el9.*\n"
