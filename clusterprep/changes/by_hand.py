@@ -23,6 +23,7 @@ SCHEDULER = "the scheduler's files are the same on all nodes, and reload with it
 MACHINE = "the machines themselves differ, and no check can tell which one is right"
 LINES = "the right line is not known, only that this one is wrong"
 SERVICES = "a limit of a service counts from its next start, which ends what it runs"
+SIZE = "which size is right is not known, or the switches between the nodes have to carry it"
 NO_STEP = "no resource of a playbook brings it about"
 
 _REASONS = {
@@ -61,7 +62,8 @@ _REASONS = {
     "cuda.toolkit": JOB,
     "eth.bond": NETWORK,
     "eth.iface_choice": INVENTORY,
-    "eth.path_mtu": "the way between the nodes has this size: the ports of the switches",
+    "eth.mtu": SIZE,
+    "eth.path_mtu": SIZE,
     "eth.speed": HARDWARE,
     "fs.mount": DATA,
     "fs.ro": HARDWARE,

@@ -145,7 +145,7 @@ def users_without_root(fleet: Fleet) -> dict[str, Gap]:
     for node in fleet.reached:
         rights = fleet.fact(node.name, "ssh.rights")
         if node.root == "/" and isinstance(rights, Rights) and rights.uid != 0:
-            gaps[node.name] = Gap("state", Absent("cannot", _NEEDS_ROOT.format(user=rights.user)))
+            gaps[node.name] = Gap("rights", Absent("cannot", _NEEDS_ROOT.format(user=rights.user)))
     return gaps
 
 

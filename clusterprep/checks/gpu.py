@@ -55,6 +55,9 @@ NO_LIBRARY = shell_line(
 NO_DRIVER = shell_line(
     "cat /proc/driver/nvidia/version; lspci -k -d 10de:   # then modprobe nvidia, or install it"
 )
+NO_CARD = shell_line(
+    "lspci -d 10de:   # none: take `gpus:` out of the inventory, or look at cards and pass-through"
+)
 FREE = shell_line(
     "srun --jobid=JOB --overlap clusterprep check --local"
     "   # or exempt ssh sessions from the scheduler's device cgroup"
@@ -105,12 +108,14 @@ def count(
         expected = len(pci) or visible
     if nvml is None and expected and not nodes.bound:
         message = "no driver has the GPUs: it is not loaded, or its library is missing"
+        if not pci:
+            message = "there is no GPU of NVIDIA on the PCI bus, and the inventory declares some"
         return failed(
             node,
             message,
             seen,
             wanted,
-            NO_DRIVER,
+            NO_DRIVER if pci else NO_CARD,
         )
     if visible < expected:
         remedy = shell_line(

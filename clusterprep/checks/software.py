@@ -225,6 +225,8 @@ def driver(context: CheckContext) -> Iterable[Outcome]:
             versions[node.name] = version
         elif context.value(node, "gpu.pci") or (node.gpus and node.gpus.count):
             message = "there are GPUs and the driver is not loaded"
+            if not context.value(node, "gpu.pci"):
+                message = "the inventory declares GPUs, and no driver is loaded"
             cure = shell_line("modprobe nvidia; dmesg | grep NVRM")
             yield failed(
                 node,
@@ -264,7 +266,9 @@ TORCH = Check(
     "or give wrong sums.",
     how="torch/version.py of the job's interpreter (`python:`), run as the job's user; torch is "
     "not imported. `require: torch` wants versions.",
-    remedy=sentence("install the torch of the other nodes in the job's environment"),
+    remedy=sentence(
+        "set `python:` to the interpreter of the job, or install in it the torch of the other nodes"
+    ),
     wants=conditions_of,
     proof=Proof("torch.build", lambda build: replace(build, version="2.4.1+cu124")),
 )

@@ -88,7 +88,7 @@ def allow_sudo(user: str) -> Remedy:
     return shell_line(
         "(umask 227 && echo {rule} > {file})"
         "   # as root there, if this user may be root; then `ssh: {{become: true}}` in the "
-        "inventory. docs/privileges.md has a user for this alone",
+        "inventory. docs/reference/privileges.md has a user for this alone",
         rule=f"{user} ALL=(root) NOPASSWD: /bin/sh",
         # sudo reads no file with a dot in its name.
         file=f"/etc/sudoers.d/clusterprep-{user.replace('.', '_')}",

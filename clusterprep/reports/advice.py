@@ -66,7 +66,9 @@ def _after_failure(report: Report, place: str) -> Advice:
     if finding and finding.remedy.is_command:
         step = f"paste the fixes {place}"
     sentence = f"{step}, then run the same command again"
-    return [("next", sentence), *_fix(report), *_explain(report, finding)]
+    # What this user may not do, fix may not do either.
+    cure = [] if "not-started" in outcomes else _fix(report)
+    return [("next", sentence), *cure, *_undo(report), *_explain(report, finding)]
 
 
 def _fix(report: Report) -> Advice:
@@ -75,9 +77,13 @@ def _fix(report: Report) -> Advice:
     if not names or report.fixes is not None:
         return []
     if len(names) > NAMED:
-        return [("fix", shell_line("clusterprep fix INVENTORY"))]
-    only = ",".join(names)
-    return [("fix", shell_line("clusterprep fix INVENTORY --only {only}", only=only))]
+        return [("fix", shell_line("clusterprep fix {inventory}", inventory=_inventory(report)))]
+    command = shell_line(
+        "clusterprep fix {inventory} --only {only}",
+        inventory=_inventory(report),
+        only=",".join(names),
+    )
+    return [("fix", command)]
 
 
 def _after_launch(launch: LaunchResult) -> Advice:
@@ -102,11 +108,13 @@ def _after_unknown(report: Report, place: str) -> Advice:
             unreached.append(node.node)
     if not (reached and unreached):
         sentence = f"what is unknown {place} does not count as a pass: make it known"
-        return [("next", sentence), *_explain(report, worst(report, "unknown"))]
+        explain = _explain(report, worst(report, "unknown"))
+        return [("next", sentence), *_undo(report), *explain]
     missing = fold_nodes(unreached)
     outcomes = {row.outcome for row in report.changes or ()}
     if outcomes & {"done", "undone"}:  # it has gone on without them
-        return [("next", f"bring back {missing}; the others have what is reported {place}")]
+        sentence = f"bring back {missing}; the others have what is reported {place}"
+        return [("next", sentence), *_undo(report)]
     steps = [("next", f"bring back {missing}, or go on without")]
     if report.command in ("apply", "plan", "fix"):
         # With --limit apply refuses what all nodes must share.
@@ -156,5 +164,8 @@ def _explain(report: Report, finding: Finding | None) -> Advice:
 
 
 def _inventory(report: Report) -> str:
-    """Return the inventory of the report as it was given, for a command to paste."""
-    return report.inventory or "INVENTORY"
+    """Return the inventory of the report as it was given, for a command to paste.
+
+    One that came on standard input is gone.
+    """
+    return "INVENTORY" if report.inventory in ("", "-") else report.inventory

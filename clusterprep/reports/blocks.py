@@ -324,18 +324,30 @@ def summarize(report: Report) -> str:
     kinds = Counter((block.verdict, block.severity) for block in troubles(report.findings))
     errors = pluralize(kinds["fail", "error"], "error")
     warnings = pluralize(kinds["fail", "warning"], "warning")
-    unknown = kinds["unknown", "error"]
-    open_warnings = kinds["unknown", "warning"]
-    if report.strict:
-        unknown += open_warnings
-        open_warnings = 0
-    text = f"{errors}, {warnings}, {unknown} unknown{nodes}"
-    if open_warnings:
-        # They would be warnings, so they do not decide the verdict.
-        text += f", {pluralize(open_warnings, 'open warning')}"
+    unknown = _summarize_unknown(kinds, report.strict)
+    text = f"{errors}, {warnings}, {unknown}{nodes}"
     text += _summarize_not_counting(report.findings)
+    text += _summarize_not_cured(report)
     decided = _decided_by(report, kinds)
     return f"{decided}; {text}" if decided else text
+
+
+def _summarize_unknown(kinds: Mapping[tuple[str, str], int], strict: bool) -> str:
+    """Return `3 unknown`; with how many could only be warnings, which decide no verdict."""
+    warnings = kinds["unknown", "warning"]
+    unknown = kinds["unknown", "error"] + warnings
+    text = f"{unknown} unknown"
+    if strict or not warnings:
+        return text
+    if warnings < unknown:
+        return f"{text} ({warnings} at most a warning)"
+    return f"{text} (at most a warning)"
+
+
+def _summarize_not_cured(report: Report) -> str:
+    """Return `, 2 not cured` for a fix whose steps did not help everywhere."""
+    left = Counter(row.outcome for row in report.fixes or ())["not cured"]
+    return f", {left} not cured" if left else ""
 
 
 def _decided_by(report: Report, kinds: Mapping[tuple[str, str], int]) -> str:
@@ -349,6 +361,8 @@ def _decided_by(report: Report, kinds: Mapping[tuple[str, str], int]) -> str:
     failed = Counter(row.outcome for row in report.changes or ())
     if report.verdict == "fail" and failed["failed"]:
         return f"{pluralize(failed['failed'], 'change')} failed"
+    if report.verdict == "fail" and failed["not-started"] and not failed["done"]:
+        return "no change was started"
     if failed["unanswered"]:
         return f"{pluralize(failed['unanswered'], 'change')} without an answer"
     if report.launch is not None and report.launch.timed_out:

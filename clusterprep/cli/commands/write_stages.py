@@ -208,12 +208,16 @@ def findings_of_reached(invocation: Invocation, surveyed: Survey) -> list[Findin
 
 
 def may_verify(invocation: Invocation, findings: list[Finding]) -> bool:
-    """Return True if the all-reduce is wanted and no finding blocks it.
+    """Return True if the all-reduce is wanted and no finding blocks it; else note what does.
 
-    A finding that blocks says enough by itself. GPUs in use are left to the trial, whose result
-    says that no rank was started because of them.
+    GPUs in use are left to the trial, whose result says that no rank was started because of them.
     """
-    return invocation.settings.verify and not blocking_findings(findings, on_busy=True)
+    if not invocation.settings.verify:
+        return False
+    blocking = dict.fromkeys(finding.check for finding in blocking_findings(findings, on_busy=True))
+    if blocking:
+        invocation.notices.append(f"no all-reduce was run: {', '.join(blocking)}")
+    return not blocking
 
 
 def stuck_rows(recovery: Recovery) -> tuple[ChangeRow, ...]:

@@ -23,10 +23,10 @@ from clusterprep.remote.agent.light import loads, signal
 from clusterprep.remote.agent.pam import of_sshd
 from clusterprep.remote.agent.readers import (
     MAX_TEXT,
-    NO_PYTHON,
     NoAnswer,
     offer,
     read_job_python,
+    require_python,
 )
 from clusterprep.remote.agent.shells import (
     LANE,
@@ -77,8 +77,8 @@ def read_nccl_address(python, user, session, script, runtime=None):
     NCCL. With `runtime`, a text of JSON, NCCL is asked inside.
     """
     inside = None if runtime is None else loads(runtime)
-    if inside is None and not os.path.exists(python):
-        raise NoAnswer("missing_tool", NO_PYTHON % python)
+    if inside is None:
+        require_python(python)
     entry, given = account(user, session)
     if inside is not None and "container" in inside:
         # What shells and services of the host have is not handed on.

@@ -364,9 +364,7 @@ def read_command(*argv):
 
 
 NO_PYTHON = "%s does not exist; set `python:` to the job's interpreter"
-
-
-NO_PYTHON = "%s does not exist; set `python:` to the job's interpreter"
+CLOSED_PYTHON = "%s cannot be reached by this user: a folder on its way is closed"
 
 
 def read_job_python(python, user, script):
@@ -376,9 +374,18 @@ def read_job_python(python, user, script):
     that user may be able to write what the interpreter imports.
     """
     user = user_of_job(python, user)
-    if not os.path.exists(python):
-        raise NoAnswer("missing_tool", NO_PYTHON % python)
+    require_python(python)
     return printed_json(python, run([python, "-c", script], user=user))
+
+
+def require_python(python):
+    """Raise NoAnswer for a missing interpreter of the job, and one where this user may not go."""
+    try:
+        os.stat(python)
+    except OSError as error:
+        if error.errno == errno.EACCES:
+            raise NoAnswer("denied", CLOSED_PYTHON % python)
+        raise NoAnswer("missing_tool", NO_PYTHON % python)
 
 
 def user_of_job(python, user):
