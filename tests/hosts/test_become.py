@@ -250,7 +250,7 @@ def test_writing_without_root_is_one_sentence_before_anything_is_asked(lab: Lab)
     ):
         found = clusterprep(lab, command, *more, inventory=path)
         assert found.code == 1
-        refused = [row for row in found.report["changes"] if row["resource"] == "state"]
+        refused = [row for row in found.report["changes"] if row["resource"] == "rights"]
         assert [(row["nodes"], row["outcome"]) for row in refused] == [(NAMES, "not-started")]
         diffs = [row["diff"] for row in found.report["changes"] if row["diff"]]
         assert len(diffs) == (command != "rollback")

@@ -208,7 +208,9 @@ def apply(start: Start, inventory: Path, *options: str) -> Result:
     """`clusterprep apply`, its output as it comes, and its report."""
     print(f"\n$ {' '.join(['clusterprep', 'apply', inventory.name, *options])}\n", flush=True)
     saved = inventory.with_name("report.json")
-    argv = [sys.executable, "-m", "clusterprep", "apply", inventory, *options, "--output", saved]
+    # From its folder, so that the commands in the report have the name that is shown above.
+    program = ["env", f"--chdir={inventory.parent}", sys.executable, "-m", "clusterprep"]
+    argv = [*program, "apply", inventory.name, *options, "--output", saved]
     # One session with the terminal: Ctrl-C reaches the command, which then puts everything back.
     process = start(argv, start_new_session=False)
     try:
