@@ -161,7 +161,12 @@ def test_html_has_checks_that_explain_each_other_on_different_nodes() -> None:
 @pytest.mark.parametrize(
     ("verdict", "severity", "strict", "counts"),
     [
-        ("pass", "warning", False, "0 errors, 0 warnings, 1 unknown (at most a warning) on 4 nodes"),
+        (
+            "pass",
+            "warning",
+            False,
+            "0 errors, 0 warnings, 1 unknown (at most a warning) on 4 nodes",
+        ),
         ("unknown", "warning", True, "0 errors, 0 warnings, 1 unknown on 4 nodes"),
         ("unknown", "error", False, "0 errors, 0 warnings, 1 unknown on 4 nodes"),
     ],
