@@ -157,6 +157,8 @@ def _fact_values(context: PlanContext, step: Step, names: Iterable[str]) -> dict
     """
     resource = step.resource
     takes_inapplicable = isinstance(resource, StepResource) and resource.inapplicable
+    names = list(names)
+    own = [name for name in names if name.startswith(f"{resource.name}:")]
     values = {}
     for name in names:
         value = context.fleet.fact(context.node.name, name)
@@ -164,7 +166,9 @@ def _fact_values(context: PlanContext, step: Step, names: Iterable[str]) -> dict
             if value.reason == "not_applicable" and takes_inapplicable:
                 values[name] = value
                 continue
-            return Absent(value.reason, f"{name}: {value.detail}")
+            # The one fact that the resource asks for is about what the step names anyhow.
+            is_only = own == [name]
+            return Absent(value.reason, value.detail if is_only else f"{name}: {value.detail}")
         values[name] = value
     return values
 

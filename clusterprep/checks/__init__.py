@@ -28,6 +28,7 @@ from clusterprep.model.nodeset import fold
 from clusterprep.remedies import Remedy, sentence
 
 EQUAL = "equal on all nodes"
+NO_PEER = "fewer than two nodes have a value to compare"  # a reason
 # Without a majority none of the values is known to be the right one.
 UNDECIDED = sentence(
     "no value has a majority: decide which one is right, and give it to the other nodes"
@@ -535,7 +536,7 @@ def _nothing_to_compare(values: Mapping[str, str], what: str, fleet_size: int) -
             reason="not_applicable",
         )
     message = f"{what} could not be compared"
-    reason = "fewer than two nodes have a value to compare"
+    reason = NO_PEER
     return Outcome(
         "unknown",
         nodes,

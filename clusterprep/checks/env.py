@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from clusterprep.checks import (
     EQUAL,
+    NO_PEER,
     Check,
     CheckContext,
     Outcome,
@@ -272,7 +273,7 @@ def _nothing_to_compare(context: CheckContext, names: tuple[str, ...]) -> Outcom
     message = "there is nothing to be compared with"
     if len(context.inventory.nodes) < 2:
         return Outcome("skip", names, message, reason="not_applicable")
-    reason = "fewer than two nodes have a value to compare"
+    reason = NO_PEER
     return Outcome("unknown", names, message, reason=reason)
 
 

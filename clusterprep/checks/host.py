@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from clusterprep.checks import (
+    NO_PEER,
     Check,
     CheckContext,
     Outcome,
@@ -36,7 +37,7 @@ def identity(context: CheckContext) -> Iterable[Outcome]:
     machine_ids = _machine_ids(context)
     if len(machine_ids) < 2:
         message = "machine ids could not be compared"
-        reason = "fewer than two nodes have a value to compare"
+        reason = NO_PEER
         yield Outcome(
             "unknown",
             names,

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable
 
 from clusterprep.checks import (
+    NO_PEER,
     Check,
     CheckContext,
     Outcome,
@@ -57,7 +58,7 @@ def _compare(context: CheckContext, nodes: list[Node]) -> Iterable[Outcome]:
         return
     everything: dict[str, FreeMemory] = context.values("mem.free_memory")
     if len(everything) < 2:
-        reason = "fewer than two nodes have a value to compare"
+        reason = NO_PEER
         yield Outcome("unknown", names, "free memory could not be compared", reason=reason)
         return
     median = statistics.median(found.available for found in everything.values())

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from clusterprep.checks import (
+    NO_PEER,
     Check,
     CheckContext,
     Outcome,
@@ -77,7 +78,7 @@ def _compare_sizes(
         return
     if len(sizes) < 2:
         message = "the memory could not be compared"
-        reason = "fewer than two nodes have a value to compare"
+        reason = NO_PEER
         yield Outcome(
             "unknown",
             names,

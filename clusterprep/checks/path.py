@@ -441,7 +441,7 @@ PATH_MTU = Check(
     facts=("net.dials", "net.interfaces"),
     judge=path_mtu,
     severity="error",
-    follows=("eth.iface_choice", "eth.mtu", "net.ports"),
+    follows=("eth.iface_choice", "eth.mtu"),
     title="Full-size packets get through between all nodes",
     why="A switch port with a smaller MTU than the interfaces drops only big packets: names "
     "resolve, SSH works, the rendezvous succeeds, and the first large message hangs.",

@@ -195,7 +195,8 @@ def troubles(findings: Iterable[Finding]) -> list[Block]:
         if (block.verdict, block.severity) in GRAVITY:
             consequences = tuple(below[_group_key(block.findings[0])])
             blocks.append(Block(block.findings, consequences))
-    return sorted(blocks, key=gravity)
+    # A node that was not reached leaves others without a peer to be compared with.
+    return sorted(blocks, key=lambda block: (gravity(block), block.check != "ssh.reach"))
 
 
 def gravity(block: Block) -> int:

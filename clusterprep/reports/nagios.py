@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from clusterprep.model import Report
@@ -50,7 +51,7 @@ def describe_report(report: Report) -> str:
     if report.error is not None:
         message = str(report.error.get("message") or report.verdict)
         return f"{command}: {safe_text(message)}"
-    parts = [f"{command}: {summarize(report)}"]
+    parts = [f"{command}: {summarize(report)}", *_changes(report)]
     for culprit in culprits_of(report)[:SHOWN]:
         nodes = fold_nodes(culprit.nodes, NODES)
         parts.append(f"{safe_text(culprit.cause)} on {nodes}")
@@ -62,6 +63,16 @@ def describe_report(report: Report) -> str:
     if report.code == 5:
         parts.append("changes are pending")
     return "; ".join(parts)
+
+
+def _changes(report: Report) -> list[str]:
+    """Return `changes: 2 done`, or that there was none; nothing for a command that makes none."""
+    if report.changes is None:
+        return []
+    counts = Counter(row.outcome for row in report.changes if row.outcome != "unchanged")
+    if not counts:
+        return ["nothing was changed"]
+    return [f"changes: {', '.join(f'{count} {outcome}' for outcome, count in counts.items())}"]
 
 
 def _trouble(report: Report) -> list[str]:

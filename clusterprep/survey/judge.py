@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome
+from clusterprep.checks import NO_PEER, Check, CheckContext, Outcome
 from clusterprep.facts.account import Rights
 from clusterprep.model import Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 from clusterprep.model.fact_columns import absences
@@ -378,7 +378,7 @@ def _remedy(check: Check, outcome: Outcome, nodes: Sequence[str]) -> Remedy:
         return NO_REMEDY
     if outcome.remedy is not None:
         return outcome.remedy
-    if outcome.reason == IPV6:
+    if outcome.reason in (IPV6, NO_PEER):
         # A remedy of the check mends a fault, and none was seen.
         return NO_REMEDY
     remedy = placed(check.remedy, NODE=nodes[0]) if nodes else check.remedy
