@@ -65,7 +65,7 @@ def test_a_checks_page_says_what_a_budget_leaves_to_the_store(name: str, deep: b
 
 def test_a_checks_page_says_what_it_follows_from() -> None:
     text = " ".join(page("eth.path_mtu").split())
-    assert "It may follow from eth.iface_choice, eth.mtu, net.ports:" in text
+    assert "It may follow from eth.iface_choice, eth.mtu:" in text
     assert "may follow from" not in page("eth.iface_choice")
 
 
