@@ -304,9 +304,15 @@ def final_rows(
 
 def _rows(proposal: Proposal, found: Mapping[Place, tuple[Any, str]]) -> tuple[FixRow, ...]:
     """Return a row for the nodes of a check of which the same is to be said."""
+    by_hand: dict[Place, tuple[Any, str]] = {}
+    for place, why in proposal.left.items():
+        by_hand[place] = ("by hand", why)
     nodes_by_row: dict[FixRow, list[str]] = {}
-    for (check, node), (outcome, why) in found.items():
-        nodes_by_row.setdefault(FixRow(check, (), outcome, why), []).append(node)
-    for (check, node), why in proposal.left.items():
-        nodes_by_row.setdefault(FixRow(check, (), "by hand", why), []).append(node)
-    return tuple(replace(row, nodes=tuple(nodes)) for row, nodes in nodes_by_row.items())
+    for outcomes in (found, by_hand):
+        for (check, node), (outcome, why) in outcomes.items():
+            row = FixRow(check, (), outcome, why)
+            nodes_by_row.setdefault(row, []).append(node)
+    rows = []
+    for row, nodes in nodes_by_row.items():
+        rows.append(replace(row, nodes=tuple(nodes)))
+    return tuple(rows)

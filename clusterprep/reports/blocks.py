@@ -359,13 +359,23 @@ def _decided_by(report: Report, kinds: Mapping[tuple[str, str], int]) -> str:
     severities = ("error", "warning") if report.strict else ("error",)
     if report.verdict == "pass" or any(kinds[report.verdict, one] for one in severities):
         return ""
-    failed = Counter(row.outcome for row in report.changes or ())
-    if report.verdict == "fail" and failed["failed"]:
-        return f"{pluralize(failed['failed'], 'change')} failed"
-    if report.verdict == "fail" and failed["not-started"] and not failed["done"]:
+    return _decided_by_changes(report) or _decided_by_ranks(report)
+
+
+def _decided_by_changes(report: Report) -> str:
+    """Return which changes gave the report its verdict, "" if none did."""
+    counts = Counter(row.outcome for row in report.changes or ())
+    if report.verdict == "fail" and counts["failed"]:
+        return f"{pluralize(counts['failed'], 'change')} failed"
+    if report.verdict == "fail" and counts["not-started"] and not counts["done"]:
         return "no change was started"
-    if failed["unanswered"]:
-        return f"{pluralize(failed['unanswered'], 'change')} without an answer"
+    if counts["unanswered"]:
+        return f"{pluralize(counts['unanswered'], 'change')} without an answer"
+    return ""
+
+
+def _decided_by_ranks(report: Report) -> str:
+    """Return whether launch or verify gave the report its verdict, "" if neither did."""
     if report.launch is not None and report.launch.timed_out:
         return "launch ran out of time"
     words = {"fail": "failed", "unknown": "is not known to have worked"}
