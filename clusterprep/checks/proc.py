@@ -19,6 +19,7 @@ FEW = 2.0  # load that any node may have: a busy core of a small machine is no f
 # Where a parent waits that has vforked: D, never scheduled, and healthy.
 VFORK = ("vfork", "kernel_clone", "do_fork")
 LONG = 300.0  # seconds that a task may wait in the kernel, and a zombie for its parent
+OUTSIDE = 0  # the parent that /proc shows where it is in another namespace of process ids
 NAMED = 5  # tasks in one finding
 NAMED_IN_REMEDY = 3
 
@@ -146,7 +147,7 @@ def zombie(context: CheckContext, node: Node, tasks: Tasks) -> Outcome:
 def _join_zombies(zombies: list[Zombie], more: int) -> str:
     parts = []
     for task in zombies[:NAMED]:
-        text = f"{task.comm} ({task.pid}) of {task.parent_comm or 'parent'} ({task.parent})"
+        text = f"{task.comm} ({task.pid}) of {_parent_of(task)}"
         if task.waited is not None:
             text = f"{text} for {format_duration(task.waited)}"
         parts.append(text)
@@ -156,8 +157,19 @@ def _join_zombies(zombies: list[Zombie], more: int) -> str:
     return ", ".join(parts)
 
 
+def _parent_of(task: Zombie) -> str:
+    if task.parent == OUTSIDE:
+        return "a parent outside this container"
+    return f"{task.parent_comm or 'parent'} ({task.parent})"
+
+
 def _parents_remedy(zombies: Iterable[Zombie]) -> Remedy:
-    parents = list(dict.fromkeys(task.parent for task in zombies))
+    parents = list(dict.fromkeys(task.parent for task in zombies if task.parent != OUTSIDE))
+    if not parents:
+        return sentence(
+            "what started them from outside, the container's engine or nsenter, has to collect"
+            " them: restart the container, or end that program on its host"
+        )
     return shell_line(
         "ps -o pid,ppid,user,stat,etime,args -p {parents}"
         "   # the parents: end or restart the job they belong to; a zombie itself cannot be killed",

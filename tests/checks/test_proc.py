@@ -92,6 +92,14 @@ def test_zombies_are_named_with_their_parents() -> None:
     assert bad.remedy.startswith("ps -o pid,ppid,user,stat,etime,args -p 4711")
 
 
+def test_a_zombie_of_a_parent_outside_the_container() -> None:
+    """Its parent is shown as process 0, which no command on the node can look at."""
+    left = Zombie(389, "python", 0, "", 90000.0, None)
+    (open_,) = findings(fleet(n1={"proc.tasks": Tasks(0, 9, zombies=(left,))}), "proc.zombie")
+    assert open_.seen.startswith("python (389) of a parent outside this container")
+    assert open_.remedy.startswith("what started them from outside")
+
+
 def test_a_zombie_that_ended_just_now_is_said() -> None:
     left = Zombie(4712, "python3", 4711, "torchrun", 9000.0, 3.0)
     (good,) = findings(fleet(n1={"proc.tasks": Tasks(0, 9, zombies=(left,))}), "proc.zombie")

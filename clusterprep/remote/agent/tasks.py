@@ -16,7 +16,8 @@ def read_tasks(user):
     """Return how many threads a user has, the tasks stuck in the kernel, and zombies.
 
     `user` None is the user of this process. A task is stuck if it is in D at every look and was not
-    scheduled in between. The second look is only taken if the first has found a task in D.
+    scheduled in between. The second look is only taken if the first has found a task in D. A zombie
+    whose end the kernel does not show is looked at twice as well.
     """
     uid = _uid(user)
     threads = 0
@@ -46,7 +47,7 @@ def read_tasks(user):
     for name, row in _of_others(_still(suspects), parent_of):
         stuck.append(_described(name, row, children, clocks))
     ended = []
-    for name, row in _of_others(sorted(zombies.items()), parent_of):
+    for name, row in _of_others(_left(zombies, clocks), parent_of):
         ended.append(_described_zombie(name, row, clocks))
     return {
         "uid": uid,
@@ -132,6 +133,21 @@ def _still(suspects):
         if switches is not None:
             rows.append((name, row))
     return rows
+
+
+def _left(zombies, clocks):
+    """Return (name, row) of the zombies that are left over.
+
+    Where the kernel does not show when one ended, it may have ended this moment, and its parent
+    collects it in the next: these are looked at again.
+    """
+    undated = [name for name in zombies if clocks.waited(name) is None]
+    if undated:
+        time.sleep(GAP)
+    for name in undated:
+        if _stat(name) != zombies[name]:
+            del zombies[name]
+    return sorted(zombies.items())
 
 
 def _described(name, row, children, clocks):

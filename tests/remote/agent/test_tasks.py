@@ -15,6 +15,7 @@ import pytest
 from clusterprep.checks.proc import DSTATE
 from clusterprep.facts.tasks import parse_tasks
 from clusterprep.model import Inventory, Node, Read
+from clusterprep.remote.agent import tasks as reader
 from clusterprep.remote.agent.tasks import read_tasks
 from tests.machines import Machine
 from tests.machines.play import answers
@@ -187,6 +188,18 @@ def test_the_scheduler_tells_since_when_a_task_waits() -> None:
 @needs_root
 def test_a_first_thread_that_ended_before_the_others_is_no_zombie() -> None:
     assert read(INIT, task(31, "rank", "Z", threads=4))[1]["zombies"] == []
+
+
+def test_a_zombie_that_is_collected_meanwhile_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the kernel does not show when one ended, it may have been this moment."""
+    monkeypatch.setattr(reader, "_last_ran", lambda name: None)
+    with subprocess.Popen(["true"]) as collected, subprocess.Popen(["true"]) as left:
+        for ended in (collected, left):
+            os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        monkeypatch.setattr(reader.time, "sleep", lambda seconds: collected.wait())
+        pids = [zombie.pid for zombie in parse_tasks(read_tasks(None)).zombies]
+    assert left.pid in pids
+    assert collected.pid not in pids
 
 
 def test_a_real_zombie_is_found_with_its_time() -> None:

@@ -23,6 +23,7 @@ class CommandFailed(subprocess.CalledProcessError):
 # some for good.
 _SIGNALS = ("env", "--default-signal", "--")
 _UMASK = 0o022
+_COLLECTED = 5  # seconds that nsenter has to collect a child that was killed
 
 
 def default_signals() -> None:
@@ -83,6 +84,31 @@ def run(
 
 
 def kill_group(process: subprocess.Popen[Any]) -> None:
-    """End a command and everything that it started in its session."""
+    """End a command and everything that it started in its session.
+
+    A command on a host is the child of a nsenter outside it. Were both killed at once, the child
+    would be left to whatever collects the orphans of this machine, which may do so late or never,
+    and the host would show a zombie. So nsenter is left to collect it, and ends with it.
+    """
+    if _comm(process.pid) == "nsenter":
+        for child in _children(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_COLLECTED)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _comm(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
