@@ -20,8 +20,7 @@ def test_a_step_runs_on_every_host(slurm4: Slurm) -> None:
 def test_a_node_is_down_without_its_slurmd_and_comes_back(slurm4: Slurm) -> None:
     host = slurm4.lab.host("n3")
     slurm4.stop_slurmd(host)
-    slurm4.run("scontrol", "update", "node=n3", "state=down", "reason=lab", check=True)
-    slurm4.wait_state("down", "n3")
+    slurm4.set_down("n3", "lab")
     slurm4.start_slurmd(host)
     slurm4.wait_state("idle", "n3")
 

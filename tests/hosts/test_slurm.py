@@ -189,7 +189,7 @@ def test_init_finds_the_nodes_of_slurm(slurm4: Slurm, tmp_path: Path) -> None:
 
     The others are read over SSH, as init does.
     """
-    slurm4.run("scontrol", "update", "node=n4", "state=down", "reason=lost its disk", check=True)
+    slurm4.set_down("n4", "lost its disk")
     lab, target = slurm4.lab, tmp_path / "found.yaml"
     login = [
         "--user",

@@ -159,6 +159,17 @@ class Slurm:
                 raise TimeoutError(message)
             time.sleep(0.05)
 
+    def set_down(self, name: str, reason: str) -> None:
+        """Set a node down, again if what its slurmd had sent before brings it back."""
+
+        def is_down() -> bool:
+            self.run(
+                "scontrol", "update", f"node={name}", "state=down", f"reason={reason}", check=True
+            )
+            return self.states()[name] == "down"
+
+        self._await(is_down, f"{name} is down")
+
     def start_controller(self) -> None:
         """Start slurmctld. It insists on the host name that slurm.conf gives it."""
         named = ["unshare", "--uts", "sh", "-c", 'hostname controller && exec "$@"', "sh"]
