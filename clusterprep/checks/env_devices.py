@@ -13,8 +13,10 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     failed,
     kinds,
+    names_of,
     passed,
     uniform,
 )
@@ -38,6 +40,7 @@ REMEDY = shell_line(
     "or take the line out that sets it"
 )
 EMPTY = "«»"
+OF_UUID = ("GPU-", "MIG-")
 _INDEX = re.compile(r"-?[0-9]{1,9}")
 
 
@@ -55,25 +58,40 @@ def _judge_kind(context: CheckContext) -> Iterable[Outcome]:
     blamed: set[str] = set()
     for outcome in differences:
         blamed.update(outcome.nodes)
-    for node in context.nodes:
-        outcomes = list(_judge_node(context, node))
-        if node.name not in blamed:
-            yield from outcomes or [_good(context, node)]
-            continue
-        # A warning would repeat what the difference says already.
-        for outcome in outcomes:
-            if outcome.severity is None:
-                yield outcome
+    for nodes in _classes(context):
+        outcomes = list(_judge_node(context, nodes[0]))
+        # Nodes of a class have the same value, so the difference is about all of them or none.
+        if nodes[0].name in blamed:
+            # A warning would repeat what the difference says already.
+            outcomes = [outcome for outcome in outcomes if outcome.severity is None]
+        elif not outcomes:
+            outcomes = [_good(context, nodes[0])]
+        yield from about_all(nodes, outcomes)
+
+
+def _classes(context: CheckContext) -> Iterable[tuple[Node, ...]]:
+    """Yield the nodes that are judged alike.
+
+    A list of UUIDs is compared with each node's own GPUs.
+    """
+    for nodes in context.alike("env.paths"):
+        values = _values(context.value(nodes[0], "env.paths")).values()
+        if any(value.startswith(OF_UUID) for value in values):
+            for node in nodes:
+                yield (node,)
+        else:
+            yield nodes
 
 
 def _differences(context: CheckContext) -> Iterable[Outcome]:
     """Yield failures of nodes that differ and whose value is not declared."""
-    values: dict[str, str] = {}
-    for node in context.nodes:
-        if _declared_value(context, node) is None:
-            values[node.name] = _seen(context, node)
-    if len(set(values.values())) < 2:
+    seen: dict[str, str] = {}
+    for nodes in context.alike("env.paths"):
+        if _declared_value(context, nodes[0]) is None:
+            seen.update(dict.fromkeys(names_of(nodes), _seen(context, nodes[0])))
+    if len(set(seen.values())) < 2:
         return
+    values = {name: seen[name] for name in context.names if name in seen}  # in their order
     for outcome in uniform(values, NAME, len(context.inventory.nodes), REMEDY):
         if outcome.verdict == "fail":
             places = _describe_places(context, outcome.nodes)
@@ -225,7 +243,7 @@ def _hole(value: str, count: int | None) -> str | None:
 
 def _missing_uuid(value: str, nvml: Any) -> str | None:
     """Return which item of a list of UUIDs is no GPU of this node; None if all are, or unknown."""
-    if not value.startswith(("GPU-", "MIG-")) or not isinstance(nvml, Nvml):
+    if not value.startswith(OF_UUID) or not isinstance(nvml, Nvml):
         return None
     if nvml.lost or nvml.denied:
         return None  # one of these may have that UUID

@@ -24,7 +24,7 @@ from clusterprep.checks import (
     skipped,
     unknown,
 )
-from clusterprep.facts.counters import Counters, Earlier, Sample
+from clusterprep.facts.counters import Earlier, Sample
 from clusterprep.facts.gpu import NVML_LIMIT, Nvml, Readings
 from clusterprep.facts.gpu_counters import HELD
 from clusterprep.facts.gpu_health import EccErrors, EccMode, Remap, Temperatures
@@ -50,7 +50,7 @@ WAKE = shell_line(
     "nvidia-smi -pm 1; dmesg | grep -e NVRM -e Xid   # reboot where that does not come back"
 )
 # Limits of NVML_FI_DEV_PERF_POLICY_* that are faults of cooling and supply.
-HELD_BY = {"thermal": "heat", "board_limit": "the board's limit"}
+HELD_BY = {HELD + "thermal": "heat", HELD + "board_limit": "the board's limit"}
 HELD_PART = 0.01  # of the time between two looks
 PEERS = 3  # seats to compare before one of them is called hot
 COUNTED = ("gpu.counters", "gpu.nvml")  # the counters of GPUs by UUID, and their indices
@@ -420,9 +420,13 @@ def _held_since(context: CheckContext, node: Node) -> dict[int, Trouble]:
         return {}
     troubles = {}
     for gpu in nvml.gpus:
+        before = (sample.gpu or {}).get(gpu.uuid)
+        current = counters.get(gpu.uuid)
+        if before is None or current is None:
+            continue
         parts = []
-        for limit, words in HELD_BY.items():
-            seconds = _growth(counters, sample, gpu.uuid, HELD + limit) / 1e9
+        for name, words in HELD_BY.items():
+            seconds = _growth(current, before, name) / 1e9
             if seconds > HELD_PART * sample.seconds:
                 parts.append(f"{words} for {seconds / sample.seconds:.0%} of the time")
         if parts:
@@ -432,13 +436,11 @@ def _held_since(context: CheckContext, node: Node) -> dict[int, Trouble]:
     return troubles
 
 
-def _growth(now: Counters, sample: Sample, uuid: str, name: str) -> int:
+def _growth(now: Mapping[str, int], before: Mapping[str, int], name: str) -> int:
     """Return the growth of a counter, 0 where one of both samples lacks it or it was reset."""
-    before = (sample.gpu or {}).get(uuid, {}).get(name)
-    current = now.get(uuid, {}).get(name)
-    if before is None or current is None:
+    if name not in now or name not in before:
         return 0
-    return max(0, current - before)
+    return max(0, now[name] - before[name])
 
 
 def throttle_sw(context: CheckContext, node: Node, readings: Readings) -> Iterable[Outcome]:

@@ -21,6 +21,7 @@ FACTS = ("rdma.devices", "pci.tree", "ib.counters")
 PAST = ("counters.earlier", "host.boot_id", "host.uptime")
 FIRST = "the counters are noted now; a run in ten minutes or later can tell how fast they grow"
 FLAPPING = 5  # times a day
+NOT_COUNTED: Mapping[str, int] = {}  # of a port
 
 # Growth that is too much: times, and seconds in which it may happen so often. 0: every one is too
 # many.
@@ -75,8 +76,12 @@ def _judge_missing(
     """Return unknown if a counter of the earlier run is missing now: its growth is not known."""
     before = earlier.recent.ib
     for port in ports:
-        for name in before.get(port, {}):
-            if name not in now.get(port, {}):
+        counted_before = before.get(port, NOT_COUNTED)
+        counted_now = now.get(port, NOT_COUNTED)
+        if counted_before.keys() <= counted_now.keys():
+            continue
+        for name in counted_before:
+            if name not in counted_now:
                 message = f"{port} {name} was counted before and is not now"
                 return unknown(node, message, "garbled")
     return None
@@ -89,6 +94,11 @@ def errors(node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]) 
     judged = 0
     total_growth = 0
     for port in ports:
+        current = now.get(port, NOT_COUNTED)
+        if current == sample.ib.get(port, NOT_COUNTED):
+            # As on nearly all ports: nothing grew.
+            judged += len(LIMITS.keys() & current.keys())
+            continue
         for name, growth in _growth(now, sample, port).items():
             if name not in LIMITS:
                 continue
@@ -124,8 +134,8 @@ def errors(node: Node, now: Counters, earlier: Earlier, ports: tuple[str, ...]) 
 
 def _growth(now: Counters, then: Sample, port: str) -> dict[str, int]:
     """Return the growth of the counters of a port that both samples have."""
-    before = then.ib.get(port, {})
-    current = now.get(port, {})
+    before = then.ib.get(port, NOT_COUNTED)
+    current = now.get(port, NOT_COUNTED)
     return {name: value - before[name] for name, value in current.items() if name in before}
 
 
@@ -173,9 +183,10 @@ def _link_losses(now: Counters, then: Sample, ports: tuple[str, ...]) -> dict[st
     """Return how often each port lost its link since a sample; ports that did not are left out."""
     losses = {}
     for port in ports:
-        growth = _growth(now, then, port).get("link_downed", 0)
-        if growth:
-            losses[port] = growth
+        before = then.ib.get(port, NOT_COUNTED).get("link_downed")
+        current = now.get(port, NOT_COUNTED).get("link_downed")
+        if before is not None and current is not None and before != current:
+            losses[port] = current - before
     return losses
 
 

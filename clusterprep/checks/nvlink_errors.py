@@ -35,6 +35,7 @@ NAMES = {
     "effective": "errors after correction",
     "symbol": "symbol errors",
 }
+NOT_COUNTED: Mapping[str, int] = {}
 FIRST = "the counters are noted now; a run in ten minutes or later can tell whether they grow"
 
 
@@ -50,6 +51,7 @@ class Growth(Struct, frozen=True):
 
 def errors(context: CheckContext) -> Iterable[Outcome]:
     """Judge the growth of each link's counters since an earlier run of this boot."""
+    compared: dict[tuple[int, int], Growth] = {}
     for node in context.nodes:
         readings: Readings = context.value(node, "nvlink.errors")
         earlier = context.fleet.fact(node.name, "counters.earlier")
@@ -59,7 +61,12 @@ def errors(context: CheckContext) -> Iterable[Outcome]:
         for index, counted in readings.items():
             judged[index] = counted
             if isinstance(counted, LinkErrors):
-                growths[index] = _growth(counted, sample)
+                before = _counted_before(counted, sample)
+                # GPUs that counted alike share both objects, and are compared once.
+                pair = (id(counted.links), id(before))
+                if pair not in compared:
+                    compared[pair] = _growth(counted, before)
+                growths[index] = compared[pair]
                 if sample is not None:
                     judged[index] = _trouble(growths[index], sample) or counted
         outcomes = one_by_one(
@@ -77,11 +84,15 @@ def errors(context: CheckContext) -> Iterable[Outcome]:
                 yield outcome
 
 
-def _growth(counted: LinkErrors, sample: Sample | None) -> Growth:
-    """Return how much the counters of a GPU's links grew since a sample."""
-    before: Mapping[str, int] = {}
-    if sample is not None and sample.gpu is not None:
-        before = sample.gpu.get(counted.uuid, {})
+def _counted_before(counted: LinkErrors, sample: Sample | None) -> Mapping[str, int]:
+    """Return the counters of the same GPU in an earlier run, none if they were not noted."""
+    if sample is None or sample.gpu is None:
+        return NOT_COUNTED
+    return sample.gpu.get(counted.uuid, NOT_COUNTED)
+
+
+def _growth(counted: LinkErrors, before: Mapping[str, int]) -> Growth:
+    """Return how much the counters of a GPU's links grew since they were `before`."""
     counts = []
     is_known = True
     for link, kinds in counted.links.items():
