@@ -25,10 +25,7 @@ def read_tasks(user):
     zombies = {}  # name -> row
     parent_of = {}
     children = {}  # pid -> number of its children
-    for name in os.listdir("/proc"):
-        row = _stat(name) if name.isdigit() else None
-        if row is None:
-            continue
+    for name, row in _all_tasks():
         parent = row["parent"]
         parent_of[int(name)] = parent
         children[parent] = children.get(parent, 0) + 1
@@ -47,7 +44,7 @@ def read_tasks(user):
     for name, row in _of_others(_still(suspects), parent_of):
         stuck.append(_described(name, row, children, clocks))
     ended = []
-    for name, row in _of_others(_left(zombies, clocks), parent_of):
+    for name, row in _left(_of_others(sorted(zombies.items()), parent_of), clocks):
         ended.append(_described_zombie(name, row, clocks))
     return {
         "uid": uid,
@@ -59,6 +56,14 @@ def read_tasks(user):
         "zombies": ended[:NAMED],
         "more_zombies": len(ended[NAMED:]),
     }
+
+
+def _all_tasks():
+    """Yield the name and the row of every task that /proc shows."""
+    for name in os.listdir("/proc"):
+        row = _stat(name) if name.isdigit() else None
+        if row is not None:
+            yield name, row
 
 
 def _of_others(named_rows, parent_of):
@@ -136,18 +141,24 @@ def _still(suspects):
 
 
 def _left(zombies, clocks):
-    """Return (name, row) of the zombies that are left over.
+    """Return those (name, row) of zombies that are left over, as they are now.
 
     Where the kernel does not show when one ended, it may have ended this moment, and its parent
-    collects it in the next: these are looked at again.
+    collects it in the next: these are looked at again. One whose parent has ended meanwhile has
+    another parent, and is the same zombie.
     """
-    undated = [name for name in zombies if clocks.waited(name) is None]
+    undated = set()
+    for name, _ in zombies:
+        if clocks.waited(name) is None:
+            undated.add(name)
     if undated:
         time.sleep(GAP)
-    for name in undated:
-        if _stat(name) != zombies[name]:
-            del zombies[name]
-    return sorted(zombies.items())
+    left = []
+    for name, row in zombies:
+        now = _stat(name) if name in undated else row
+        if now is not None and now["start"] == row["start"]:
+            left.append((name, now))
+    return left
 
 
 def _described(name, row, children, clocks):

@@ -203,6 +203,46 @@ def test_a_zombie_that_is_collected_meanwhile_is_none(monkeypatch: pytest.Monkey
     assert collected.pid not in pids
 
 
+# A parent that leaves a zombie to us as soon as it reads a line: its own parent is a subreaper.
+ORPHANED = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+middle = os.fork()
+if not middle:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    print(child, flush=True)
+    sys.stdin.readline()
+    os._exit(0)
+os.waitpid(middle, 0)
+print("ended", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_zombie_whose_parent_ends_meanwhile_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_last_ran", lambda name: None)
+    monkeypatch.setattr(reader, "NAMED", 1 << 22)  # a machine may have many that are not ours
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHANED], stdin=pipe, stdout=pipe, text=True
+    ) as reaper:
+        assert reaper.stdin is not None
+        assert reaper.stdout is not None
+        pid = int(reaper.stdout.readline())
+
+        def orphan(seconds: float) -> None:
+            print(file=reaper.stdin, flush=True)
+            reaper.stdout.readline()
+
+        monkeypatch.setattr(reader.time, "sleep", orphan)
+        left = {zombie.pid: zombie for zombie in parse_tasks(read_tasks(None)).zombies}
+        print(file=reaper.stdin, flush=True)
+    assert left[pid].parent == reaper.pid
+
+
 def test_a_real_zombie_is_found_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "NAMED", 1 << 22)  # a machine may have many that are not ours
     with subprocess.Popen(["true"]) as ended:
