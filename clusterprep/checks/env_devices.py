@@ -91,7 +91,10 @@ def _differences(context: CheckContext) -> Iterable[Outcome]:
             seen.update(dict.fromkeys(names_of(nodes), _seen(context, nodes[0])))
     if len(set(seen.values())) < 2:
         return
-    values = {name: seen[name] for name in context.names if name in seen}  # in their order
+    values: dict[str, str] = {}  # in the order of the nodes
+    for name in context.names:
+        if name in seen:
+            values[name] = seen[name]
     for outcome in uniform(values, NAME, len(context.inventory.nodes), REMEDY):
         if outcome.verdict == "fail":
             places = _describe_places(context, outcome.nodes)
@@ -190,28 +193,29 @@ def _judge_node(context: CheckContext, node: Node) -> Iterable[Outcome]:
             "the same in all launch paths",
             remedy,
         )
+    others = tuple(sorted(values - allowed))
+    for outcome in _judge_lists(context, node, others):
+        yield replace(
+            outcome,
+            message=f"{outcome.message}{where}",
+            seen=seen,
+            wanted=declared or UNSET,
+            remedy=remedy,
+        )
+
+
+def _judge_lists(context: CheckContext, node: Node, values: Iterable[str]) -> Iterable[Outcome]:
+    """Yield which of the lists of devices, that are not declared, have a hole or hide GPUs."""
+    declared = _declared_value(context, node)
     count = node.gpus.count if node.gpus is not None else None
     nvml = context.fleet.fact(node.name, "gpu.nvml")
-    for value in sorted(values - allowed):
+    for value in values:
         hole = _hole(value, count) or _missing_uuid(value, nvml)
         if hole is not None:
-            yield failed(
-                node,
-                f"{hole}{where}",
-                seen,
-                declared or UNSET,
-                remedy,
-            )
+            yield failed(node, hole)
         elif declared is None and not _is_full(value, count):
-            message = f"{NAME} hides GPUs, and the inventory does not declare it{where}"
-            yield failed(
-                node,
-                message,
-                seen,
-                UNSET,
-                remedy,
-                severity="warning",
-            )
+            message = f"{NAME} hides GPUs, and the inventory does not declare it"
+            yield failed(node, message, severity="warning")
 
 
 def _good(context: CheckContext, node: Node) -> Outcome:

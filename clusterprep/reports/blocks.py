@@ -195,8 +195,15 @@ def troubles(findings: Iterable[Finding]) -> list[Block]:
         if (block.verdict, block.severity) in GRAVITY:
             consequences = tuple(below[_group_key(block.findings[0])])
             blocks.append(Block(block.findings, consequences))
-    # A node that was not reached leaves others without a peer to be compared with.
-    return sorted(blocks, key=lambda block: (gravity(block), block.check != "ssh.reach"))
+    return sorted(blocks, key=_place)
+
+
+def _place(block: Block) -> tuple[int, bool]:
+    """Return the place of a block among others; of those as grave, nodes not reached are first.
+
+    Such a node leaves others without a peer to be compared with.
+    """
+    return gravity(block), block.check != "ssh.reach"
 
 
 def gravity(block: Block) -> int:
