@@ -15,6 +15,7 @@ from clusterprep.errors import InputError
 from clusterprep.runtime.deadline import asking, conclude
 
 if TYPE_CHECKING:
+    from clusterprep.cli.commands.opening import Attendance
     from clusterprep.model import ChangeRow, Node
     from clusterprep.remote.transports.sudo import SudoPassword
 
@@ -24,6 +25,18 @@ LONGEST = 1024  # bytes of a line with a secret
 # Bytes of a password: SUDO_CONV_REPL_MAX of sudo before 1.8.28. The rest of a longer one would
 # become input of the command.
 MOST_OF_SUDO = 255
+
+
+def attendance(params: Mapping[str, Any]) -> Attendance:
+    """Return how a command talks with the user at the terminal. Raises InputError."""
+    from clusterprep.cli.commands.opening import Attendance
+
+    return Attendance(
+        passphrase=passphrases(),
+        password=lambda nodes: password(params, nodes),
+        progress=lambda: progress(params),
+        confirm=confirm if params.get("ask") else lambda rows: True,
+    )
 
 
 # ---------------------------------------------------------------- secrets

@@ -91,6 +91,7 @@ WORLDLY = {
     "cli.commands.gate_command": "runs the user's command between two batches",
     "cli.commands.roll_out": "names a rollback of all batches by the clock",
     "cli.commands.session": "notes when a command began",
+    "cli.commands.opening": "notes when a command began",
     "cli.commands.report": "takes the time of a run",
     "changes.key_pair": "makes and keeps the key with which nodes log in to each other",
     "changes.reboot": "waits for nodes that go down",
