@@ -22,7 +22,8 @@ PACKAGE = ROOT / "clusterprep"
 ORDER = (
     "guard",  # imported by training scripts, and by nothing else here
     "remedies", "errors", "runtime", "model", "remote", "facts", "nccl", "history", "checks",
-    "survey", "jobs", "inventory", "fabric", "reports", "changes", "cli", "__main__",
+    "survey", "jobs", "inventory", "fabric", "reports", "changes", "cli", "api",
+    "__main__",
 )  # fmt: skip
 
 # The same within a package whose parts are packages too.
@@ -50,6 +51,7 @@ PURE = frozenset(
 WORLDLY = {
     "__main__": "is the command line",
     "guard": "runs in the user's training scripts, and imports torch there",
+    "api": "runs each command in a thread of its own",
     "cli.main": "reads options and the terminal, prints, asks, exits",
     "cli.options": "declares options",
     "cli.completion": "reads the inventory of the line that is being typed",
