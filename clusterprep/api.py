@@ -28,7 +28,7 @@ from clusterprep import reports
 from clusterprep.cli.commands import record
 from clusterprep.cli.commands.opening import Attendance, failure_noted, opened
 from clusterprep.cli.commands.session import Invocation
-from clusterprep.cli.commands.sudo_password import password_of_all, refuse_through_slurm
+from clusterprep.cli.commands.unattended import Secrets, unattended
 from clusterprep.cli.options import refuse_empty
 from clusterprep.errors import (
     ChangeFailed,
@@ -41,10 +41,8 @@ from clusterprep.errors import (
     Unreached,
 )
 from clusterprep.inventory.load import Overrides, load_inventory
-from clusterprep.model import ChangeRow, Inventory, Node
+from clusterprep.model import ChangeRow, Inventory
 from clusterprep.model import Report as CommandReport
-from clusterprep.remote.transports.link import Password
-from clusterprep.reports.progress import Progress
 from clusterprep.runtime.deadline import Deadline
 from clusterprep.survey.settings import FORKS
 
@@ -244,14 +242,22 @@ def _run(
     """
     _refuse_options(command, options)
     given = inventory if isinstance(inventory, Inventory) else load(inventory)
+    secrets = Secrets(options.become_password, options.key_passphrase, "become_password")
+    attendance = unattended(secrets, confirm)
     deadline = Deadline(options.timeout, f"timeout of {options.timeout or 0:g} s")
     answer: Future[CommandReport] = Future()
 
     def run() -> None:
         try:
-            answer.set_result(
-                _report_of(command, given, options, _attendance(options, confirm), deadline, work)
+            report = _report_of(
+                command,
+                given,
+                options,
+                attendance,
+                deadline,
+                work,
             )
+            answer.set_result(report)
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
             answer.set_exception(error)
 
@@ -320,21 +326,3 @@ def _params(command: str, options: Options) -> dict[str, Any]:
         params[name] = ",".join(given[name])
     params["no_verify"] = not options.verify
     return params
-
-
-def _attendance(options: Options, confirm: Confirm) -> Attendance:
-    """Return that nobody is there: secrets are those of the options, and nothing is shown."""
-
-    def password(nodes: Sequence[Node]) -> Password:
-        if options.become_password:
-            refuse_through_slurm(nodes, "become_password")
-        return password_of_all(options.become_password, "become_password")
-
-    asked: set[str] = set()
-
-    def passphrase(prompt: str) -> str:
-        is_first = prompt not in asked
-        asked.add(prompt)
-        return options.key_passphrase if is_first else ""
-
-    return Attendance(passphrase, password, Progress, confirm)

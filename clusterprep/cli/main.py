@@ -21,6 +21,7 @@ from clusterprep.cli.exit_codes import OK
 from clusterprep.cli.history import compare, history, report
 from clusterprep.cli.init.command import init
 from clusterprep.cli.inventory_argument import DEFAULT, InventoryCommand, load_given
+from clusterprep.cli.mcp.command import mcp
 from clusterprep.cli.output import print_result, say, say_line, shown_text
 from clusterprep.errors import InputError, Problem
 from clusterprep.runtime.signals import SignalPipe
@@ -347,7 +348,7 @@ def selftest(inventory: str | None, **params: Any) -> None:
     _finish(proving.selftest(chosen, extensions), params)
 
 
-for _command in (init, history, compare, report, *everyday.commands):
+for _command in (init, history, compare, report, mcp, *everyday.commands):
     cli.add_command(_command)
 
 

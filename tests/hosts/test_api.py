@@ -34,7 +34,8 @@ def test_each_example_has_its_output() -> None:
 
 @pytest.mark.parametrize("number", range(len(PRINTED)))
 def test_an_example_prints_what_it_should(lab4: Lab, tmp_path: Path, number: int) -> None:
-    lab4.inventory(tmp_path / "inventory.yaml")
+    for name in ("inventory.yaml", "other.yaml"):
+        lab4.inventory(tmp_path / name)
     program = tmp_path / "example.py"
     program.write_text(EXAMPLES[number], encoding="utf-8")
     done = lab4.controller.run(
