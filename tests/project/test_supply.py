@@ -24,9 +24,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 RUN = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
 BUILD = [Requirement(text) for text in PROJECT["build-system"]["requires"]]
-DEV, TORCH, MCP = (
-    [Requirement(text) for text in EXTRAS[name]] for name in ("dev", "torch", "mcp")
-)
+DEV, TORCH, MCP = ([Requirement(text) for text in EXTRAS[name]] for name in ("dev", "torch", "mcp"))
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 # What is installed by no hash, and why.
 UNLOCKED = {
