@@ -118,7 +118,7 @@ clean: ## take away what these targets made
 packages:
 	@.ci/packages
 
-$(VENV)/.installed: $(VENV)/.tests $(VENV)/.torch | packages
+$(VENV)/.installed: $(VENV)/.tests $(VENV)/.mcp $(VENV)/.torch | packages
 	@touch $@
 
 # This checkout, and what the tests without torch need.
@@ -128,6 +128,11 @@ $(VENV)/.tests: pyproject.toml $(VENV)/.locked
 
 $(VENV)/.locked: requirements/dev.txt $(VENV)/.made
 	$(BIN)/pip install $(LOCKED) -r requirements/dev.txt
+	@touch $@
+
+# What `clusterprep mcp` needs besides; its bounds are narrower than ours, so it is none of what is tested at both.
+$(VENV)/.mcp: requirements/mcp.txt $(VENV)/.locked
+	$(BIN)/pip install $(LOCKED) -r requirements/mcp.txt
 	@touch $@
 
 # Last comes what a build for GPUs brings along; one for processors needs nothing that is not there.

@@ -21,19 +21,16 @@ from clusterprep.cli.exit_codes import OK
 from clusterprep.cli.history import compare, history, report
 from clusterprep.cli.init.command import init
 from clusterprep.cli.inventory_argument import DEFAULT, InventoryCommand, load_given
+from clusterprep.cli.mcp.command import mcp
 from clusterprep.cli.output import print_result, say, say_line, shown_text
-from clusterprep.errors import ClusterprepError, InputError, Problem
+from clusterprep.errors import InputError, Problem
 from clusterprep.runtime.signals import SignalPipe
 
 if TYPE_CHECKING:
     from clusterprep.cli.commands.session import Invocation
-    from clusterprep.history.applied import AppliedEnvironments
-    from clusterprep.history.runs import Runs
     from clusterprep.jobs.diagnose.model import Diagnosis
     from clusterprep.model import Inventory, Report
     from clusterprep.model.extensions import Broken, Extensions
-    from clusterprep.runtime.budget import Budget
-    from clusterprep.runtime.deadline import Deadline
 
 # Thresholds of Python's garbage collector. Nearly all objects of a command live until its end: with
 # the defaults, looking for cycles among them took a fifth of the time of a large check.
@@ -351,7 +348,7 @@ def selftest(inventory: str | None, **params: Any) -> None:
     _finish(proving.selftest(chosen, extensions), params)
 
 
-for _command in (init, history, compare, report, *everyday.commands):
+for _command in (init, history, compare, report, mcp, *everyday.commands):
     cli.add_command(_command)
 
 
@@ -372,27 +369,27 @@ def _run(command: str, params: dict[str, Any]) -> None:
         if command == "validate":
             _finish(_validation_report(inventory), params)
         from clusterprep.cli.commands import record
+        from clusterprep.cli.commands.opening import failure_noted, opened
+        from clusterprep.cli.terminal import attendance
 
-        invocation = _invocation(
+        opening = opened(
             command,
             params,
             inventory,
+            attendance(params),
             deadline,
             budget,
         )
-        try:
+        with opening as invocation, failure_noted(invocation):
             report = _dispatch(invocation, params)
-        except ClusterprepError as error:
-            record.note_failure(invocation, error)
-            raise
-        finally:
-            invocation.watch.close()  # type: ignore[attr-defined]
     _finish(record.recorded(invocation, report), params)
 
 
 def _with_nodes(diagnosis: Diagnosis, params: dict[str, Any]) -> Diagnosis:
     """Return the diagnosis with the nodes of its ranks, and the related checks' results of now."""
     from clusterprep.cli.commands import check
+    from clusterprep.cli.commands.opening import opened
+    from clusterprep.cli.terminal import attendance
     from clusterprep.jobs.diagnose import command as diagnose_command
     from clusterprep.runtime.deadline import Deadline
 
@@ -406,19 +403,24 @@ def _with_nodes(diagnosis: Diagnosis, params: dict[str, Any]) -> Diagnosis:
         "only": ",".join(names),
     }
     with Deadline.of(options.seconds(params["timeout"]), None) as deadline:
-        invocation = _invocation("check", only_these, inventory, deadline)
-        try:
+        opening = opened(
+            "check",
+            only_these,
+            inventory,
+            attendance(params),
+            deadline,
+        )
+        with opening as invocation:
             report = check.run(invocation)
-        finally:
-            invocation.watch.close()  # type: ignore[attr-defined]
     lost = [node.node for node in report.nodes or () if not node.reached]
     return diagnose_command.with_live_checks(diagnosis, report.findings or (), lost)
 
 
 def _diagnose_live(params: dict[str, Any]) -> NoReturn:
     """Look at the jobs that run now, show what was found and exit."""
+    from clusterprep.cli.commands.opening import opened
     from clusterprep.cli.exit_codes import live_code
-    from clusterprep.cli.terminal import show
+    from clusterprep.cli.terminal import attendance, show
     from clusterprep.jobs.live import command as live_command
     from clusterprep.reports import diagnosis as pages
     from clusterprep.reports import live_job, select_format
@@ -428,12 +430,16 @@ def _diagnose_live(params: dict[str, Any]) -> NoReturn:
     options.refuse_empty(params)
     pages.check_formats(params["fmt"], *map(select_format, params["output"]))
     with Deadline.of(options.seconds(params["timeout"]), None) as deadline:
-        invocation = _invocation("check", params, _load_inventory(params), deadline)
-        try:
-            with invocation.fanout() as fanout:
-                found = live_command.diagnose(fanout)
-        finally:
-            invocation.watch.close()  # type: ignore[attr-defined]
+        inventory = _load_inventory(params)
+        opening = opened(
+            "check",
+            params,
+            inventory,
+            attendance(params),
+            deadline,
+        )
+        with opening as invocation, invocation.fanout() as fanout:
+            found = live_command.diagnose(fanout)
 
     def render(fmt: str, **page: Any) -> list[str]:
         return [live_job.render(found, fmt, **page)]
@@ -557,83 +563,6 @@ def _site_extensions(given: str | None) -> Extensions:
     if extensions:
         say(f"clusterprep: with the checks of ./{path}")
     return extensions
-
-
-def _invocation(
-    command: str,
-    params: dict[str, Any],
-    inventory: Inventory,
-    deadline: Deadline,
-    budget: Budget | None = None,
-) -> Invocation:
-    """Return what the stages of a command need. `inventory` is whole: --limit is applied here."""
-    from datetime import datetime, timezone
-
-    from clusterprep.cli.arguments import chosen_steps, settings_of
-    from clusterprep.cli.commands.session import Invocation, new_run_name
-    from clusterprep.cli.terminal import confirm, passphrases, password, progress
-    from clusterprep.history import state_folder
-    from clusterprep.history.applied import AppliedEnvironments
-    from clusterprep.history.runs import Runs
-    from clusterprep.inventory.demands import check_names
-    from clusterprep.model.colocation import refuse_writing
-    from clusterprep.remote.transports import transports_for, usable_cores
-
-    if command in ("apply", "plan", "fix", "rollback"):
-        refuse_writing(inventory)
-    now = datetime.now(timezone.utc)
-    steps, selection = chosen_steps(params, inventory)
-    applied = AppliedEnvironments(state_folder())
-    runs = Runs(state_folder())
-    limited = _limited(command, inventory, params, applied, runs)
-    contacted = {node.name for node in limited.nodes}
-    left_out = tuple(node.name for node in inventory.nodes if node.name not in contacted)
-    return Invocation(
-        settings=settings_of(
-            command,
-            params,
-            selection,
-            tuple(check_names()),
-            left_out,
-        ),
-        inventory=limited,
-        steps=steps,
-        transports=transports_for(limited, passphrases(), usable_cores()),
-        password=password(params, limited.nodes),
-        watch=progress(params),
-        deadline=deadline,
-        confirm=confirm if params.get("ask") else lambda rows: True,
-        applied=applied,
-        runs=runs,
-        run=new_run_name(now),
-        started=now,
-        budget=budget,
-    )
-
-
-def _limited(
-    command: str,
-    inventory: Inventory,
-    params: dict[str, Any],
-    applied: AppliedEnvironments,
-    runs: Runs,
-) -> Inventory:
-    """Return the inventory with the nodes that --limit and --retry-failed select.
-
-    Commands that compare nodes retry the failed ones beside others.
-    """
-    from clusterprep.cli.retry import History, limited_to_failed
-    from clusterprep.inventory.limit import limit_to
-
-    limited = inventory
-    if params.get("limit"):
-        limited = limit_to(inventory, params["limit"])
-    run = params.get("retry_failed")
-    if run:
-        history = History(applied, runs, inventory.cluster)
-        compares = command in ("check", "verify")
-        limited = limited_to_failed(limited, history, run, peers=compares)
-    return limited
 
 
 # ---------------------------------------------------------------- showing

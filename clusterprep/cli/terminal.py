@@ -15,15 +15,25 @@ from clusterprep.errors import InputError
 from clusterprep.runtime.deadline import asking, conclude
 
 if TYPE_CHECKING:
+    from clusterprep.cli.commands.opening import Attendance
     from clusterprep.model import ChangeRow, Node
     from clusterprep.remote.transports.sudo import SudoPassword
 
 PASSWORD, PASSPHRASE = "CLUSTERPREP_BECOME_PASSWORD", "CLUSTERPREP_KEY_PASSPHRASE"
 STDERR = 2
 LONGEST = 1024  # bytes of a line with a secret
-# Bytes of a password: SUDO_CONV_REPL_MAX of sudo before 1.8.28. The rest of a longer one would
-# become input of the command.
-MOST_OF_SUDO = 255
+
+
+def attendance(params: Mapping[str, Any]) -> Attendance:
+    """Return how a command talks with the user at the terminal. Raises InputError."""
+    from clusterprep.cli.commands.opening import Attendance
+
+    return Attendance(
+        passphrase=passphrases(),
+        password=lambda nodes: password(params, nodes),
+        progress=lambda: progress(params),
+        confirm=confirm if params.get("ask") else lambda rows: True,
+    )
 
 
 # ---------------------------------------------------------------- secrets
@@ -37,39 +47,15 @@ def password(
     The password is typed with -K, else it comes from PASSWORD or PASSWORD_FD. Raises InputError for
     a password that sudo cannot take, and where it would have to go to one of `nodes` through Slurm.
     """
-    from clusterprep.remote.transports.sudo import SudoPassword
+    from clusterprep.cli.commands.sudo_password import password_of_all, refuse_through_slurm
 
     text = take_secret(PASSWORD)
     if text or params.get("ask_become_pass"):
-        _refuse_through_slurm(nodes)
+        refuse_through_slurm(nodes, PASSWORD)
     if params.get("ask_become_pass"):
         with asking():
             text = click.prompt("sudo password", hide_input=True, err=True)
-    size = len(text.encode("utf-8", "surrogateescape"))
-    if size > MOST_OF_SUDO:
-        raise InputError.of(
-            f"no sudo takes a password of more than {MOST_OF_SUDO} bytes", key=PASSWORD
-        )
-    secret = SudoPassword(text) if text else None
-    return lambda node: secret
-
-
-def _refuse_through_slurm(nodes: Iterable[Node]) -> None:
-    """Raise InputError if one of the nodes would get the password through Slurm.
-
-    srun gives its input to all tasks of a step, which run as the user who started it. So each
-    process of that user, on each node of the step, could read the password.
-    """
-    from clusterprep.model.nodeset import fold
-
-    names = [node.name for node in nodes if node.ssh.become and node.transport == "slurm"]
-    if names:
-        message = (
-            f"no password for sudo goes to {fold(names)} through Slurm: your processes on all "
-            "nodes of the step could read it"
-        )
-        hint = "NOPASSWD in sudoers, or `transport: ssh`, or --limit to other nodes"
-        raise InputError.of(message, key=PASSWORD, hint=hint)
+    return password_of_all(text, PASSWORD)
 
 
 def passphrases() -> Callable[[str], str]:

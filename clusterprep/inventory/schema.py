@@ -41,6 +41,18 @@ def schema_path(name: str) -> Path:
     return package.parent / "schemas" / file_name
 
 
+def schema_line(name: str) -> str:
+    """Return the line by which editors with yaml-language-server find a schema of this machine.
+
+    Empty if they could not read it: it is in an archive, or there are blanks in its path.
+    """
+    path = schema_path(name)
+    text = str(path)
+    if not path.is_file() or not text.isprintable() or " " in text:
+        return ""
+    return f"# yaml-language-server: $schema={text}\n"
+
+
 @functools.cache
 def load_schema(name: str) -> Mapping[str, Any]:
     """Return the content of `<name>.schema.json`."""

@@ -22,7 +22,8 @@ PACKAGE = ROOT / "clusterprep"
 ORDER = (
     "guard",  # imported by training scripts, and by nothing else here
     "remedies", "errors", "runtime", "model", "remote", "facts", "nccl", "history", "checks",
-    "survey", "jobs", "inventory", "fabric", "reports", "changes", "cli", "__main__",
+    "survey", "jobs", "inventory", "fabric", "reports", "changes", "cli", "api",
+    "__main__",
 )  # fmt: skip
 
 # The same within a package whose parts are packages too.
@@ -50,6 +51,7 @@ PURE = frozenset(
 WORLDLY = {
     "__main__": "is the command line",
     "guard": "runs in the user's training scripts, and imports torch there",
+    "api": "runs each command in a thread of its own",
     "cli.main": "reads options and the terminal, prints, asks, exits",
     "cli.options": "declares options",
     "cli.completion": "reads the inventory of the line that is being typed",
@@ -58,6 +60,9 @@ WORLDLY = {
     "jobs.diagnose.sources": "reads the user's logs",
     "jobs.diagnose.messages": "reads the tables of messages that came with us",
     "jobs.diagnose.records.reading": "reads dumps of the user's jobs",
+    "cli.mcp.answers": "looks at the files that the user lets it read",
+    "cli.mcp.server": "serves a protocol over stdin and stdout",
+    "cli.mcp.command": "declares the options of the server",
     "cli.init.command": "reads options, writes the inventory, tells what it wrote",
     "cli.init.sources": "asks Slurm's own command for its nodes",
     "cli.exit": "says how a command ended, writes the log of a bug, exits",
@@ -91,6 +96,7 @@ WORLDLY = {
     "cli.commands.gate_command": "runs the user's command between two batches",
     "cli.commands.roll_out": "names a rollback of all batches by the clock",
     "cli.commands.session": "notes when a command began",
+    "cli.commands.opening": "notes when a command began",
     "cli.commands.report": "takes the time of a run",
     "changes.key_pair": "makes and keeps the key with which nodes log in to each other",
     "changes.reboot": "waits for nodes that go down",

@@ -9,6 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from clusterprep.inventory.load import load_inventory, schema_path
+from clusterprep.inventory.schema import schema_line
 from clusterprep.jobs.verify.schedule import SIZES
 from clusterprep.model import MASTER_PORT, SshSettings, VerifySettings
 from clusterprep.remote.transports.ssh_route import KNOWN_HOSTS
@@ -46,6 +47,20 @@ def test_every_key_of_the_inventory_is_explained() -> None:
     assert [
         place for place, inner in resolved if not (inner.get("title") and inner.get("description"))
     ] == []
+
+
+def test_the_example_says_where_its_schema_is() -> None:
+    example = schema_path("inventory").parents[1] / "inventory.example.yaml"
+    first = example.read_text(encoding="utf-8").splitlines()[0]
+    _, _, path = first.partition("# yaml-language-server: $schema=")
+    assert (example.parent / path).samefile(schema_path("inventory"))
+
+
+def test_a_line_for_editors_names_a_file() -> None:
+    assert schema_line("inventory") == (
+        f"# yaml-language-server: $schema={schema_path('inventory')}\n"
+    )
+    assert schema_line("no_such_schema") == ""
 
 
 def test_the_defaults_of_the_schema_are_those_of_the_program(tmp_path: Path) -> None:

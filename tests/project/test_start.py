@@ -98,6 +98,8 @@ def test_help_imports_click_and_nothing_heavy(words: tuple[str, ...]) -> None:
             "cli",
             "cli.completion",
             "cli.everyday",
+            "cli.mcp",
+            "cli.mcp.command",
             "cli.exit",
             "cli.exit_codes",
             "cli.history",

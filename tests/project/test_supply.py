@@ -24,7 +24,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 RUN = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
 BUILD = [Requirement(text) for text in PROJECT["build-system"]["requires"]]
-DEV, TORCH = ([Requirement(text) for text in EXTRAS[name]] for name in ("dev", "torch"))
+DEV, TORCH, MCP = ([Requirement(text) for text in EXTRAS[name]] for name in ("dev", "torch", "mcp"))
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 # What is installed by no hash, and why.
 UNLOCKED = {
@@ -56,7 +56,7 @@ def versions(name: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("wanted", [*RUN, *DEV, *TORCH, *BUILD], ids=str)
+@pytest.mark.parametrize("wanted", [*RUN, *DEV, *TORCH, *MCP, *BUILD], ids=str)
 def test_every_dependency_has_both_bounds(wanted: Requirement) -> None:
     kinds = sorted(bound.operator for bound in wanted.specifier)
     assert kinds in (["<", ">="], ["=="]), f"{wanted}: lowest and first release that may break us"
@@ -83,8 +83,9 @@ def test_every_line_has_a_release_and_hashes_and_no_address(path: Path) -> None:
         ("dev.txt", [*RUN, *DEV, *BUILD]),
         ("torch.txt", TORCH),
         ("torch-cpu.txt", TORCH),
+        ("mcp.txt", MCP),
     ],
-    ids=["run", "dev", "torch", "torch-cpu"],
+    ids=["run", "dev", "torch", "torch-cpu", "mcp"],
 )
 def test_the_lock_has_every_dependency_within_its_bounds(
     name: str, wanted: list[Requirement]
@@ -105,6 +106,14 @@ def test_what_is_tested_is_what_is_locked_for_users() -> None:
     assert {name: every.get(name) for name in versions("run.txt")} == versions("run.txt")
     for_cpus, torch = versions("torch-cpu.txt")["torch"], versions("torch.txt")["torch"]
     assert {version.partition("+")[0] for version in for_cpus} == torch
+
+
+def test_extras_are_installed_beside_the_rest() -> None:
+    """A package that several files have is of the same release in each."""
+    rest = versions("dev.txt")
+    shared = {name: found for name, found in versions("mcp.txt").items() if name in rest}
+    assert len(shared) > 5
+    assert {name: found - rest[name] for name, found in shared.items() if found - rest[name]} == {}
 
 
 @pytest.mark.torch

@@ -148,6 +148,9 @@ NOT_RUN = {
     "clusterprep diagnose 'stacks/rank*.txt'": (
         "needs stacks of a job that hung; tests/jobs/diagnose/test_records.py has them"
     ),
+    "clusterprep mcp cluster.yaml --logs /scratch/logs": (
+        "serves until its client leaves; tests/hosts/test_mcp.py has it"
+    ),
     "clusterprep diagnose -": "reads a pipe; tests/jobs/diagnose has them",
     "clusterprep diagnose - --format json": "reads a pipe; tests/jobs/diagnose has them",
     "clusterprep lint -": "reads a pipe; tests/nccl/lint has them",

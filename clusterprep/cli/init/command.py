@@ -172,6 +172,7 @@ def _write(params: dict[str, Any], source: Source, fleet: Fleet) -> int:
     """Write the inventory of the reached hosts and return the exit code."""
     from clusterprep.cli.init.draft import draft
     from clusterprep.cli.init.yaml_text import document
+    from clusterprep.inventory.schema import schema_line
     from clusterprep.model.units import pluralize
 
     code = _exit_code(source, fleet)
@@ -185,7 +186,7 @@ def _write(params: dict[str, Any], source: Source, fleet: Fleet) -> int:
     hosts = pluralize(len(fleet.reached), "host")
     by = f"Written by `clusterprep init` on {now:%Y-%m-%d} from what it saw on {hosts}."
     made = draft(source, fleet, params["cluster"] or _cluster_name(fleet), by)
-    told = _save(params, document(made.parts), made)
+    told = _save(params, schema_line("inventory") + document(made.parts), made)
     if params["fmt"] == "json":
         told = _as_json(code, told.strip(), fleet, params["output"])
     return print_result((told,), code)

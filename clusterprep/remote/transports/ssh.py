@@ -194,17 +194,21 @@ def _has_died(future: Future[SshConnection]) -> bool:
     return not future.result().alive
 
 
+_IMPORTING = threading.Lock()  # a program may begin several commands at once
+
+
 def _import_paramiko() -> None:
     """Import paramiko without invoke, which saves half of the time.
 
     paramiko imports invoke if it is installed, for its reader of ssh_config, which is not used
     here.
     """
-    is_blocked = sys.modules.setdefault("invoke", None) is None  # type: ignore[arg-type]
-    import paramiko  # noqa: F401 - the modules that use it import it again
+    with _IMPORTING:
+        is_blocked = sys.modules.setdefault("invoke", None) is None  # type: ignore[arg-type]
+        import paramiko  # noqa: F401 - the modules that use it import it again
 
-    if is_blocked:
-        del sys.modules["invoke"]
+        if is_blocked:
+            del sys.modules["invoke"]
 
 
 def _keep_one_heap() -> None:

@@ -57,6 +57,7 @@ def test_check_passes_with_what_init_wrote(lab: Lab, tmp_path: Path) -> None:
     assert [(n.name, n.address) for n in inventory.nodes] == [
         (h.name, h.address) for h in lab.hosts
     ]
+    assert text.startswith("# yaml-language-server: $schema=/")
     assert 'name: "n[1-3]"' in text
     node = inventory.nodes[0]
     assert (node.interfaces.nccl, node.gpus and node.gpus.count, node.python) == (

@@ -358,3 +358,23 @@ def test_a_process_that_reached_nobody_ends_at_once() -> None:
             check=True,
         )
     assert (done.stdout, done.stderr) == ("no_banner\n[]\n", "")
+
+
+def test_several_commands_of_one_program_begin_at_once() -> None:
+    """None of them leaves `invoke`, which paramiko is imported without, hidden from the program."""
+    program = (
+        "import threading\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from clusterprep.remote.transports.ssh import SshTransport\n"
+        "both = threading.Barrier(2)\n"
+        "def begin(_):\n"
+        "    both.wait()\n"
+        "    SshTransport().close()\n"
+        "with ThreadPoolExecutor(2) as pool:\n"
+        "    list(pool.map(begin, range(2)))\n"
+        "import invoke\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
