@@ -190,5 +190,6 @@ def settings_of(
         batches=listed(params.get("batches")),
         gate=params.get("gate") or "",
         rollback_all=params.get("on_failure") == "rollback-all",
+        accept_for=seconds(params.get("accept_for"), "--for"),
         **switches,
     )

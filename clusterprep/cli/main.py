@@ -137,6 +137,12 @@ def check(**params: Any) -> None:
     is_flag=True,
     help="Record the speeds of this run as what is normal here.",
 )
+@click.option(
+    "--for",
+    "accept_for",
+    metavar="TIME",
+    help="Acceptance: repeat it for so long, such as 30m, and say what drifts.",
+)
 def verify(**params: Any) -> None:
     """All-reduce over all ranks; names the culprit when it fails or hangs."""
     _run("verify", params)

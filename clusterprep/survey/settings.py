@@ -23,6 +23,7 @@ class RunSettings(Struct, frozen=True):
     incident_sizes: bool = False
     baseline: bool = False  # record the speeds of this verify as normal
     force: bool = False
+    accept_for: float | None = None  # seconds for which a trial that passed is repeated
     workarounds: bool = False  # try settings that may help when verify fails
     detailed_exitcode: bool = False
     budget: bool = False  # stored findings answer the deep checks

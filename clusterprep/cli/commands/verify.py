@@ -6,6 +6,7 @@ import msgspec
 
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands import node_lists
+from clusterprep.cli.commands.acceptance import accept_tried
 from clusterprep.cli.commands.picked_trial import Tried, try_nodes, try_picked
 from clusterprep.cli.commands.report import survey_report
 from clusterprep.cli.commands.session import Invocation
@@ -35,7 +36,10 @@ def run(invocation: Invocation) -> Report:
 
 
 def _try(invocation: Invocation, fanout: Fanout) -> Tried:
-    """Survey, and try all nodes; with --pick also the chosen ones alone if these do not pass."""
+    """Survey, and try all nodes, with --for again and again.
+
+    With --pick also the chosen ones are tried alone if all do not pass.
+    """
     query_plan = plan_survey(invocation, only=trial_checks(invocation), facts=TRIAL_FACTS)
     surveyed = survey(invocation, fanout, query_plan)
     tried = try_nodes(
@@ -45,6 +49,8 @@ def _try(invocation: Invocation, fanout: Fanout) -> Tried:
         surveyed.fleet,
         surveyed.findings,
     )
+    if invocation.settings.accept_for is not None:
+        tried = accept_tried(invocation, fanout, tried)
     if invocation.settings.pick is None:
         lists = node_lists.choose(invocation, tried.surveyed, tried.trial.result)
         return msgspec.structs.replace(tried, lists=lists)
