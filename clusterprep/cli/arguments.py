@@ -191,5 +191,8 @@ def settings_of(
         gate=params.get("gate") or "",
         rollback_all=params.get("on_failure") == "rollback-all",
         accept_for=seconds(params.get("accept_for"), "--for"),
+        certificate=params.get("certificate") or "",
+        sign_key=params.get("sign_key") or "",
+        against=params.get("against") or "",
         **switches,
     )

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from clusterprep.cli.commands.picked_trial import Tried
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import Trial
-from clusterprep.model import Fleet
+from clusterprep.errors import InputError
+from clusterprep.history import state_folder
+from clusterprep.model import Fleet, Report
+from clusterprep.remedies import shell_line
+from clusterprep.reports import files
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.judge import apply_silences
 
@@ -45,6 +51,37 @@ def accept_tried(invocation: Invocation, fanout: Fanout, tried: Tried) -> Tried:
         trial=Trial(accepted.result, findings),
         surveyed=surveyed.with_findings(findings),
     )
+
+
+def certified(invocation: Invocation, report: Report) -> Report:
+    """Write and sign the certificate of an acceptance that passed, and say where it is.
+
+    A report that did not pass has none, and says so. Raises InputError if it cannot be written.
+    """
+    from clusterprep.cli import signing
+    from clusterprep.reports.certificate import certificate_text
+
+    if report.verdict != "pass" or report.verify is None or report.verify.acceptance is None:
+        return _noted(report, "no certificate was made, as this is no pass of an acceptance")
+    settings = invocation.settings
+    place = settings.certificate
+    if not place:
+        folder = state_folder() / "certificates"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place = str(folder / f"{report.run}.json")
+    text = certificate_text(report)
+    key = Path(settings.sign_key) if settings.sign_key else signing.make_site_key()
+    signature = signing.sign(text.encode("ascii"), key)
+    for name, part in ((place, text), (place + signing.SUFFIX, signature)):
+        why = files.write(name, (part,))
+        if why:
+            raise InputError.of(why, key="--certificate")
+    line = shell_line("clusterprep certificate verify {place}", place=place)
+    return _noted(report, f"the certificate is {place}: {line}")
+
+
+def _noted(report: Report, notice: str) -> Report:
+    return msgspec.structs.replace(report, notices=(*report.notices, notice))
 
 
 class _Progress:

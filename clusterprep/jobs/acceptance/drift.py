@@ -4,11 +4,13 @@ Each series has one value per round, and a higher one is worse: the seconds that
 byte, or a rank between two collectives. What slows all series alike is the machine or the hour, so
 a round is first divided by what its better series became. A series is slow in a round if it is
 worse than at its own beginning by DOUBLE, and by more than the noise of all series explains. One
-slow round proves nothing: LASTING of them in a row do.
+slow round proves nothing, and the more rounds there are the longer is a row of slow ones that comes
+by chance: see `lasting`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from statistics import median
@@ -17,7 +19,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 FIRST = 3  # rounds that say what is normal; the trial before them has judged them by itself
-LASTING = 3  # slow rounds in a row
+LASTING = 3  # slow rounds in a row, at least
 FEWEST = FIRST + LASTING  # rounds in all, with fewer nothing can be known
 DOUBLE = 2.0
 Z = 4.0  # standard deviations of the noise
@@ -25,6 +27,15 @@ TO_SIGMA = 1.4826  # from the median distance of a normal distribution to its st
 COMPARABLE = 4  # series; with fewer it is not known what all of them share
 
 Key = TypeVar("Key", bound=Hashable)
+
+
+def lasting(rounds: int) -> int:
+    """Return how many slow rounds in a row, of so many, are no chance: the square root of them.
+
+    That was enough on hosts whose two processors had ten times their work, where links were slow
+    for four rounds of 45 by chance.
+    """
+    return max(LASTING, math.isqrt(rounds))
 
 
 class Slowdown(Struct, frozen=True):
@@ -84,16 +95,23 @@ def _without_common(growth: Mapping[Key, list[float]]) -> dict[Key, list[float]]
 def _noise_limit(growth: Mapping[Key, list[float]]) -> float:
     """Return the growth that noise alone does not reach.
 
-    It is estimated from all series and rounds at once, most of which are healthy.
+    It is estimated from the changes from round to round of all series at once: what becomes slow
+    and stays so is one change among many.
     """
-    distances = [abs(math.log(factor)) for factors in growth.values() for factor in factors]
-    if not distances:
+    changes: list[float] = []
+    for factors in growth.values():
+        for before, after in itertools.pairwise(factors):
+            changes.append(abs(math.log(after / before)))
+    if not changes:
         return DOUBLE
-    return math.exp(Z * TO_SIGMA * median(distances))
+    # A change has the noise of two rounds.
+    sigma = TO_SIGMA * median(changes) / math.sqrt(2)
+    return math.exp(Z * sigma)
 
 
 def _longest_spell(slow: Sequence[bool]) -> tuple[int, int] | None:
     """Return the first and the last round of the longest run of slow ones, if it is long enough."""
+    least = lasting(len(slow))
     best: tuple[int, int] | None = None
     first = None
     for number, is_slow in enumerate((*slow, False)):
@@ -102,7 +120,7 @@ def _longest_spell(slow: Sequence[bool]) -> tuple[int, int] | None:
             continue
         if first is not None:
             length = number - first
-            if length >= LASTING and (best is None or length > best[1] - best[0] + 1):
+            if length >= least and (best is None or length > best[1] - best[0] + 1):
                 best = (first, number - 1)
         first = None
     return best

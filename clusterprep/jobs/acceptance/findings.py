@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterprep.jobs.acceptance.drift import FEWEST, Slowdown, slowdowns
+from clusterprep.jobs.acceptance.drift import Slowdown, slowdowns
 from clusterprep.jobs.acceptance.model import Direction, Rounds
 from clusterprep.jobs.verify import blame, straggler
 from clusterprep.jobs.verify.link_verdicts import NAME as LINKS
@@ -27,7 +27,7 @@ from clusterprep.remedies import shell_line
 
 SILENT = "nccl.hang"
 NODE_CONFIDENCE, LINK_CONFIDENCE = 0.95, 0.9
-STEADY = "no link, no rank and no collective becomes slower for three rounds or more"
+STEADY = "no link, no rank and no collective becomes slower and stays so"
 REMEDY_OF_SPEED = shell_line(
     "clusterprep check INVENTORY   # clocks, temperature and counters, now that the load was on"
 )
@@ -44,15 +44,10 @@ class Judgement(Struct, frozen=True):
 
 
 def judge_rounds(rounds: Rounds, plan: TrialPlan) -> Judgement:
-    """Return what became worse while the rounds were run; a pass of each check where nothing did.
-
-    With fewer than FEWEST rounds that is unknown.
-    """
+    """Return what became worse while the rounds were run, or one pass if nothing did."""
     nodes = tuple(node.name for node in plan.nodes)
     if not rounds.ended_well:
         return _of_broken(rounds)
-    if len(rounds.rounds) < FEWEST:
-        return Judgement((_too_few(rounds, nodes),), ())
     links = _link_findings(rounds, nodes)
     ranks = _rank_findings(rounds, plan)
     found = (*links, *ranks)
@@ -97,19 +92,6 @@ def _of_broken(rounds: Rounds) -> Judgement:
             found.append(replace(finding, message=f"{when}: {finding.message}"))
     culprits = [replace(one, cause=f"{when}: {one.cause}") for one in trial.culprits]
     return Judgement(tuple(found), tuple(culprits))
-
-
-def _too_few(rounds: Rounds, nodes: tuple[str, ...]) -> Finding:
-    count = len(rounds.rounds)
-    return Finding(
-        check=SPEED,
-        verdict="unknown",
-        severity="error",
-        nodes=nodes,
-        message=f"whether something drifts is not known: {count} rounds, and it takes {FEWEST}",
-        wanted=STEADY,
-        reason="too few rounds; a longer --for has more",
-    )
 
 
 def _steady(rounds: Rounds, nodes: tuple[str, ...]) -> Finding:

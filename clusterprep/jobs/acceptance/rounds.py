@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from clusterprep.jobs.acceptance.drift import FEWEST
 from clusterprep.jobs.acceptance.model import Direction, Round, Rounds
 from clusterprep.jobs.verify.collect import StandingRanks, run_verify, stop_standing_ranks
 from clusterprep.jobs.verify.culprits import wrong_ranks
@@ -26,15 +27,15 @@ def run_rounds(
 ) -> Rounds:
     """Repeat links and collectives until `seconds` are over, or a round does not end well.
 
-    A round that has begun is finished. After each one `told` is called with how many there are and
-    the seconds since the first began. Ranks stay from round to round, as those of a job do, and
-    none is left at the end. Raises what ends the command.
+    At least FEWEST rounds are run, and one that has begun is finished. After each one `told` is
+    called with how many there are and the seconds since the first began. Ranks stay from round to
+    round, as those of a job do, and none is left at the end. Raises what ends the command.
     """
     standing = StandingRanks()
     began = time.monotonic()
     rounds: list[Round] = []
     try:
-        while time.monotonic() - began < seconds:
+        while time.monotonic() - began < seconds or len(rounds) < FEWEST:
             at = time.monotonic() - began
             pairs = measure_once(fanout, fleet) if len(fleet.reached) > 1 else ()
             lost = [node.name for node in plan.nodes if node.name not in fanout.links]

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from clusterprep.jobs.acceptance.drift import LASTING
 from tests.jobs.verify.moments import ranks
-from tests.support.command import Answer, clusterprep
+from tests.support.command import CLI, Answer, clusterprep
 from tests.support.lab import Lab, faults
 
 pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 SIZES = ["8", "1M", "16M"]
+# Holds processes for a growing share of the time: after half a minute for 20 ms of every 25.
+PULSES = """
+import os, signal, sys, time
+pids = list(map(int, sys.argv[1:]))
+began = time.monotonic()
+while True:
+    pause = 0.02 * min(1, (time.monotonic() - began) / 30)
+    for number, seconds in ((signal.SIGSTOP, pause), (signal.SIGCONT, 0.005)):
+        for pid in pids:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                sys.exit()
+        time.sleep(seconds)
+"""
 NAMED = re.compile(r"became slow from (\d+):(\d\d) on|between collectives from (\d+):(\d\d) on")
 
 
@@ -77,6 +90,7 @@ def after_some_rounds(
 @pytest.mark.timeout(600)
 def test_a_fleet_that_stays_as_it_is_passes(lab4: Lab) -> None:
     answer = accept(lab4, 40)
+    assert not culprits(answer)
     assert answer.code == 0
     acceptance = answer.report["verify"]["acceptance"]
     assert acceptance["wanted"] == 40
@@ -105,17 +119,13 @@ def test_a_node_whose_links_get_slow_is_named_with_the_time(lab4: Lab) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_rank_that_drifts_is_named_with_the_time(lab4: Lab) -> None:
+    host = lab4.host("n2")
+
     def hold_back(over: threading.Event) -> None:
-        began = time.monotonic()
-        while not over.is_set():
-            # From nothing to 20 ms of every 25 within half a minute.
-            pause = min(0.02, 0.02 * (time.monotonic() - began) / 30)
-            held = ranks(lab4.host("n2"))
-            for _ in range(40):
-                _send(held, signal.SIGSTOP)
-                time.sleep(pause)
-                _send(held, signal.SIGCONT)
-                time.sleep(0.005)
+        pulses = host.popen(["python3", "-c", PULSES, *map(str, ranks(host))])
+        over.wait()
+        pulses.kill()
+        pulses.wait()
 
     with after_some_rounds(lab4, 30, hold_back):
         answer = accept(lab4, 120)
@@ -124,7 +134,27 @@ def test_a_rank_that_drifts_is_named_with_the_time(lab4: Lab) -> None:
     assert 10 <= since(answer) <= 90
 
 
-def _send(pids: list[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
+@pytest.mark.timeout(300)
+def test_a_certificate_is_valid_and_another_day_is_compared_with_it(
+    lab4: Lab, tmp_path: Path
+) -> None:
+    place = tmp_path / "accepted.json"
+    inventory = lab4.inventory(verify={"sizes": ["8"], "timeout": 60})
+    words = ("verify", "--for", "6s", "--certificate", str(place))
+    answer = clusterprep(lab4, *words, inventory=inventory, timeout=200)
+    assert answer.code == 0, answer.report["findings"]
+    assert any(str(place) in notice for notice in answer.report["notices"])
+    valid = lab4.controller.run([*CLI, "certificate", "verify", str(place)])
+    assert valid.returncode == 0, valid
+    assert "is valid: 4 nodes" in valid.stdout
+
+    words = ("check", "--only", "kernel.", "--against", str(place))
+    same = clusterprep(lab4, *words, inventory=inventory)
+    assert same.blamed("host.certified", "pass") == ["n1", "n2", "n3", "n4"]
+    with faults.written(lab4.host("n2"), "/etc/machine-id", "0" * 31 + "1\n"):
+        changed = clusterprep(lab4, *words, inventory=inventory)
+    assert changed.blamed("host.certified") == ["n2"]
+
+    place.write_text(place.read_text().replace("6.", "7.", 1))
+    forged = lab4.controller.run([*CLI, "certificate", "verify", str(place)])
+    assert (forged.returncode, "is not valid" in forged.stdout) == (1, True)
