@@ -45,7 +45,7 @@ def verify_certificate(file: str, signer: str | None, **params: Any) -> None:
 
 def read_certificate(file: str) -> dict[str, Any]:
     """Return the document of a certificate, whatever its signature. Raises InputError."""
-    from clusterprep.reports.certificate import parse_certificate
+    from clusterprep.history.certificate import parse_certificate
 
     return parse_certificate(_bytes_of(file), file)
 
@@ -53,8 +53,8 @@ def read_certificate(file: str) -> dict[str, Any]:
 def _verified(file: str, signer: str | None) -> Report:
     from clusterprep.cli import signing
     from clusterprep.cli.commands.report import new_report
+    from clusterprep.history.certificate import parse_certificate
     from clusterprep.model.units import pluralize
-    from clusterprep.reports.certificate import parse_certificate
 
     data = _bytes_of(file)
     document = parse_certificate(data, file)
@@ -77,7 +77,7 @@ def _verified(file: str, signer: str | None) -> Report:
 
 
 def _bytes_of(file: str) -> bytes:
-    from clusterprep.reports.certificate import LARGEST
+    from clusterprep.history.certificate import LARGEST
 
     try:
         with open(file, "rb") as source:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from msgspec import Struct
 
 from clusterprep.survey.selection import Selection
@@ -26,7 +29,7 @@ class RunSettings(Struct, frozen=True):
     accept_for: float | None = None  # seconds for which a trial that passed is repeated
     certificate: str = ""  # the file for the certificate, by default one in the state folder
     sign_key: str = ""  # the private key that signs it, by default that of the site
-    against: str = ""  # the certificate with which check compares
+    certificate_before: Mapping[str, Any] | None = None  # with which check compares the nodes
     workarounds: bool = False  # try settings that may help when verify fails
     detailed_exitcode: bool = False
     budget: bool = False  # stored findings answer the deep checks

@@ -59,7 +59,7 @@ def certified(invocation: Invocation, report: Report) -> Report:
     A report that did not pass has none, and says so. Raises InputError if it cannot be written.
     """
     from clusterprep.cli import signing
-    from clusterprep.reports.certificate import certificate_text
+    from clusterprep.history.certificate import certificate_text
 
     if report.verdict != "pass" or report.verify is None or report.verify.acceptance is None:
         return _noted(report, "no certificate was made, as this is no pass of an acceptance")

@@ -6,7 +6,6 @@ import msgspec
 
 from clusterprep.checks.stress import ONLY_STRESS
 from clusterprep.cli import exit_codes
-from clusterprep.cli.certificate import read_certificate
 from clusterprep.cli.commands import node_lists
 from clusterprep.cli.commands.report import cut_report, survey_report
 from clusterprep.cli.commands.session import Invocation
@@ -20,8 +19,6 @@ from clusterprep.cli.commands.stages import (
 )
 from clusterprep.errors import OutOfTime
 from clusterprep.model import ChangeRow, Report
-from clusterprep.reports.certificate import FACTS as CERTIFIED
-from clusterprep.reports.certificate import certified_findings
 from clusterprep.survey.cached import cached_notice
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.judge import NOT_BUILT, ONLY_VERIFY
@@ -32,9 +29,6 @@ def run(invocation: Invocation) -> Report:
     """Survey and judge. Nothing is written; with --store the nodes keep findings of deep checks."""
     settings = invocation.settings
     facts = node_lists.FACTS if settings.sorts_nodes else ()
-    certificate = read_certificate(settings.against) if settings.against else None
-    if certificate is not None:
-        facts = (*facts, *CERTIFIED)
     query_plan = plan_survey(invocation, facts=facts)
     stored = None
     with invocation.fanout() as fanout:
@@ -48,8 +42,6 @@ def run(invocation: Invocation) -> Report:
         except OutOfTime:
             if not invocation.keeps_known:
                 raise
-    if certificate is not None:
-        surveyed = surveyed.with_findings(certified_findings(certificate, surveyed.fleet))
     if invocation.deadline.over:
         return cut_report(invocation, invocation.deadline.over, surveyed)
     lists = node_lists.choose(invocation, surveyed)

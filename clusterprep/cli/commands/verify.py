@@ -11,8 +11,8 @@ from clusterprep.cli.commands.picked_trial import Tried, try_nodes, try_picked
 from clusterprep.cli.commands.report import survey_report
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import TRIAL_FACTS, plan_survey, survey, trial_checks
+from clusterprep.history.certificate import FACTS as CERTIFIED
 from clusterprep.model import Report
-from clusterprep.reports.certificate import FACTS as CERTIFIED
 from clusterprep.survey.fanout import Fanout
 
 
