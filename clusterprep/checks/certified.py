@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    each,
+    failed,
+    passed,
+    skipped,
+    unknown,
+)
 from clusterprep.facts.certified import CERTIFIED, Certified, CertifiedPart
 from clusterprep.history.certificate import FACTS
 from clusterprep.model import Node
@@ -13,9 +23,11 @@ from clusterprep.remedies import shell_line
 SHOWN = 6  # differences of one node in one finding; a node that was replaced has many
 
 
-def certified(context: CheckContext, node: Node, answer: Certified) -> Iterable[Outcome]:
+def certified(context: CheckContext, node: Node, answer: Certified | None) -> Iterable[Outcome]:
     """Yield a failure with what differs, and unknown for what was certified and is not told."""
-    if answer.differing:
+    if answer is None:
+        yield skipped(node, "no certificate was given; --against FILE names one")
+    elif answer.differing:
         parts = answer.differing[:SHOWN]
         seen = "; ".join(f"{part.what} is {part.seen}" for part in parts)
         if len(answer.differing) > SHOWN:

@@ -26,4 +26,5 @@ class Certified(Struct, frozen=True):
     untold: tuple[str, ...]
 
 
+# None where the command was given no certificate.
 CERTIFIED = Fact("host.certified", stage="certificate", moves=True)

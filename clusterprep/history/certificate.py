@@ -39,7 +39,6 @@ FACTS = (
 )
 # Of these facts only some fields are what a part is; the others are how it feels today.
 _FIELDS = {"disk.nvme": ("name", "model", "serial")}
-NOT_GIVEN = Absent("not_applicable", "no certificate was given; --against FILE names one")
 
 
 def certificate_text(report: Report) -> str:
@@ -85,7 +84,7 @@ def parse_certificate(data: bytes, path: str) -> dict[str, Any]:
 
 
 def with_certified(fleet: Fleet, certificate: Mapping[str, Any] | None) -> Fleet:
-    """Return the fleet with the fact `host.certified`, absent where there is no certificate."""
+    """Return the fleet with the fact `host.certified`; None on all nodes without a certificate."""
     added = {}
     for node in fleet.reached:
         added[node.name] = {CERTIFIED.name: _certified(fleet, certificate, node.name)}
@@ -94,9 +93,9 @@ def with_certified(fleet: Fleet, certificate: Mapping[str, Any] | None) -> Fleet
 
 def _certified(
     fleet: Fleet, certificate: Mapping[str, Any] | None, node: str
-) -> Certified | Absent:
+) -> Certified | Absent | None:
     if certificate is None:
-        return NOT_GIVEN
+        return None
     known = certificate["nodes"].get(node)
     if known is None:
         return Absent("not_certified", "the certificate does not have this node")
