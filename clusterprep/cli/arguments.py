@@ -41,6 +41,15 @@ def _run_to_undo(params: Mapping[str, Any]) -> str | None:
     return None if run == "last" else run
 
 
+def _certificate_before(params: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the certificate that --against names, None without one. Raises InputError."""
+    if not params.get("against"):
+        return None
+    from clusterprep.cli.certificate import read_certificate
+
+    return read_certificate(params["against"])
+
+
 def named_checks(names: Iterable[str], params: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names that --only and --skip leave. Raises InputError for what names none."""
     names = tuple(names)
@@ -190,5 +199,9 @@ def settings_of(
         batches=listed(params.get("batches")),
         gate=params.get("gate") or "",
         rollback_all=params.get("on_failure") == "rollback-all",
+        accept_for=seconds(params.get("accept_for"), "--for"),
+        certificate=params.get("certificate") or "",
+        sign_key=params.get("sign_key") or "",
+        certificate_before=_certificate_before(params),
         **switches,
     )

@@ -16,6 +16,7 @@ import click
 
 from clusterprep import __version__
 from clusterprep.cli import completion, everyday, options
+from clusterprep.cli.certificate import certificate
 from clusterprep.cli.exit import ending, run_supervised
 from clusterprep.cli.exit_codes import OK
 from clusterprep.cli.history import compare, history, report
@@ -98,6 +99,7 @@ def plan(**params: Any) -> None:
 @options.selecting
 @options.prolog
 @options.stress
+@options.against
 @options.retry
 @options.choosing
 @options.reporting
@@ -134,8 +136,10 @@ def check(**params: Any) -> None:
     is_flag=True,
     help="Record the speeds of this run as what is normal here.",
 )
+@options.accepting
 def verify(**params: Any) -> None:
     """All-reduce over all ranks; names the culprit when it fails or hangs."""
+    options.refuse_certificate(params)
     _run("verify", params)
 
 
@@ -348,7 +352,7 @@ def selftest(inventory: str | None, **params: Any) -> None:
     _finish(proving.selftest(chosen, extensions), params)
 
 
-for _command in (init, history, compare, report, mcp, *everyday.commands):
+for _command in (init, history, compare, report, certificate, mcp, *everyday.commands):
     cli.add_command(_command)
 
 

@@ -282,6 +282,33 @@ retry = click.option(
     help="Only nodes that failed in that run; `last`.",
 )
 
+accepting = _all(
+    click.option(
+        "--for",
+        "accept_for",
+        metavar="TIME",
+        help="Acceptance: repeat it for so long, such as 30m, say what drifts, and certify.",
+    ),
+    click.option(
+        "--certificate",
+        metavar="FILE",
+        shell_complete=completion.files,
+        help="With --for: write the certificate there; default: in the state folder.",
+    ),
+    click.option(
+        "--sign-key",
+        metavar="KEY",
+        shell_complete=completion.files,
+        help="With --for: the SSH key that signs it; default: one of this site, made when needed.",
+    ),
+)
+against = click.option(
+    "--against",
+    metavar="FILE",
+    shell_complete=completion.files,
+    help="Also compare parts and versions with this certificate of `verify --for`.",
+)
+
 readers = _all(
     click.option("--nccl", metavar="V", help="Version that will read it, such as 2.21.5."),
     click.option("--torch", metavar="V", help="Version that will read it, such as 2.6.0."),
@@ -308,6 +335,15 @@ def refuse_mix(params: dict[str, Any]) -> None:
         raise click.UsageError("--on-busy says that --stress may load GPUs in use; add --stress")
     if params["local"] and params["retry_failed"] is not None:
         raise click.UsageError("--retry-failed chooses nodes of an INVENTORY; leave --local out")
+
+
+def refuse_certificate(params: dict[str, Any]) -> None:
+    """Raise UsageError for options of a certificate without the acceptance that it is of."""
+    if params["accept_for"] is not None:
+        return
+    for parameter, key in {"certificate": "--certificate", "sign_key": "--sign-key"}.items():
+        if params[parameter] is not None:
+            raise click.UsageError(f"{key} is about the certificate of an acceptance; add --for")
 
 
 def refuse_with_live(params: dict[str, Any], redact: bool) -> None:

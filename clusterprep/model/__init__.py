@@ -425,6 +425,24 @@ class PairSpeed(Struct, frozen=True):
     resent: int | None = None  # segments that had to be sent once more
 
 
+class SpeedRange(Struct, frozen=True):
+    """How fast an all-reduce of `bytes` was in repeated rounds: bus bandwidth in GB/s."""
+
+    bytes: int
+    slowest_gbs: float
+    median_gbs: float
+    fastest_gbs: float
+
+
+class Acceptance(Struct, frozen=True):
+    """The rounds of `verify --for`: how long they were to run and did, and what they measured."""
+
+    wanted: float
+    seconds: float
+    rounds: int
+    speeds: tuple[SpeedRange, ...] = ()
+
+
 class VerifyResult(Struct, frozen=True):
     verdict: Verdict
     backend: str
@@ -438,6 +456,7 @@ class VerifyResult(Struct, frozen=True):
     message: str = ""
     workarounds: tuple[Workaround, ...] = ()
     pairs: tuple[PairSpeed, ...] = ()
+    acceptance: Acceptance | None = None  # of --for
 
 
 class LaunchedRank(Struct, frozen=True):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from clusterprep.model import (
+    Acceptance,
     BatchRow,
     ChangeRow,
     CollectiveResult,
@@ -348,6 +349,7 @@ def write_verify(page: ReportPage, verify: VerifyResult | None, *, short: bool =
     elif verify.verdict != "pass":
         _write_last_events(page, verify.ranks)
     _write_collectives(page, verify.collectives)
+    _write_acceptance(page, verify.acceptance)
     for culprit in verify.culprits:
         write_culprit(page, culprit)
     _write_workarounds(page, verify.workarounds)
@@ -361,6 +363,21 @@ def _write_success(page: ReportPage, verify: VerifyResult) -> None:
         speed = f"{format_rate(fastest.busbw_gbs)} GB/s at {format_size(fastest.bytes)}"
         text += f", {_collective_name(fastest)} {speed}"
     page.line(("Verify", "bold"), ("PASS", _STYLES["pass"]), f"  {text}")
+    _write_acceptance(page, verify.acceptance)
+
+
+def _write_acceptance(page: ReportPage, acceptance: Acceptance | None) -> None:
+    """Write how long the trial was repeated, and the range of each size's speed."""
+    if acceptance is None:
+        return
+    rounds = pluralize(acceptance.rounds, "round")
+    page.under(f"repeated for {format_elapsed(acceptance.seconds)}: {rounds}", indent=INDENT)
+    for row in acceptance.speeds:
+        speeds = [format_rate(row.slowest_gbs), format_rate(row.median_gbs)]
+        speeds.append(format_rate(row.fastest_gbs))
+        slowest, middle, fastest = speeds
+        text = f"all_reduce {format_size(row.bytes)}: {slowest} to {fastest}, median {middle} GB/s"
+        page.under(text, indent=INDENT)
 
 
 def _write_workarounds(page: ReportPage, rows: Sequence[Workaround]) -> None:

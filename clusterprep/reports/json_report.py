@@ -388,6 +388,8 @@ def _verify(result: VerifyResult | None) -> dict[str, Json] | None:
         row["workarounds"] = [_pick(workaround, _WORKAROUND) for workaround in result.workarounds]
     if result.pairs:
         row["pairs"] = result.pairs
+    if result.acceptance:
+        row["acceptance"] = result.acceptance
     if result.message:
         row["message"] = result.message
     return row

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from msgspec import Struct
 
 from clusterprep.survey.selection import Selection
@@ -23,6 +26,10 @@ class RunSettings(Struct, frozen=True):
     incident_sizes: bool = False
     baseline: bool = False  # record the speeds of this verify as normal
     force: bool = False
+    accept_for: float | None = None  # seconds for which a trial that passed is repeated
+    certificate: str = ""  # the file for the certificate, by default one in the state folder
+    sign_key: str = ""  # the private key that signs it, by default that of the site
+    certificate_before: Mapping[str, Any] | None = None  # with which check compares the nodes
     workarounds: bool = False  # try settings that may help when verify fails
     detailed_exitcode: bool = False
     budget: bool = False  # stored findings answer the deep checks

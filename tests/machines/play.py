@@ -25,6 +25,7 @@ import pytest
 
 from clusterprep.cli.commands.selftest import with_load, with_past
 from clusterprep.facts import Fact
+from clusterprep.history.certificate import with_certified
 from clusterprep.inventory.load import load_inventory
 from clusterprep.model import Finding, Fleet, Inventory, Json, Node, Read
 from clusterprep.remote.transports.replay import ReplayTransport, record
@@ -253,4 +254,5 @@ def looked(
     ) as fanout:
         fleet = fanout.survey(plan)
         fleet = with_load(with_past(probe_pairs(fanout, fleet, inventory.nodes[0].name)))
+    fleet = with_certified(fleet, None)
     return fleet, judge(fleet, plan.checks, TODAY)

@@ -96,6 +96,7 @@ def test_help_imports_click_and_nothing_heavy(words: tuple[str, ...]) -> None:
         {
             "__main__",
             "cli",
+            "cli.certificate",
             "cli.completion",
             "cli.everyday",
             "cli.mcp",

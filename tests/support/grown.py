@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from clusterprep.checks import Check
 from clusterprep.cli.commands.selftest import unpacked, with_past
 from clusterprep.facts.clock import Offset
+from clusterprep.history.certificate import with_certified
 from clusterprep.model import Absent, Finding, Fleet, Inventory, Json, Node, NodeSnapshot, Read
 from clusterprep.remedies import shell_line
 from clusterprep.remote.transports.frames import parsed
@@ -274,7 +275,7 @@ def _plantable(check: Check) -> bool:
 
 def planted(fleet: Fleet, fated: Fates) -> Fleet:
     """The fleet with the faults that are facts, and an hour ago without any."""
-    fleet = with_past(fleet)
+    fleet = with_certified(with_past(fleet), None)
     seen = dict(fleet.snapshots)
     for name, check in fated.checks.items():
         proof = check.proof

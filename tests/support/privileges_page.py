@@ -57,6 +57,7 @@ STAGES = {
     "open": "the connection itself",
     "pairs": "connections from node to node, by the running agents",
     "history": "nothing: the history of the controller",
+    "certificate": "nothing: a file of the controller, beside the other facts of the node",
     "again": "nothing: the first look of the same command",
     "stress": "with --stress alone: processes of the job's user that load the node, and dcgmi",
 }

@@ -34,6 +34,7 @@ from clusterprep.facts.stress import (
     DiagnosticTest,
     StressResults,
 )
+from clusterprep.history.certificate import with_certified
 from clusterprep.inventory.load import load_inventory
 from clusterprep.model import Absent, Finding, Fleet, Inventory, Json, Read, Report
 from clusterprep.model.extensions import NO_EXTENSIONS, Extensions
@@ -124,6 +125,8 @@ def recorded_fleet(
         fleet = with_past(fleet)
     if "stress" in plan.stages:
         fleet = with_load(fleet)
+    if "certificate" in plan.stages:
+        fleet = with_certified(fleet, None)
     return with_answers(fleet, checks, extensions)
 
 

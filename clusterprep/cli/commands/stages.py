@@ -14,11 +14,13 @@ from msgspec import Struct
 
 from clusterprep.changes.playbook.steps import Step, fact_names, own_facts
 from clusterprep.checks import Check
+from clusterprep.checks.certified import CERTIFIED_PARTS
 from clusterprep.checks.stress import TAG as STRESS
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.errors import InputError, OutOfTime
 from clusterprep.facts.host import BOOT_BEFORE, BOOT_ID
 from clusterprep.facts.shared import SHARED
+from clusterprep.history.certificate import with_certified
 from clusterprep.history.samples import with_earlier
 from clusterprep.jobs.verify.hardware_model import FACTS as MODEL_FACTS
 from clusterprep.jobs.verify.pages import PAGES
@@ -179,6 +181,8 @@ def _required_checks(invocation: Invocation) -> set[str]:
         required.update((*GATES, BUSY))
     if invocation.settings.stress:
         required.add(BUSY)
+    if invocation.settings.certificate_before is not None:
+        required.add(CERTIFIED_PARTS.name)
     return required
 
 
@@ -293,6 +297,8 @@ def _ask_nodes(
         fleet = _with_pairs(invocation, fanout, fleet, keeps_known)
     if "history" in query_plan.stages and invocation.budget is None:
         fleet = with_earlier(invocation.runs, fleet, invocation.started)
+    if "certificate" in query_plan.stages:
+        fleet = with_certified(fleet, invocation.settings.certificate_before)
     return msgspec.structs.replace(fleet, limited=bool(invocation.settings.left_out or inventory))
 
 

@@ -6,10 +6,12 @@ import msgspec
 
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands import node_lists
+from clusterprep.cli.commands.acceptance import accept_tried, certified
 from clusterprep.cli.commands.picked_trial import Tried, try_nodes, try_picked
 from clusterprep.cli.commands.report import survey_report
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import TRIAL_FACTS, plan_survey, survey, trial_checks
+from clusterprep.history.certificate import FACTS as CERTIFIED
 from clusterprep.model import Report
 from clusterprep.survey.fanout import Fanout
 
@@ -31,12 +33,21 @@ def run(invocation: Invocation) -> Report:
         env=tried.environment,
         verify=tried.trial.result,
     )
-    return msgspec.structs.replace(report, lists=lists)
+    report = msgspec.structs.replace(report, lists=lists)
+    if invocation.settings.accept_for is not None:
+        return certified(invocation, report)
+    return report
 
 
 def _try(invocation: Invocation, fanout: Fanout) -> Tried:
-    """Survey, and try all nodes; with --pick also the chosen ones alone if these do not pass."""
-    query_plan = plan_survey(invocation, only=trial_checks(invocation), facts=TRIAL_FACTS)
+    """Survey, and try all nodes, with --for again and again.
+
+    With --pick also the chosen ones are tried alone if all do not pass.
+    """
+    facts = TRIAL_FACTS
+    if invocation.settings.accept_for is not None:
+        facts = tuple(dict.fromkeys((*TRIAL_FACTS, *CERTIFIED)))
+    query_plan = plan_survey(invocation, only=trial_checks(invocation), facts=facts)
     surveyed = survey(invocation, fanout, query_plan)
     tried = try_nodes(
         invocation,
@@ -45,6 +56,8 @@ def _try(invocation: Invocation, fanout: Fanout) -> Tried:
         surveyed.fleet,
         surveyed.findings,
     )
+    if invocation.settings.accept_for is not None:
+        tried = accept_tried(invocation, fanout, tried)
     if invocation.settings.pick is None:
         lists = node_lists.choose(invocation, tried.surveyed, tried.trial.result)
         return msgspec.structs.replace(tried, lists=lists)

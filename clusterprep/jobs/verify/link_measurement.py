@@ -109,6 +109,17 @@ def measure_links(fanout: Fanout, fleet: Fleet, before: MeasuredLinks | None) ->
     return links
 
 
+def measure_once(fanout: Fanout, fleet: Fleet) -> tuple[MeasuredPair, ...]:
+    """Measure every pair of the schedule once, and look at nothing again."""
+    began = time.monotonic()
+    picks = _picks(fanout, fleet)
+    rated = _rated_speed(fleet, picks)
+    with _listening(fanout, picks) as endpoints:
+        schedule = rounds(list(endpoints), fleet.inventory.cluster)
+        links = _measure_schedule(fanout, fleet, endpoints, schedule, rated, began)
+    return links.pairs
+
+
 def measure_again(fanout: Fanout, fleet: Fleet, names: Sequence[str]) -> tuple[MeasuredPair, ...]:
     """Measure links of these nodes once more, each with the others that are next to it."""
     picks = _picks(fanout, fleet)

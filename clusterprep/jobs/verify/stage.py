@@ -60,7 +60,7 @@ def run_trial(
     from clusterprep.jobs.verify.nvls_check import nvls_findings
     from clusterprep.jobs.verify.shared_marks import mark_findings
 
-    plan = _plan(fleet, environment, options.incident_sizes)
+    plan = plan_of(fleet, environment, options.incident_sizes)
     # All files are written by now: a node that falls silent is a finding here, and no reason to
     # stop.
     fanout.bear_silence(SILENCE_LIMIT)
@@ -195,7 +195,8 @@ def with_reach(result: VerifyResult, fleet: Fleet) -> VerifyResult:
     return replace(result, stages=(logins, *result.stages))
 
 
-def _plan(fleet: Fleet, environment: Environment, incident_sizes: bool = False) -> TrialPlan:
+def plan_of(fleet: Fleet, environment: Environment, incident_sizes: bool = False) -> TrialPlan:
+    """Return the trial over the nodes that were reached, as the inventory declares it."""
     from clusterprep.jobs.verify import schedule
 
     settings = fleet.inventory.verify
@@ -264,7 +265,7 @@ def not_run(fleet: Fleet, environment: Environment, gates: Sequence[Finding]) ->
     Findings that failed as errors name the culprits. Without them, as with GPUs in use, the verdict
     is unknown.
     """
-    plan = _plan(fleet, environment)
+    plan = plan_of(fleet, environment)
     culprits: list[Culprit] = []
     for finding in gates:
         if finding.verdict != "fail" or finding.severity != "error":

@@ -53,7 +53,7 @@ def straggler_findings(timeline: Timeline) -> Iterable[Finding]:
             reason=reason,
         )
         return
-    size, own_times = _own_times(timeline)
+    size, own_times = own_times_of(timeline)
     if len(own_times) < plan.world_size:
         reason = "not all ranks finished a collective"
         message = f"not known: {reason}"
@@ -109,7 +109,7 @@ def _margin(timeline: Timeline) -> float:
     return MARGIN.get(plan.backend, MARGIN_ON_CPUS)
 
 
-def _own_times(timeline: Timeline) -> tuple[int, dict[int, float]]:
+def own_times_of(timeline: Timeline) -> tuple[int, dict[int, float]]:
     """Return the size of the largest all_reduce that all ranks left, and their own seconds."""
     largest = 0
     times: dict[int, float] = {}

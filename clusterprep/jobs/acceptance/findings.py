@@ -1,0 +1,276 @@
+"""From the rounds of an acceptance to findings and culprits, each with its time. Pure.
+
+A link, a rank or the whole fleet that became slower is a failure of the check that judges it in a
+single trial too: net.tcp_bw, nccl.straggler, nccl.busbw_multi.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from clusterprep.jobs.acceptance.drift import Slowdown, slowdowns
+from clusterprep.jobs.acceptance.model import Direction, Rounds
+from clusterprep.jobs.verify import blame, straggler
+from clusterprep.jobs.verify.link_verdicts import NAME as LINKS
+from clusterprep.jobs.verify.pages import REMEDY_OF_LINKS
+from clusterprep.jobs.verify.schedule import TrialPlan
+from clusterprep.jobs.verify.speed import NAME as SPEED
+from clusterprep.jobs.verify.tally import SWEEP
+from clusterprep.model import Culprit, Finding
+from clusterprep.model.nodeset import fold
+from clusterprep.model.units import format_size
+from clusterprep.remedies import shell_line
+
+SILENT = "nccl.hang"
+NODE_CONFIDENCE, LINK_CONFIDENCE = 0.95, 0.9
+STEADY = "no link, no rank and no collective becomes slower and stays so"
+REMEDY_OF_SPEED = shell_line(
+    "clusterprep check INVENTORY   # clocks, temperature and counters, now that the load was on"
+)
+REMEDY_OF_SILENCE = shell_line(
+    "journalctl -b -1 -n 50   # on the nodes named: did they reboot, or lose the network?"
+)
+
+
+class Judgement(Struct, frozen=True):
+    """What an acceptance found, and the culprits that follow from it."""
+
+    findings: tuple[Finding, ...]
+    culprits: tuple[Culprit, ...]
+
+
+def judge_rounds(rounds: Rounds, plan: TrialPlan) -> Judgement:
+    """Return what became worse while the rounds were run, or one pass if nothing did."""
+    nodes = tuple(node.name for node in plan.nodes)
+    if not rounds.ended_well:
+        return _of_broken(rounds)
+    links = _link_findings(rounds, nodes)
+    ranks = _rank_findings(rounds, plan)
+    found = (*links, *ranks)
+    if not found:
+        found = tuple(_fleet_findings(rounds, nodes, plan.backend))
+    if not found:
+        return Judgement((_steady(rounds, nodes),), ())
+    return Judgement(found, tuple(map(_culprit, (*links, *ranks))))
+
+
+def clock(seconds: float) -> str:
+    """Return minutes and seconds, such as 1:05; from an hour on 1:00:05."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{minutes}:{rest:02}"
+
+
+# ---------------------------------------------------------------- rounds that did not end well
+
+
+def _of_broken(rounds: Rounds) -> Judgement:
+    number = len(rounds.rounds) + 1
+    when = f"in round {number}, {clock(rounds.broken_at)} after the first began"
+    if rounds.broken is None:
+        finding = Finding(
+            check=SILENT,
+            verdict="fail",
+            severity="error",
+            nodes=rounds.lost,
+            message=f"{fold(rounds.lost)} fell silent {when}",
+            seen="no answer",
+            wanted=blame.WANTED[SILENT],
+            remedy=REMEDY_OF_SILENCE,
+        )
+        return Judgement((finding,), (_culprit(finding),))
+    trial = blame.judge(rounds.broken)
+    found: list[Finding] = []
+    for finding in blame.findings(trial):
+        if finding.verdict == "fail":
+            found.append(replace(finding, message=f"{when}: {finding.message}"))
+    culprits = [replace(one, cause=f"{when}: {one.cause}") for one in trial.culprits]
+    return Judgement(tuple(found), tuple(culprits))
+
+
+def _steady(rounds: Rounds, nodes: tuple[str, ...]) -> Finding:
+    return Finding(
+        check=SPEED,
+        verdict="pass",
+        severity="error",
+        nodes=nodes,
+        message=f"nothing became slower in {len(rounds.rounds)} rounds, {clock(rounds.seconds)}",
+        seen=f"{len(rounds.rounds)} rounds",
+        wanted=STEADY,
+    )
+
+
+# ---------------------------------------------------------------- links
+
+
+def _link_findings(rounds: Rounds, nodes: Sequence[str]) -> list[Finding]:
+    """Return a failure for each node whose links became slow, and for each link beside these."""
+    costs = _costs_of_links(rounds)
+    slow = slowdowns(costs)
+    partners = Counter(source for source, _ in costs)
+    found: list[Finding] = []
+    remaining = dict(slow)
+    while remaining:
+        node = _node_at_fault(remaining, partners)
+        if node is None:
+            break
+        at_node = {ends: one for ends, one in remaining.items() if node in ends}
+        others = len({end for ends in at_node for end in ends}) - 1
+        found.append(_link_finding(rounds, (node,), at_node, f"its links with {others} nodes"))
+        remaining = {ends: one for ends, one in remaining.items() if node not in ends}
+    by_link: dict[frozenset[str], dict[Direction, Slowdown]] = {}
+    for ends, one in remaining.items():
+        by_link.setdefault(frozenset(ends), {})[ends] = one
+    for link, directions in by_link.items():
+        names = tuple(sorted(link, key=nodes.index))
+        found.append(_link_finding(rounds, names, directions, _arrows(directions)))
+    return found
+
+
+def _costs_of_links(rounds: Rounds) -> dict[Direction, list[float]]:
+    """Return seconds per byte, round by round, of the directions that every round measured."""
+    every = set(rounds.rounds[0].links).intersection(*(one.links for one in rounds.rounds))
+    costs: dict[Direction, list[float]] = {}
+    for ends in rounds.rounds[0].links:
+        if ends in every:
+            costs[ends] = [1 / max(one.links[ends], 1.0) for one in rounds.rounds]
+    return costs
+
+
+def _node_at_fault(slow: Mapping[Direction, Slowdown], partners: Mapping[str, int]) -> str | None:
+    """Return the node with most slow links, if they are two at least and half of its links."""
+    links = {frozenset(ends) for ends in slow}
+    counts = Counter(name for link in links for name in link)
+    guilty = [(count, name) for name, count in counts.items() if count >= 2]
+    guilty = [(count, name) for count, name in guilty if 2 * count >= partners[name]]
+    return max(guilty)[1] if guilty else None
+
+
+def _link_finding(
+    rounds: Rounds, names: tuple[str, ...], slow: Mapping[Direction, Slowdown], what: str
+) -> Finding:
+    worst = max(slow.values(), key=lambda one: one.after / one.before)
+    earliest = min(one.first for one in slow.values())
+    last = max(one.last for one in slow.values())
+    seen = f"{_rate(1 / worst.before)} at first, then {_rate(1 / worst.after)}"
+    when = _when(rounds, earliest, last)
+    subject = f"{names[0]}: {what}" if len(names) == 1 else what
+    return Finding(
+        check=LINKS,
+        verdict="fail",
+        severity="error",
+        nodes=names,
+        message=f"{subject} became slow {when}: {seen}",
+        seen=seen,
+        wanted=STEADY,
+        remedy=REMEDY_OF_LINKS,
+    )
+
+
+def _arrows(directions: Iterable[Direction]) -> str:
+    return ", ".join(f"{source} → {target}" for source, target in sorted(directions))
+
+
+def _rate(speed: float) -> str:
+    bits = speed * 8
+    if bits >= 1e9:
+        return f"{bits / 1e9:.3g} Gbit/s"
+    return f"{bits / 1e6:.3g} Mbit/s"
+
+
+def _when(rounds: Rounds, first: int, last: int) -> str:
+    since = clock(rounds.rounds[first].at)
+    if last == len(rounds.rounds) - 1:
+        return f"from {since} on"
+    return f"from {since} to {clock(rounds.rounds[last + 1].at)}"
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def _rank_findings(rounds: Rounds, plan: TrialPlan) -> list[Finding]:
+    """Return a failure for the ranks of each node that take longer than at first."""
+    series: dict[int, list[float]] = {}
+    for rank in plan.ranks:
+        values = [one.own[rank.rank] for one in rounds.rounds if rank.rank in one.own]
+        if len(values) == len(rounds.rounds):
+            series[rank.rank] = values
+    by_node: dict[str, dict[int, Slowdown]] = {}
+    for number, slow in slowdowns(series).items():
+        by_node.setdefault(plan.ranks[number].node, {})[number] = slow
+    return [_rank_finding(rounds, node, slow) for node, slow in by_node.items()]
+
+
+def _rank_finding(rounds: Rounds, node: str, slow: Mapping[int, Slowdown]) -> Finding:
+    worst = max(slow.values(), key=lambda one: one.after / one.before)
+    earliest = min(one.first for one in slow.values())
+    last = max(one.last for one in slow.values())
+    seen = f"{_milliseconds(worst.before)} at first, then {_milliseconds(worst.after)}"
+    when = _when(rounds, earliest, last)
+    return Finding(
+        check=straggler.NAME,
+        verdict="fail",
+        severity="error",
+        nodes=(node,),
+        message=(
+            f"rank {fold(map(str, sorted(slow)))} on {node} takes longer between collectives "
+            f"{when}: {seen}"
+        ),
+        seen=seen,
+        wanted=STEADY,
+        remedy=straggler.REMEDY,
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms"
+
+
+# ---------------------------------------------------------------- the fleet
+
+
+def _fleet_findings(rounds: Rounds, nodes: tuple[str, ...], backend: str) -> Iterable[Finding]:
+    """Yield a warning for each size of the all-reduce that became slower, with no culprit."""
+    series: dict[int, list[float]] = {}
+    for one in rounds.rounds:
+        for row in one.collectives:
+            if (row.op, row.dtype) == SWEEP:
+                series.setdefault(row.bytes, []).append(row.seconds)
+    complete = {size: row for size, row in series.items() if len(row) == len(rounds.rounds)}
+    if not complete:
+        return
+    size = max(complete)
+    for slow in slowdowns({size: complete[size]}).values():
+        seen = f"{slow.before:.3g} s at first, then {slow.after:.3g} s"
+        when = _when(rounds, slow.first, slow.last)
+        yield Finding(
+            check=SPEED,
+            verdict="fail",
+            # The processors that gloo uses have other work too, so it proves less.
+            severity="error" if backend == "nccl" else "warning",
+            nodes=nodes,
+            message=f"the all-reduce of {format_size(size)} became slow {when}: {seen}",
+            seen=seen,
+            wanted=STEADY,
+            remedy=REMEDY_OF_SPEED,
+        )
+
+
+# ---------------------------------------------------------------- culprits
+
+
+def _culprit(finding: Finding) -> Culprit:
+    is_link = len(finding.nodes) == 2 and finding.check == LINKS
+    return Culprit(
+        kind="link" if is_link else "node",
+        nodes=finding.nodes,
+        confidence=LINK_CONFIDENCE if is_link else NODE_CONFIDENCE,
+        cause=finding.message,
+        evidence=(f"{finding.check}: {finding.seen}",),
+    )

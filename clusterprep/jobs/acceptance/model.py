@@ -1,0 +1,45 @@
+"""The rounds of an acceptance as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from clusterprep.jobs.verify.timeline import Timeline
+from clusterprep.model import CollectiveResult
+
+Direction = tuple[str, str]  # the node that sends, and the one that receives
+
+
+class Round(Struct, frozen=True):
+    """What one round measured.
+
+    `at` is when it began, in seconds since the first one did. `links` has bytes per second of each
+    direction that was measured, `own` the seconds that each rank takes between collectives of the
+    largest size.
+    """
+
+    at: float
+    links: Mapping[Direction, float]
+    own: Mapping[int, float]
+    collectives: tuple[CollectiveResult, ...]
+
+
+class Rounds(Struct, frozen=True):
+    """All rounds that ended well, and the seconds until the last one ended.
+
+    `broken` is the trial of a round that did not: some rank did not finish, or had wrong results.
+    `lost` are nodes whose agents fell silent between two trials. Either began at `broken_at`, and
+    no round came after it.
+    """
+
+    rounds: tuple[Round, ...]
+    seconds: float
+    broken: Timeline | None = None
+    broken_at: float = 0.0
+    lost: tuple[str, ...] = ()
+
+    @property
+    def ended_well(self) -> bool:
+        return self.broken is None and not self.lost

@@ -1,0 +1,104 @@
+"""The stage of `verify --for`: repeats the trial for a time, and returns what changed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from clusterprep.jobs.acceptance.findings import Judgement, judge_rounds
+from clusterprep.jobs.acceptance.model import Rounds
+from clusterprep.jobs.acceptance.rounds import run_rounds
+from clusterprep.jobs.load import sampling
+from clusterprep.jobs.verify.stage import plan_of
+from clusterprep.jobs.verify.tally import SWEEP
+from clusterprep.model import Acceptance, Finding, Fleet, SpeedRange, VerifyResult
+from clusterprep.nccl.environment import Environment
+from clusterprep.survey.fanout import Fanout
+
+
+class Accepted(Struct, frozen=True):
+    """The result of the trial before the rounds with what these added, and all findings."""
+
+    result: VerifyResult
+    findings: tuple[Finding, ...]
+
+
+def accept(
+    fanout: Fanout,
+    fleet: Fleet,
+    environment: Environment,
+    trial: VerifyResult,
+    findings: Iterable[Finding],
+    seconds: float,
+    told: Callable[[int, float], None],
+) -> Accepted:
+    """Repeat the trial that passed for `seconds`, and judge what changed.
+
+    `findings` are those of `trial`. Heat, clocks, counters and kernel logs of all rounds are judged
+    together, as those of one long job.
+    """
+    plan = plan_of(fleet, environment)
+    load = sampling.begin(fanout, fleet)
+    rounds = run_rounds(
+        fanout,
+        fleet,
+        plan,
+        seconds,
+        told,
+    )
+    of_load = sampling.end(fanout, load, on_gpus=plan.backend == "nccl")
+    judgement = judge_rounds(rounds, plan)
+    result = _with_rounds(trial, rounds, judgement, seconds)
+    return Accepted(
+        result, (*_outdone(findings, judgement.findings), *judgement.findings, *of_load)
+    )
+
+
+def _with_rounds(
+    trial: VerifyResult, rounds: Rounds, judgement: Judgement, seconds: float
+) -> VerifyResult:
+    verdict = trial.verdict
+    if any(one.verdict == "fail" and one.severity == "error" for one in judgement.findings):
+        verdict = "fail"
+    acceptance = Acceptance(
+        wanted=seconds,
+        seconds=round(rounds.seconds, 3),
+        rounds=len(rounds.rounds),
+        speeds=_speeds(rounds),
+    )
+    return replace(
+        trial,
+        verdict=verdict,
+        culprits=(*trial.culprits, *judgement.culprits),
+        acceptance=acceptance,
+    )
+
+
+def _speeds(rounds: Rounds) -> tuple[SpeedRange, ...]:
+    """Return the slowest, the median and the fastest round of each size of the all-reduce."""
+    by_size: dict[int, list[float]] = {}
+    for one in rounds.rounds:
+        for row in one.collectives:
+            if (row.op, row.dtype) == SWEEP:
+                by_size.setdefault(row.bytes, []).append(row.busbw_gbs)
+    ranges = []
+    for size, speeds in sorted(by_size.items()):
+        ordered = sorted(speeds)
+        middle = ordered[len(ordered) // 2]
+        ranges.append(SpeedRange(size, ordered[0], middle, ordered[-1]))
+    return tuple(ranges)
+
+
+def _outdone(before: Iterable[Finding], after: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings of the trial without passes that the rounds have proven wrong."""
+    failed = {(one.check, name) for one in after if one.verdict == "fail" for name in one.nodes}
+    kept = []
+    for one in before:
+        names = tuple(name for name in one.nodes if (one.check, name) not in failed)
+        if one.verdict != "pass" or len(names) == len(one.nodes):
+            kept.append(one)
+        elif names:
+            kept.append(replace(one, nodes=names))
+    return tuple(kept)
