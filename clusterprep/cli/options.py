@@ -284,7 +284,7 @@ bisecting = _all(
     click.option(
         "--run-timeout",
         metavar="T",
-        help="A run that takes longer hangs; default: 10m, then 4 times the longest good run and 20s.",
+        help="A run that takes longer hangs; default: 10m, then 4 times the longest good run.",
     ),
     click.option(
         "--min-nodes",

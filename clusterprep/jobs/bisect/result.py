@@ -48,12 +48,20 @@ def _rows(runs: Iterable[Run]) -> Iterable[BisectRun]:
 
 def _culprit(fault: Fault, runs: Sequence[Run], confidence: float) -> Culprit:
     names = " and ".join(fault.nodes)
+    verb = _verb(fault, runs)
     if len(fault.nodes) > 1:
-        cause = f"the command fails where {names} run it together, and works with each of them"
+        cause = f"the command {verb} where {names} run it together, and not with one of them"
         return Culprit("link", fault.nodes, confidence, cause, _evidence(fault, runs))
-    verb = "is slow" if fault.slow else "fails"
     cause = f"the command {verb} wherever {names} is among the nodes, and not without it"
     return Culprit("node", fault.nodes, confidence, cause, _evidence(fault, runs))
+
+
+def _verb(fault: Fault, runs: Iterable[Run]) -> str:
+    """Return what the command does with a fault: it fails in some way unless it always hangs."""
+    if fault.slow:
+        return "is slow"
+    ends = {run.ended for run in runs if frozenset(fault.nodes) <= frozenset(run.nodes)}
+    return "hangs" if ends == {"hung"} else "fails"
 
 
 def _evidence(fault: Fault, runs: Sequence[Run]) -> tuple[str, ...]:

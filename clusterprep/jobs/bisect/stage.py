@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
-from clusterprep.errors import ClusterprepError, OutOfTime
+from clusterprep.errors import ClusterprepError, LinkLost, OutOfTime
 from clusterprep.jobs.bisect.cost import MostRuns, most_runs
 from clusterprep.jobs.bisect.evidence import Outcome
 from clusterprep.jobs.bisect.files import RunFolder
@@ -25,6 +26,7 @@ from clusterprep.nccl.environment import Environment
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.node_lists import limited_fleet
 
+HEAR_IDLE = 30.0  # seconds; a node says each second that it is alive, and connections hold 2 MB
 _NO_OUTCOME = ("lost", "not-started")  # ends of ranks that the command is not to blame for
 
 
@@ -70,6 +72,7 @@ def bisect(
     outcomes = [run.outcome for run in search.runs]
     _say_cost(desk, len(measurement.nodes), most, allowed, limits, outcomes)
     stopped = ""
+    desk.folder.keep(encode(measurement, outcomes))
     try:
         while search.found is None:
             if len(outcomes) >= allowed:
@@ -103,6 +106,7 @@ class _Bench:
         self._job = job
         self._limits = limits
         self._desk = desk
+        self._heard_idle = 0.0
         self._end = float("inf")
         if limits.seconds is not None:
             self._end = time.monotonic() + limits.seconds
@@ -115,9 +119,11 @@ class _Bench:
         if began >= self._end:
             raise _Stopped("the time is up (--max-time)")
         until = min(began + limit, self._end)
+        idle = [name for name in self._fanout.links if name not in nodes]
 
         def check() -> None:
             self._fanout.check()
+            self._hear_idle(idle)
             if time.monotonic() >= until:
                 raise OutOfTime(f"the run took more than {limit:g} s")
 
@@ -135,6 +141,19 @@ class _Bench:
             raise _Stopped(f"the time was up during run {number} on {fold(nodes)} (--max-time)")
         return _outcome_of(result, seconds, number, nodes)
 
+    def _hear_idle(self, names: Iterable[str]) -> None:
+        """Take the signs of life of nodes that have no part in a run, which may last for hours.
+
+        One that is lost by now is noticed by the next run on it.
+        """
+        now = time.monotonic()
+        if now - self._heard_idle < HEAR_IDLE:
+            return
+        self._heard_idle = now
+        for name in names:
+            with contextlib.suppress(LinkLost):
+                self._fanout.links[name].poll(0.0)
+
 
 def _show_nothing(line: str) -> None:
     """Show no line: what the processes print is in the logs of each run."""
@@ -147,7 +166,8 @@ def _outcome_of(result: LaunchResult, seconds: float, number: int, nodes: Sequen
     if not result.ranks or ends.intersection(_NO_OUTCOME):
         raise _Stopped(f"run {number} on {fold(nodes)} has no result: {why}")
     if result.timed_out:
-        return Outcome("hung", seconds, why)
+        # Without a culprit the message tells of an option of launch.
+        return Outcome("hung", seconds, why if result.culprits else "")
     if result.verdict == "pass":
         return Outcome("passed", seconds)
     return Outcome("failed", seconds, why)
