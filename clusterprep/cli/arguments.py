@@ -18,7 +18,7 @@ from clusterprep.survey.settings import FORKS, RunSettings
 
 if TYPE_CHECKING:
     from clusterprep.changes.playbook.steps import Step
-    from clusterprep.jobs.bisect.stage import Limits
+    from clusterprep.jobs.bisection.stage import Limits
     from clusterprep.jobs.launch.plan import LaunchRequest
     from clusterprep.jobs.launch.stage import Screen
     from clusterprep.model import Inventory
@@ -115,7 +115,7 @@ def process_request(params: Mapping[str, Any]) -> LaunchRequest:
 
 def bisect_limits(params: Mapping[str, Any]) -> Limits:
     """Return how many runs a bisect may make, and how long. Raises InputError."""
-    from clusterprep.jobs.bisect.stage import Limits
+    from clusterprep.jobs.bisection.stage import Limits
 
     return Limits(
         runs=params["max_runs"],

@@ -14,11 +14,11 @@ from clusterprep.cli.commands.stages import JOURNAL, Survey, plan_survey, survey
 from clusterprep.cli.commands.uneven import refuse_uneven
 from clusterprep.errors import InputError
 from clusterprep.history import state_folder
-from clusterprep.jobs.bisect import stage
-from clusterprep.jobs.bisect.files import RunFolder, earlier
-from clusterprep.jobs.bisect.search import LEAST, Search
-from clusterprep.jobs.bisect.stage import Desk, Job, Limits
-from clusterprep.jobs.bisect.state import Measurement, resumed
+from clusterprep.jobs.bisection import stage
+from clusterprep.jobs.bisection.files import RunFolder, earlier
+from clusterprep.jobs.bisection.search import LEAST, Search
+from clusterprep.jobs.bisection.stage import Desk, Job, Limits
+from clusterprep.jobs.bisection.state import Measurement, resumed
 from clusterprep.jobs.launch.plan import LaunchRequest
 from clusterprep.jobs.launch.stage import describe_gates
 from clusterprep.jobs.verify.pages import PAGES

@@ -31,8 +31,8 @@ from typing import Literal, TypeVar
 
 from msgspec import Struct
 
-from clusterprep.jobs.bisect.evidence import Evidence, Fault, Outcome, hitting_sets
-from clusterprep.jobs.bisect.pace import lower_median, most_are_slow, slow_above
+from clusterprep.jobs.bisection.evidence import Evidence, Fault, Outcome, hitting_sets
+from clusterprep.jobs.bisection.pace import lower_median, most_are_slow, slow_above
 from clusterprep.model.nodeset import fold
 
 LEAST = 2  # nodes of a run: most faults of a network do not show on one node alone

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clusterprep.errors import InputError
-from clusterprep.jobs.bisect.state import State, decode
+from clusterprep.jobs.bisection.state import State, decode
 from clusterprep.jobs.launch.logs import forget_old
 from clusterprep.runtime import files
 

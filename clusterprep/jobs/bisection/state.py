@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from clusterprep.errors import InputError
-from clusterprep.jobs.bisect.evidence import Outcome
-from clusterprep.jobs.bisect.search import Search
+from clusterprep.jobs.bisection.evidence import Outcome
+from clusterprep.jobs.bisection.search import Search
 
 FORMAT = 1
 

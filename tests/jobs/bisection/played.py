@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable
 
-from clusterprep.jobs.bisect.evidence import Outcome
-from clusterprep.jobs.bisect.search import LEAST, Search
+from clusterprep.jobs.bisection.evidence import Outcome
+from clusterprep.jobs.bisection.search import LEAST, Search
 
 MOST = 400  # runs; no search takes so many
 Fails = Callable[[frozenset[str]], bool]

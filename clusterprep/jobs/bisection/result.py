@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from clusterprep.jobs.bisect.evidence import Fault
-from clusterprep.jobs.bisect.search import Run, Search
+from clusterprep.jobs.bisection.evidence import Fault
+from clusterprep.jobs.bisection.search import Run, Search
 from clusterprep.model import BisectResult, BisectRun, Culprit, Verdict
 from clusterprep.model.nodeset import fold
 

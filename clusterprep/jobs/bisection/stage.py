@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 
 from clusterprep.errors import ClusterprepError, LinkLost, OutOfTime
-from clusterprep.jobs.bisect.cost import MostRuns, most_runs
-from clusterprep.jobs.bisect.evidence import Outcome
-from clusterprep.jobs.bisect.files import RunFolder
-from clusterprep.jobs.bisect.pace import hang_limit
-from clusterprep.jobs.bisect.result import result_of
-from clusterprep.jobs.bisect.search import Search
-from clusterprep.jobs.bisect.state import Measurement, encode
+from clusterprep.jobs.bisection.cost import MostRuns, most_runs
+from clusterprep.jobs.bisection.evidence import Outcome
+from clusterprep.jobs.bisection.files import RunFolder
+from clusterprep.jobs.bisection.pace import hang_limit
+from clusterprep.jobs.bisection.result import result_of
+from clusterprep.jobs.bisection.search import Search
+from clusterprep.jobs.bisection.state import Measurement, encode
 from clusterprep.jobs.launch import stage as launch_stage
 from clusterprep.jobs.launch.plan import LaunchRequest
 from clusterprep.jobs.launch.stage import Screen

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from clusterprep.jobs.bisect.cost import most_runs
-from clusterprep.jobs.bisect.evidence import Outcome
-from clusterprep.jobs.bisect.search import Search, groups_of
-from tests.jobs.bisect.played import (
+from clusterprep.jobs.bisection.cost import most_runs
+from clusterprep.jobs.bisection.evidence import Outcome
+from clusterprep.jobs.bisection.search import Search, groups_of
+from tests.jobs.bisection.played import (
     at_times,
     found,
     in_order,
