@@ -82,6 +82,8 @@ def test_the_node_of_two_that_fails_is_found(lab4: Lab) -> None:
     assert "n3 does not like n3" in (logs / "run-01" / "rank-1.log").read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_it_stops_at_its_limit_and_goes_on(lab4: Lab) -> None:
     words = ("--", PROGRAM, "0", "hangs=n4")
     few = bisect(lab4, "--run-timeout", "1", "--max-runs", "2", *words)
@@ -97,6 +99,8 @@ def test_it_stops_at_its_limit_and_goes_on(lab4: Lab) -> None:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_an_interruption_ends_the_run_and_the_others_are_kept(lab4: Lab) -> None:
     words = ("--limit", "n[1-2]", "--", PROGRAM, "600")
     process = begun(lab4, *words)
