@@ -30,7 +30,8 @@ def write_bisect(page: ReportPage, bisect: BisectResult | None) -> None:
         page.row("  logs   ", f" {safe_text(bisect.logs)}", indent=INDENT + 8, keep=True)
     for culprit in bisect.culprits:
         write_culprit(page, culprit)
-    if page.verbose or bisect.verdict != "pass":
+    if bisect.runs and (page.verbose or bisect.verdict != "pass"):
+        page.blank()
         for run in bisect.runs:
             _write_run(page, run)
 
@@ -41,3 +42,5 @@ def _write_run(page: ReportPage, run: BisectRun) -> None:
     ended = (f"{safe_text(run.ended):7}", style)
     text = f"{run.seconds:8.1f} s  {fold_nodes(run.nodes)}"
     page.row(number, ended, text, indent=INDENT + 8)
+    if page.verbose and run.cause:
+        page.under((safe_text(run.cause), "dim"), indent=INDENT + 8)

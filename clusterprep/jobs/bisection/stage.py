@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -53,8 +54,14 @@ class Desk(Struct, frozen=True):
     folder: RunFolder
 
 
-class _Stopped(Exception):
+class Stopped(Exception):
     """The search cannot go on; the text says why."""
+
+
+class RunOnce(Protocol):
+    """Runs the command on some nodes. `before` are the outcomes of earlier runs. Raises Stopped."""
+
+    def __call__(self, number: int, nodes: Sequence[str], before: Sequence[Outcome]) -> Outcome: ...
 
 
 def bisect(
@@ -66,25 +73,37 @@ def bisect(
     desk: Desk,
 ) -> BisectResult:
     """Make the runs of a search and return what they show."""
+    bench = _Bench(fanout, job, limits, desk)
+    return follow(search, bench.run, measurement, limits, desk)
+
+
+def follow(
+    search: Search,
+    run_once: RunOnce,
+    measurement: Measurement,
+    limits: Limits,
+    desk: Desk,
+) -> BisectResult:
+    """Have `run_once` make the runs that the search asks for, tell and keep each of them."""
     most = most_runs(len(measurement.nodes))
     allowed = limits.runs or most.two
-    bench = _Bench(fanout, job, limits, desk)
     outcomes = [run.outcome for run in search.runs]
     _say_cost(desk, len(measurement.nodes), most, allowed, limits, outcomes)
-    stopped = ""
     desk.folder.keep(encode(measurement, outcomes))
+    stopped = ""
     try:
         while search.found is None:
             if len(outcomes) >= allowed:
-                raise _Stopped(f"{pluralize(allowed, 'run')} did not decide it (--max-runs)")
-            outcome = bench.run(len(outcomes) + 1, search.next, outcomes)
-            desk.say(_told(len(outcomes) + 1, allowed, search.next, outcome))
+                raise Stopped(f"{pluralize(allowed, 'run')} did not decide it (--max-runs)")
+            nodes = search.next
+            outcome = run_once(len(outcomes) + 1, nodes, outcomes)
             outcomes.append(outcome)
             search.take(outcome)
             desk.folder.keep(encode(measurement, outcomes))
+            desk.say(_told(len(outcomes), allowed, nodes, outcome))
             if len(outcomes) == 1:
                 _say_time(desk, most, outcome)
-    except _Stopped as why:
+    except Stopped as why:
         stopped = f"{why}; --resume {desk.folder.path.name} goes on"
     except ClusterprepError as error:
         addition = f"; --resume {desk.folder.path.name} goes on behind the last run"
@@ -112,12 +131,12 @@ class _Bench:
             self._end = time.monotonic() + limits.seconds
 
     def run(self, number: int, nodes: Sequence[str], before: Sequence[Outcome]) -> Outcome:
-        """Run the command on these nodes and return how it ended. Raises _Stopped."""
+        """Run the command on these nodes and return how it ended. Raises Stopped."""
         good = [outcome.seconds for outcome in before if outcome.ended == "passed"]
         limit = hang_limit(good, self._limits.one_run)
         began = time.monotonic()
         if began >= self._end:
-            raise _Stopped("the time is up (--max-time)")
+            raise Stopped("the time is up (--max-time)")
         until = min(began + limit, self._end)
         idle = [name for name in self._fanout.links if name not in nodes]
 
@@ -138,7 +157,7 @@ class _Bench:
         )
         seconds = time.monotonic() - began
         if result.timed_out and until == self._end:
-            raise _Stopped(f"the time was up during run {number} on {fold(nodes)} (--max-time)")
+            raise Stopped(f"the time was up during run {number} on {fold(nodes)} (--max-time)")
         return _outcome_of(result, seconds, number, nodes)
 
     def _hear_idle(self, names: Iterable[str]) -> None:
@@ -160,11 +179,11 @@ def _show_nothing(line: str) -> None:
 
 
 def _outcome_of(result: LaunchResult, seconds: float, number: int, nodes: Sequence[str]) -> Outcome:
-    """Return how a run ended. Raises _Stopped if that says nothing about the command."""
+    """Return how a run ended. Raises Stopped if that says nothing about the command."""
     why = result.culprits[0].cause if result.culprits else result.message
     ends = {row.ended for row in result.ranks}
     if not result.ranks or ends.intersection(_NO_OUTCOME):
-        raise _Stopped(f"run {number} on {fold(nodes)} has no result: {why}")
+        raise Stopped(f"run {number} on {fold(nodes)} has no result: {why}")
     if result.timed_out:
         # Without a culprit the message tells of an option of launch.
         return Outcome("hung", seconds, why if result.culprits else "")
