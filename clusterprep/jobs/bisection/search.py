@@ -141,6 +141,7 @@ class _Work:
         self._notes: list[str] = []
 
     def find(self) -> Steps[Found]:
+        """Search until it is decided, or known that it cannot be."""
         undecided = ""
         try:
             if (yield from self._fails(self.nodes)):
@@ -309,13 +310,14 @@ class _Work:
         return any(run.nodes == nodes for run in self.runs)
 
     def _refuse_shared(self, pair: tuple[str, ...]) -> None:
-        """Raise _Undecided if another pair has one of these nodes.
+        """Raise _Undecided if another pair has one of these nodes: neither pair is told then.
 
         It may be the node itself, which fails at times.
         """
         for fault in self.faults:
             for node in pair:
                 if node in fault.nodes:
+                    self.faults = []
                     raise _Undecided(
                         f"it fails on {fold(fault.nodes)} and on {fold(pair)}, and {node} has "
                         "passed with others: one fault does not explain that"

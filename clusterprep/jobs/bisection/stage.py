@@ -125,7 +125,7 @@ class _Bench:
         self._job = job
         self._limits = limits
         self._desk = desk
-        self._heard_idle = 0.0
+        self._heard_at = 0.0
         self._end = float("inf")
         if limits.seconds is not None:
             self._end = time.monotonic() + limits.seconds
@@ -138,11 +138,14 @@ class _Bench:
         if began >= self._end:
             raise Stopped("the time is up (--max-time)")
         until = min(began + limit, self._end)
+        # What nodes have said since they ended earlier processes belongs to no run.
+        self._hear(self._fanout.links)
         idle = [name for name in self._fanout.links if name not in nodes]
 
         def check() -> None:
             self._fanout.check()
-            self._hear_idle(idle)
+            if time.monotonic() - self._heard_at > HEAR_IDLE:
+                self._hear(idle)
             if time.monotonic() >= until:
                 raise OutOfTime(f"the run took more than {limit:g} s")
 
@@ -160,15 +163,12 @@ class _Bench:
             raise Stopped(f"the time was up during run {number} on {fold(nodes)} (--max-time)")
         return _outcome_of(result, seconds, number, nodes)
 
-    def _hear_idle(self, names: Iterable[str]) -> None:
-        """Take the signs of life of nodes that have no part in a run, which may last for hours.
+    def _hear(self, names: Iterable[str]) -> None:
+        """Take and drop what nodes without a part in a run have said: signs of life, for hours.
 
         One that is lost by now is noticed by the next run on it.
         """
-        now = time.monotonic()
-        if now - self._heard_idle < HEAR_IDLE:
-            return
-        self._heard_idle = now
+        self._heard_at = time.monotonic()
         for name in names:
             with contextlib.suppress(LinkLost):
                 self._fanout.links[name].poll(0.0)

@@ -11,7 +11,8 @@ import sys
 import time
 
 rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+# torchrun itself listens on the port of the rendezvous.
+place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 1)
 here = os.uname().nodename
 
 
