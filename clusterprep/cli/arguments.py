@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from clusterprep.cli.options import listed, seconds
 from clusterprep.errors import InputError
 from clusterprep.model.nodeset import nearest
@@ -16,6 +18,7 @@ from clusterprep.survey.settings import FORKS, RunSettings
 
 if TYPE_CHECKING:
     from clusterprep.changes.playbook.steps import Step
+    from clusterprep.jobs.bisection.stage import Limits
     from clusterprep.jobs.launch.plan import LaunchRequest
     from clusterprep.jobs.launch.stage import Screen
     from clusterprep.model import Inventory
@@ -75,9 +78,6 @@ def launch_request(params: Mapping[str, Any]) -> LaunchRequest:
 
     Raises InputError for options that contradict each other, and for values that name no folder.
     """
-    from clusterprep.jobs.launch.command import program_of
-    from clusterprep.jobs.launch.plan import LaunchRequest, parse_env_options
-
     if params["direct"] and params["form"] not in (None, "torchrun", "hostfile"):
         raise InputError.of(
             f"{params['form']} says by itself how ranks are started; leave out --direct",
@@ -88,31 +88,48 @@ def launch_request(params: Mapping[str, Any]) -> LaunchRequest:
     if params["form"] == "k8s" and not params["image"]:
         hint = "--image REGISTRY/IMAGE:TAG"
         raise InputError.of("a pod needs the image of the job", key="--print", hint=hint)
-    folder = params["chdir"]
-    if folder is not None and not folder.startswith("/"):
-        raise InputError.of(
-            f"'{folder}' is not the same folder on all nodes", key="--chdir", hint="begin with /"
-        )
     if params["log_dir"] == "":
         raise InputError.of(
             "an empty value names no folder",
             key="--log-dir",
             hint="give a folder on this machine, or leave the option out",
         )
+    limit = seconds(params["timeout"])
+    request = process_request(params)
+    return replace(request, limit=limit, image=params["image"] or "")
+
+
+def process_request(params: Mapping[str, Any]) -> LaunchRequest:
+    """Return which processes are to be started. Raises InputError for wrong values."""
+    from clusterprep.jobs.launch.command import program_of
+    from clusterprep.jobs.launch.plan import LaunchRequest, parse_env_options
+
+    folder = params["chdir"]
+    if folder is not None and not folder.startswith("/"):
+        raise InputError.of(
+            f"'{folder}' is not the same folder on all nodes", key="--chdir", hint="begin with /"
+        )
     program = program_of(params["command"])
     env = parse_env_options(params["variables"], os.environ)
-    here = str(Path.cwd())
-    limit = seconds(params["timeout"])
     return LaunchRequest(
         program=program,
         direct=params["direct"],
         env=env,
         folder=folder,
-        here=here,
+        here=str(Path.cwd()),
         seed=params["seed"],
         preflight=params["preflight"],
-        limit=limit,
-        image=params["image"] or "",
+    )
+
+
+def bisect_limits(params: Mapping[str, Any]) -> Limits:
+    """Return how many runs a bisect may make, and how long. Raises InputError."""
+    from clusterprep.jobs.bisection.stage import Limits
+
+    return Limits(
+        runs=params["max_runs"],
+        seconds=seconds(params["max_time"], "--max-time"),
+        one_run=seconds(params["run_timeout"], "--run-timeout"),
     )
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # `--help` imports this module and no values
 
     from clusterprep.changes.file_plan import Gap
     from clusterprep.model import (
+        BisectResult,
         ChangeRow,
         CommandResult,
         Finding,
@@ -120,6 +121,11 @@ def launch_code(result: LaunchResult) -> int:
     if result.verdict == "unknown" or result.timed_out:
         return UNKNOWN
     return FAILED
+
+
+def bisect_code(result: BisectResult) -> int:
+    """Return 1 if culprits were found, 0 if there are none, 3 if it is undecided."""
+    return {"fail": FAILED, "pass": OK}.get(result.verdict, UNKNOWN)
 
 
 def live_code(state: str) -> int:

@@ -210,6 +210,21 @@ def launch(**params: Any) -> None:
 
 @cli.command(cls=InventoryCommand)
 @options.inventory
+@options.bisecting
+@options.connections
+@options.reporting
+@options.ranks
+def bisect(**params: Any) -> None:
+    """Find the nodes with which a command fails, hangs or is slow.
+
+    It is started as launch starts it, on all nodes and then on some of them, until the nodes or
+    pairs at fault are known. To find slow nodes, give a command that ends after some steps.
+    """
+    _run("bisect", params)
+
+
+@cli.command(cls=InventoryCommand)
+@options.inventory
 @options.reporting
 def validate(**params: Any) -> None:
     """Check the inventory file alone, without the network."""
@@ -469,6 +484,8 @@ def _dispatch(invocation: Invocation, params: dict[str, Any]) -> Report:
         return verify.run(invocation)
     if command == "launch":
         return _launch(invocation, params)
+    if command == "bisect":
+        return _bisect(invocation, params)
     return _dispatch_writing(invocation, params)
 
 
@@ -522,6 +539,16 @@ def _launch(invocation: Invocation, params: dict[str, Any]) -> Report:
         raise SystemExit(print_result((shown_text(text),), code))
     screen = arguments.launch_screen(params, invocation.run, say_line)
     return launch.run(invocation, request, screen)
+
+
+def _bisect(invocation: Invocation, params: dict[str, Any]) -> Report:
+    from clusterprep.cli import arguments
+    from clusterprep.cli.commands import bisect
+
+    request = arguments.process_request(params)
+    limits = arguments.bisect_limits(params)
+    chosen = bisect.Choice(limits, params["min_nodes"], params["resume"])
+    return bisect.run(invocation, request, params["command"], chosen, say_line)
 
 
 def _check_formats(params: dict[str, Any]) -> None:

@@ -80,7 +80,7 @@ def _reporting(formats: str) -> Callable[[Command], Command]:
 reporting = _reporting("console, json, html, markdown, junit, …")
 diagnosing = _reporting("console or json.")
 
-fleet = _all(
+_chosen_nodes = _all(
     click.option(
         "--limit",
         metavar="NODESET|GROUP",
@@ -94,7 +94,8 @@ fleet = _all(
         type=click.IntRange(1, 4096),
         help="Nodes at once.",
     ),
-    click.option("--timeout", metavar="S", help="Limit of the whole command: 90, 2m."),
+)
+_logins = _all(
     click.option("-b", "--become/--no-become", default=None, help="sudo on the nodes."),
     click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for sudo's password."),
     click.option(
@@ -108,6 +109,12 @@ fleet = _all(
         type=click.Choice(["strict", "accept-new"]),
         help="accept-new learns the keys of new hosts; changed keys are refused.",
     ),
+)
+connections = _all(_chosen_nodes, _logins)
+fleet = _all(
+    _chosen_nodes,
+    click.option("--timeout", metavar="S", help="Limit of the whole command: 90, 2m."),
+    _logins,
 )
 
 naming = _all(
@@ -217,7 +224,7 @@ FORMS = (
     "mpirun",
     "k8s",
 )
-launching = _all(
+processes = _all(
     click.argument("command", nargs=-1, metavar="-- CMD…", type=click.UNPROCESSED),
     click.option(
         "--direct", is_flag=True, help="One process per rank, without torchrun in between."
@@ -243,6 +250,9 @@ launching = _all(
         help="Check first what it would hang at; default: yes.",
     ),
     click.option("--on-busy", is_flag=True, help="Even if GPUs are in use."),
+)
+launching = _all(
+    processes,
     click.option("--fold", is_flag=True, help="Show equal lines of several ranks once."),
     click.option(
         "--log-dir", metavar="DIR", help="A file per rank there; default: in the state folder."
@@ -259,6 +269,33 @@ launching = _all(
         type=click.IntRange(1, 100_000),
         metavar="K",
         help="The inventory has K nodes more than are needed; leave bad ones out.",
+    ),
+)
+
+bisecting = _all(
+    processes,
+    click.option(
+        "--max-runs",
+        type=click.IntRange(1, 10_000),
+        metavar="N",
+        help="Make so many runs at most; default: as many as two faults take.",
+    ),
+    click.option("--max-time", metavar="T", help="Begin no run after this time: 90m, 8h."),
+    click.option(
+        "--run-timeout",
+        metavar="T",
+        help="A run that takes longer hangs; default: 10m, then 4 times the longest good run.",
+    ),
+    click.option(
+        "--min-nodes",
+        type=click.IntRange(1, 100_000),
+        metavar="N",
+        help="The command needs so many nodes; default: 2.",
+    ),
+    click.option(
+        "--resume",
+        metavar="RUN",
+        help="Go on behind the runs of an earlier bisect: its name, or `last`.",
     ),
 )
 

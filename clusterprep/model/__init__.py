@@ -486,6 +486,28 @@ class LaunchResult(Struct, frozen=True):
     message: str = ""
 
 
+class BisectRun(Struct, frozen=True):
+    """One run of the command of a bisect on some of the nodes; `cause` is its first failure."""
+
+    number: int
+    nodes: tuple[str, ...]
+    ended: Literal["passed", "failed", "hung", "slow"]
+    seconds: float
+    cause: str = ""
+
+
+class BisectResult(Struct, frozen=True):
+    """What a bisect found. It fails if culprits are known, and passes if there are none."""
+
+    verdict: Verdict
+    command: tuple[str, ...]
+    most_runs: int
+    runs: tuple[BisectRun, ...] = ()
+    culprits: tuple[Culprit, ...] = ()
+    message: str = ""
+    logs: str = ""
+
+
 class NodeLists(Struct, frozen=True):
     """Which nodes a job may use, each list in inventory order.
 
@@ -555,6 +577,7 @@ class Report(Struct, frozen=True):
     changes: tuple[ChangeRow, ...] | None = None
     verify: VerifyResult | None = None
     launch: LaunchResult | None = None
+    bisect: BisectResult | None = None
     results: tuple[CommandResult, ...] | None = None  # of exec, equal ones folded
     error: Mapping[str, Json] | None = None
     notices: tuple[str, ...] = ()  # limited run, what was settled first, unknown variable names

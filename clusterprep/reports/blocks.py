@@ -8,7 +8,15 @@ from datetime import date
 
 from msgspec import Struct
 
-from clusterprep.model import ChangeRow, CommandResult, Culprit, Finding, NodeSnapshot, Report
+from clusterprep.model import (
+    BisectResult,
+    ChangeRow,
+    CommandResult,
+    Culprit,
+    Finding,
+    NodeSnapshot,
+    Report,
+)
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import Remedy, sentence, shell_line
 from clusterprep.reports.plain import distinct, nonblank_lines, safe_text
@@ -286,12 +294,14 @@ def number_reached(report: Report) -> int:
 
 
 def culprits_of(report: Report) -> list[Culprit]:
-    """Return the culprits of the trial and of the launch."""
+    """Return the culprits of the trial, of the launch and of the bisect."""
     culprits: list[Culprit] = []
     if report.verify is not None:
         culprits += report.verify.culprits
     if report.launch is not None:
         culprits += report.launch.culprits
+    if report.bisect is not None:
+        culprits += report.bisect.culprits
     return culprits
 
 
@@ -386,10 +396,19 @@ def _decided_by_ranks(report: Report) -> str:
     if report.launch is not None and report.launch.timed_out:
         return "launch ran out of time"
     words = {"fail": "failed", "unknown": "is not known to have worked"}
+    if report.bisect is not None and report.bisect.verdict == report.verdict:
+        return _summarize_bisect(report.bisect)
     for name, result in (("launch", report.launch), ("verify", report.verify)):
         if result is not None and result.verdict == report.verdict in words:
             return f"{name} {words[result.verdict]}"
     return ""
+
+
+def _summarize_bisect(bisect: BisectResult) -> str:
+    runs = pluralize(len(bisect.runs), "run")
+    if bisect.verdict == "unknown":
+        return f"undecided after {runs}"
+    return f"{pluralize(len(bisect.culprits), 'culprit')} found in {runs}"
 
 
 def _summarize_without_findings(report: Report, nodes: str) -> str:

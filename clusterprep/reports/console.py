@@ -12,6 +12,7 @@ from clusterprep.model.units import pluralize
 from clusterprep.remedies import shell_line
 from clusterprep.reports.advice import Advice, advice
 from clusterprep.reports.blocks import number_reached, summarize, troubles, unreported_nodes
+from clusterprep.reports.console_bisect import write_bisect
 from clusterprep.reports.console_commands import write_commands
 from clusterprep.reports.console_findings import write_findings
 from clusterprep.reports.console_fixes import write_fixes
@@ -67,6 +68,7 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
     write_fixes(page, report.fixes)
     write_verify(page, report.verify, short=_has_changed_nothing(report))
     write_launch(page, report.launch)
+    write_bisect(page, report.bisect)
     write_lists(page, report.lists)
     write_commands(page, report.results)
     write_runs(page, report)

@@ -50,6 +50,7 @@ from clusterprep.reports.html_nodes import Roster, grid_of, label, many
 from clusterprep.reports.plain import (
     clean,
     diff_lines,
+    fold_nodes,
     format_elapsed,
     format_seconds,
     has_diff_header,
@@ -155,6 +156,9 @@ def context(report: Report) -> dict[str, Any]:
     values |= _results_context(report.results or (), roster)
     values |= _verify_context(report.verify, report.findings or ())
     values["heats"] = html_pairs.heats(report, roster)
+    values["bisect_runs"] = []
+    if report.bisect is not None:
+        values["bisect_runs"] = [(run, fold_nodes(run.nodes)) for run in report.bisect.runs]
     values["launched"] = []
     if report.launch is not None:
         values["launched"] = html_trial.launched_lines(report.launch.ranks)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from clusterprep.model import (
     Absent,
     BatchRow,
+    BisectResult,
     ChangeRow,
     CollectiveResult,
     CommandResult,
@@ -64,6 +65,7 @@ _VERIFY = ("verdict", "backend", "world_size", "nproc_per_node", "rendezvous")
 _STAGE = ("name", "seconds", "verdict", "arrived", "missing", "limit")
 _RESULT = ("stdout", "stderr", "seconds")
 _LAUNCH = ("verdict", "mode", "world_size", "nproc_per_node", "rendezvous", "folders", "logs")
+_BISECT = ("verdict", "command", "most_runs", "runs", "message", "logs")
 _LISTS = ("passing", "failing", "unknown")
 _COLLECTIVE = ("op", "bytes", "seconds", "algbw_gbs", "busbw_gbs", "wrong")
 
@@ -109,6 +111,7 @@ def document(report: Report) -> dict[str, Json]:
     sections["batches"] = _rows(report.batches, _batch)
     sections["verify"] = _verify(report.verify)
     sections["launch"] = _launch(report.launch)
+    sections["bisect"] = _bisect(report.bisect)
     sections["site_checks"] = report.site_checks
     sections["lists"] = _lists(report.lists)
     sections["groups"] = report.groups
@@ -431,6 +434,14 @@ def _launch(result: LaunchResult | None) -> dict[str, Json] | None:
     row["causes"] = result.causes
     if result.message:
         row["message"] = result.message
+    return row
+
+
+def _bisect(result: BisectResult | None) -> dict[str, Json] | None:
+    if result is None:
+        return None
+    row = _pick(result, _BISECT)
+    row["culprits"] = _rows(result.culprits, _culprit)
     return row
 
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterprep.model import (
+    BisectResult,
     ChangeRow,
     CollectiveResult,
     CommandResult,
@@ -124,7 +125,10 @@ def _merged(cases: Iterable[Case]) -> list[Case]:
 
 
 def cases(report: Report) -> Iterator[Case]:
-    """Yield a test for the command, then for nodes, findings, changes, the trial and the launch."""
+    """Yield a test for the command, then for nodes, findings and changes.
+
+    The trial, the launch and the bisect come last.
+    """
     yield _command(report)
     if report.findings is None:
         yield from _nodes(report)
@@ -141,6 +145,8 @@ def cases(report: Report) -> Iterator[Case]:
         yield from _verify(report.verify)
     if report.launch is not None:
         yield _launch(report.launch)
+    if report.bisect is not None:
+        yield _bisect(report.bisect)
 
 
 def _command(report: Report) -> Case:
@@ -443,6 +449,25 @@ def _launch(result: LaunchResult) -> Case:
     return Case(
         suite="launch",
         name="job",
+        kind=kind,
+        message=safe_text(message),
+        text=text,
+        type="job",
+    )
+
+
+def _bisect(result: BisectResult) -> Case:
+    """Return the bisect as one test. Culprits are its failure."""
+    text = _join("\n", _long_text(result.message), *_culprits(result.culprits))
+    kind = _VERDICT_KINDS.get(result.verdict, "error")
+    if kind == "pass":
+        return Case("bisect", "command", kind, text=text)
+    message = result.message or result.verdict
+    if result.culprits:
+        message = result.culprits[0].cause
+    return Case(
+        suite="bisect",
+        name="command",
         kind=kind,
         message=safe_text(message),
         text=text,

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from clusterprep.model import (
     BatchRow,
+    BisectResult,
     ChangeRow,
     CollectiveResult,
     CommandResult,
@@ -79,6 +80,7 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
         _not_counting(report.findings or ()),
         _verify(report.verify),
         _launch(report.launch),
+        _bisect(report.bisect),
         _env(report.env),
         _batches(report.batches),
         _changes(report.changes),
@@ -587,6 +589,26 @@ def _launch(result: LaunchResult | None) -> str:
     for cause in result.causes[:ROWS]:
         lines += _cause(cause)
     return "\n".join(lines) + "\n"
+
+
+def _bisect(result: BisectResult | None) -> str:
+    if result is None:
+        return ""
+    head = (
+        f"{code(' '.join(result.command))}, {len(result.runs)} of at most {result.most_runs} runs"
+    )
+    lines = [f"### Bisect: {result.verdict}", "", head]
+    if result.message:
+        lines += ["", inline(result.message)]
+    lines.append("")
+    for culprit in result.culprits[:ROWS]:
+        lines += _culprit(culprit)
+    table = ["| run | nodes | ended | seconds |", "|--:|---|---|--:|"]
+    for run in result.runs:
+        nodes = cell(fold_nodes(run.nodes))
+        table.append(_table_row(str(run.number), nodes, run.ended, f"{run.seconds:.1f}"))
+    body = "\n".join(table) + "\n"
+    return "\n".join(lines) + "\n\n" + details("Runs", body)
 
 
 def _cause(cause: Mapping[str, Json]) -> list[str]:

@@ -29,6 +29,7 @@ REPORTING = (
     "env", "env --node n1",
     "launch -- true", "launch --direct -- true", "launch --no-preflight -- true",
 )  # fmt: skip
+COMMANDS = ("check", "plan", "apply", "rollback", "verify", "env", "launch")
 PRINTING = (
     "env --target profile.d", "env --target nccl.conf --node n1",
     "launch --print torchrun -- true", "launch --print sbatch -- true",
@@ -36,6 +37,11 @@ PRINTING = (
     "launch --print deepspeed -- true", "launch --print lightning -- true",
     "launch --print mpirun -- true", "launch --print k8s --image i -- true",
 )  # fmt: skip
+
+
+def behind(words: str) -> list[str]:
+    """The words behind the inventory that a command needs."""
+    return ["--", "true"] if words in ("launch", "bisect") else []
 
 
 class Ports:
@@ -125,7 +131,7 @@ def test_all_nodes_refuse_the_connection(
     _unreached(out, "refused", count)
 
 
-@pytest.mark.parametrize("words", ["check", "plan", "apply", "rollback", "verify", "env", "launch"])
+@pytest.mark.parametrize("words", COMMANDS)
 @pytest.mark.parametrize(
     ("kind", "reason", "expected"),
     [("silent", "no_banner", 3), ("refusing", "host_key_unknown", 1)],
@@ -140,7 +146,7 @@ def test_all_nodes_are_silent_or_refuse_the_login(
     expected: int,
 ) -> None:
     path = inventory(state, ports.ports[kind], 1)
-    line = split(words, path) + (["--", "true"] if words == "launch" else [])
+    line = split(words, path) + behind(words)
     code, out, err = asked(capsys, *with_json(line))
     assert code == expected, err
     _unreached(out, reason, 1)
@@ -200,13 +206,25 @@ def test_what_looks_at_other_things_goes_on(
     assert not Path(made).exists()
 
 
-@pytest.mark.parametrize("words", ["check", "plan", "apply", "rollback", "verify", "env", "launch"])
+def test_bisect_makes_no_run_where_no_node_is_reached(
+    ports: Ports, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = inventory(state, ports.ports["closed"], 2)
+    code, out, err = asked(capsys, "bisect", path, "--format", "json", "--", "true")
+    assert code == 3, err
+    _unreached(out, "refused", 2)
+    found = json.loads(out)["bisect"]
+    assert (found["verdict"], found["runs"], found["logs"]) == ("unknown", [], "")
+    assert found["message"].startswith("no run was made: ssh.reach unknown on n[1-2]")
+
+
+@pytest.mark.parametrize("words", [*COMMANDS, "bisect"])
 @pytest.mark.parametrize("limit", ["", "nobody", "n9", "n[5-9]", "bare,nobody"])
 def test_a_limit_to_no_node_is_an_error_of_usage(
     ports: Ports, state: Path, capsys: pytest.CaptureFixture[str], words: str, limit: str
 ) -> None:
     path = inventory(state, ports.ports["closed"], 2)
-    line = split(words, path) + ["--limit", limit] + (["--", "true"] if words == "launch" else [])
+    line = [*split(words, path), "--limit", limit, *behind(words)]
     code, out, err = asked(capsys, *line)
     assert (code, out) == (2, ""), err
     assert "clusterprep: " in err
@@ -233,7 +251,7 @@ def test_an_empty_text_does_not_mean_everything(
     assert err == f"clusterprep: {option}: it is empty; leave it out to mean everything\n"
 
 
-@pytest.mark.parametrize("words", ["check", "plan", "apply", "rollback", "verify", "env", "launch"])
+@pytest.mark.parametrize("words", [*COMMANDS, "bisect"])
 @pytest.mark.parametrize(
     "text", ["nodes: []\n", "{}\n", "", "nodes: [{name: n1}]\ngroups: {g: {nodes: ''}}\n"]
 )
@@ -242,5 +260,5 @@ def test_an_inventory_without_nodes_is_an_error_of_usage(
 ) -> None:
     path = state / "none.yaml"
     path.write_text(text)
-    line = split(words, str(path)) + (["--", "true"] if words == "launch" else [])
+    line = split(words, str(path)) + behind(words)
     assert asked(capsys, *line)[0] == 2

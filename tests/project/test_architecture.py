@@ -119,6 +119,8 @@ WORLDLY = {
     "jobs.launch.follow": "runs processes on nodes, listens to them and watches the clock",
     "jobs.launch.logs": "writes what ranks print",
     "jobs.launch.waiting_lines": "counts lines for many threads",
+    "jobs.bisection.files": "keeps runs in the state folder",
+    "jobs.bisection.stage": "takes the time of runs",
     "cli.arguments": "knows the folder and the variables of the user who launches",
     "cli.inventory_argument": "looks for ./inventory.yaml, and reads standard input for `-`",
     "jobs.launch.stage": "takes the time of lines",

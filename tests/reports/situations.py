@@ -7,6 +7,8 @@ from typing import Any
 
 from clusterprep.model import (
     Absent,
+    BisectResult,
+    BisectRun,
     ChangeRow,
     CollectiveResult,
     CommandResult,
@@ -270,6 +272,49 @@ def launch_culprit() -> Report:
     )
 
 
+def bisect_culprits() -> Report:
+    """A node with which a command fails, and two that are slow together, after ten runs."""
+    ended = (
+        ("failed", FOUR, "rank 2 on n3 ended with exit code 1"),
+        ("passed", ("n1", "n2"), ""),
+        ("failed", ("n1", "n3"), "rank 1 on n3 ended with exit code 1"),
+        ("hung", ("n3", "n4"), "rank 0 on n3 hangs: it is stopped (state T)"),
+        ("slow", ("n2", "n4"), ""),
+    )
+    return report(
+        "bisect",
+        verdict="fail",
+        code=1,
+        seconds=731.5,
+        nodes=reached(FOUR),
+        findings=passes(FOUR, "ssh.reach", "net.ports"),
+        bisect=BisectResult(
+            "fail",
+            ("train.py", "--steps", "50"),
+            27,
+            runs=tuple(
+                BisectRun(number, nodes, how, 12.5, cause)  # type: ignore[arg-type]
+                for number, (how, nodes, cause) in enumerate(ended, 1)
+            ),
+            culprits=(
+                Culprit(
+                    "node",
+                    ("n3",),
+                    0.95,
+                    "the command fails wherever n3 is among the nodes, and not without it",
+                    (
+                        "run 3 on n[1,3] failed after 12.5 s: rank 1 on n3 ended with exit code 1",
+                        "run 2 on n[1-2] passed in 12.5 s",
+                    ),
+                ),
+                Culprit("link", ("n2", "n4"), 0.95, "the command is slow where both run it"),
+            ),
+            message="there are too few nodes to tell which of them are slow",
+            logs="/home/me/.local/state/clusterprep/bisect/20261121-093000-4f2a",
+        ),
+    )
+
+
 def wrong_input() -> Report:
     """The inventory has two mistakes; nothing was contacted."""
     message = (
@@ -438,6 +483,7 @@ SITUATIONS: dict[str, Callable[[], Report]] = {
         wrong_input,
         verify_culprit,
         launch_culprit,
+        bisect_culprits,
         many_nodes,
         planned,
         command_failed,

@@ -35,6 +35,7 @@ SECTIONS = (
     "wrong_input",
     "verify_culprit",
     "launch_culprit",
+    "bisect_culprits",
     "command_failed",
 )  # together they have every section
 OURS = (

@@ -111,6 +111,16 @@ NOT_RUN = {
     "clusterprep launch inventory.yaml --seed 7 --env HF_HOME=/data/hf --fold -- -m pkg.train": (
         SECONDS("tests/jobs/launch")
     ),
+    "clusterprep bisect inventory.yaml -- train.py --steps 50": SECONDS("tests/jobs/bisection"),
+    "clusterprep bisect inventory.yaml --run-timeout 10m -- train.py --steps 50": (
+        SECONDS("tests/jobs/bisection")
+    ),
+    "clusterprep bisect inventory.yaml --max-time 8h -- train.py --steps 50": (
+        SECONDS("tests/jobs/bisection")
+    ),
+    "clusterprep bisect inventory.yaml --resume last -- train.py --steps 50": (
+        SECONDS("tests/jobs/bisection")
+    ),
     "clusterprep apply inventory.yaml": SAME,
     "clusterprep check inventory.yaml": SAME,
     "clusterprep check INVENTORY": SAME,

@@ -21,7 +21,7 @@ from clusterprep.model import Finding, Report, Severity
 from clusterprep.model.history import RecordedRun, Since
 from clusterprep.survey.consequences import standing
 
-COMMANDS = ("check", "plan", "apply", "fix", "verify", "rollback", "launch")
+COMMANDS = ("check", "plan", "apply", "fix", "verify", "rollback", "launch", "bisect")
 LOOKED_THROUGH = 20  # runs among which the one to compare with is chosen
 
 

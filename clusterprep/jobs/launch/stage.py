@@ -80,10 +80,12 @@ def launch(
     wanted: LaunchRequest,
     gates: Sequence[Finding],
     screen: Screen,
+    check: Callable[[], None] | None = None,
 ) -> tuple[LaunchResult, tuple[str, ...]]:
     """Run the job if nothing prevents it. Return the result, and notices for the report.
 
-    `gates` are the findings that prevent it.
+    `gates` are the findings that prevent it. `check` raises what ends it before it is done, by
+    default what ends the whole command.
     """
     plan = launch_plan(fleet, environment, wanted)
     if gates:
@@ -94,7 +96,13 @@ def launch(
         missing = missing_scripts(plan, _script_answers(fanout, plan))
         if missing is not None:
             return missing, ()
-    result, trouble = follow(fanout, fleet.inventory, plan, screen)
+    result, trouble = follow(
+        fanout,
+        fleet.inventory,
+        plan,
+        screen,
+        check or fanout.check,
+    )
     if trouble:
         return result, (trouble,)
     return result, ()
@@ -127,7 +135,11 @@ def describe_gates(gates: Sequence[Finding]) -> str:
 
 
 def follow(
-    fanout: Fanout, inventory: Inventory, plan: LaunchPlan, screen: Screen
+    fanout: Fanout,
+    inventory: Inventory,
+    plan: LaunchPlan,
+    screen: Screen,
+    check: Callable[[], None],
 ) -> tuple[LaunchResult, str]:
     """Run the job. Return the result, and why logs lack lines; empty if they lack none."""
     logs = Logs(screen.logs)
@@ -135,7 +147,7 @@ def follow(
     fanout.load("job")
     links = {share.node.name: fanout.links[share.node.name] for share in plan.shares}
     try:
-        record = run_launch(links, plan, output.hear, output.tick, fanout.check)
+        record = run_launch(links, plan, output.hear, output.tick, check)
     finally:
         output.tick(last=True)
         paths = logs.close()
