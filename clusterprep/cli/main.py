@@ -197,6 +197,16 @@ def rollback(**params: Any) -> None:
 
 @cli.command(cls=InventoryCommand)
 @options.inventory
+@options.fleet
+@options.selecting
+@options.watching
+def watch(**params: Any) -> None:
+    """Look again and again with the cheap checks, and tell only what changes, until Ctrl-C."""
+    _watch(params)
+
+
+@cli.command(cls=InventoryCommand)
+@options.inventory
 @options.launching
 @options.fleet
 @options.retry
@@ -439,6 +449,24 @@ def _diagnose_live(params: dict[str, Any]) -> NoReturn:
         return [live_job.render(found, fmt, **page)]
 
     show(params, live_code(found.state), render)
+
+
+def _watch(params: dict[str, Any]) -> NoReturn:
+    """Watch the nodes of an inventory until a signal or --timeout ends it."""
+    from clusterprep.cli import watching
+    from clusterprep.cli.commands import watch as watch_command
+    from clusterprep.runtime.deadline import Deadline
+    from clusterprep.survey.watch.schedule import clipped_logins
+
+    options.refuse_empty(params)
+    every = watching.interval(params["every"])
+    with Deadline.of(options.seconds(params["timeout"]), None) as deadline:
+        inventory = clipped_logins(_load_inventory(params), every)
+        invocation = _invocation("watch", {**params, "quiet": True}, inventory, deadline)
+        plan = watch_command.plan_watch(invocation)
+        telling = watching.Telling(params, invocation.inventory, every, len(plan.checks))
+        watch_command.run(invocation, every, plan, telling.tell)
+    raise AssertionError("a watch ends by what ends the command")
 
 
 def _dispatch(invocation: Invocation, params: dict[str, Any]) -> Report:

@@ -282,6 +282,25 @@ retry = click.option(
     help="Only nodes that failed in that run; `last`.",
 )
 
+watching = _all(
+    click.option(
+        "--every",
+        metavar="TIME",
+        default="60s",
+        show_default=True,
+        help="From one look to the next: 10s, 2m.",
+    ),
+    click.option(
+        "--format",
+        "fmt",
+        default="console",
+        metavar="F",
+        type=click.Choice(["console", "jsonl"]),
+        help="On stdout: console, or jsonl: a JSON object on a line for each change.",
+    ),
+    click.option("--no-color", is_flag=True, help="Do not use colours."),
+)
+
 readers = _all(
     click.option("--nccl", metavar="V", help="Version that will read it, such as 2.21.5."),
     click.option("--torch", metavar="V", help="Version that will read it, such as 2.6.0."),
