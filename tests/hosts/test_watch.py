@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 
 import pytest
 
+from tests.faults.hgx import hgx
 from tests.support.lab import Host, Lab, faults
 from tests.support.lab.faults.files import inside
 from tests.support.watched import Watch
@@ -17,6 +19,7 @@ pytestmark = pytest.mark.hosts
 NOT_OF_HOSTS = ("--skip", "lim.,proc.dstate,mem.,irq.,cpu.,disk.,numa.,pcie.")
 QUIET = "6,0,1000000,-;Linux version 6.8.0-60-generic\n"
 DATA = "/data"
+SYMBOL_ERRORS = "/sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"
 XID = (
     "3,{number},{now},-;NVRM: Xid (PCI:0000:2a:00): 79, pid='<unknown>', name=<unknown>, "
     "GPU has fallen off the bus.\n"
@@ -46,11 +49,16 @@ def test_a_change_is_told_once_and_ctrl_c_leaves_nothing(lab4: Lab) -> None:
 
 @pytest.fixture
 def quiet_lab(make_lab: Callable[..., Lab]) -> Lab:
-    """Four hosts whose kernel's logs are files, with a small file system for data."""
+    """Four hosts whose kernel's logs are files, with a small file system for data.
+
+    n3 has the buses and the InfiniBand cards of a GPU server.
+    """
     lab = make_lab(4)
     for host in lab.hosts:
         faults.file_over(host, "/dev/kmsg", QUIET)
-        faults.tmpfs(host, DATA, "size=1m,mode=1777")
+        faults.tmpfs(host, DATA, "size=100m,mode=1777")
+    for _ in itertools.islice(hgx(lab.host("n3")), 2):
+        pass  # its processors, and its tree over /sys
     return lab
 
 
@@ -85,6 +93,9 @@ def test_changes_of_all_kinds_are_told_once_each(quiet_lab: Lab) -> None:
         told("new", n1, "gpu.xid")
         add_xid(n1, 901)
         told("log", n1)
+        with faults.file_over(n3, SYMBOL_ERRORS, "50000\n"):
+            told("new", n3, "ib.counters")
+        told("gone", n3, "ib.counters")
         with faults.filled(n2, DATA):
             told("new", n2, "fs.space")
         told("gone", n2, "fs.space")
@@ -96,6 +107,7 @@ def test_changes_of_all_kinds_are_told_once_each(quiet_lab: Lab) -> None:
         faults.power_on(n4)
         told("back", n4)
         told("booted", n4)
+        told("new", n4, "fs.mount")  # nothing mounts it after a boot
         with faults.clock(n2, 5.0):
             n2.run(["pkill", "-f", "SB -c"])
             told("new", n2, "time.offset")
