@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 # Thresholds of Python's garbage collector. Nearly all objects of a command live until its end: with
 # the defaults, looking for cycles among them took a fifth of the time of a large check.
 CYCLES = (50_000, 20, 50)
+QUIET = {"quiet": True, "no_color": True}  # a watch shows no progress: it has no end
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
@@ -460,12 +461,13 @@ def _watch(params: dict[str, Any]) -> NoReturn:
 
     options.refuse_empty(params)
     every = watching.interval(params["every"])
+    channels = watching.channels(params)
     with Deadline.of(options.seconds(params["timeout"]), None) as deadline:
         inventory = clipped_logins(_load_inventory(params), every)
-        invocation = _invocation("watch", {**params, "quiet": True}, inventory, deadline)
+        invocation = _invocation("watch", {**params, **QUIET}, inventory, deadline)
         plan = watch_command.plan_watch(invocation)
-        telling = watching.Telling(params, invocation.inventory, every, len(plan.checks))
-        watch_command.run(invocation, every, plan, telling.tell)
+        with watching.Telling(channels, invocation, every, len(plan.checks)) as telling:
+            watch_command.run(invocation, every, plan, telling.tell)
     raise AssertionError("a watch ends by what ends the command")
 
 

@@ -298,7 +298,21 @@ watching = _all(
         type=click.Choice(["console", "jsonl"]),
         help="On stdout: console, or jsonl: a JSON object on a line for each change.",
     ),
-    click.option("--no-color", is_flag=True, help="Do not use colours."),
+    click.option(
+        "--webhook", metavar="URL", help="Also POST the changes of each look there, as signed JSON."
+    ),
+    click.option(
+        "--webhook-secret",
+        metavar="FILE",
+        shell_complete=completion.files,
+        help="The secret that signs them: the first line of a file of mode 0600.",
+    ),
+    click.option(
+        "--textfile",
+        metavar="FILE",
+        shell_complete=completion.files,
+        help="Also write this file after each look, for node_exporter's textfile collector.",
+    ),
 )
 
 readers = _all(

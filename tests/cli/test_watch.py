@@ -26,6 +26,12 @@ def inventory(tmp_path: Path) -> str:
         pytest.param(("--only", "env.shadow"), "env.shadow", id="nothing-cheap"),
         pytest.param(("--only", "no.such"), "there is no check 'no.such'", id="no-check"),
         pytest.param(("--limit", ""), "--limit: it is empty", id="no-nodes"),
+        pytest.param(
+            ("--webhook", "https://h/"), "needs a secret to sign with", id="nothing-to-sign-with"
+        ),
+        pytest.param(("--webhook-secret", "f"), "add --webhook URL", id="nothing-to-sign"),
+        pytest.param(("--textfile", "w.txt"), "has to end in .prom", id="no-collector-reads-it"),
+        pytest.param(("--textfile", "/no/w.prom"), "there is no folder", id="no-folder"),
     ],
 )
 def test_wrong_options_are_exit_2(
@@ -42,7 +48,11 @@ def test_a_time_limit_ends_it_and_tells_what_was_seen(
     """Port 1 of this machine refuses the connection."""
     text = Path(inventory).read_text().replace("127.0.0.1", "127.0.0.1, ssh: {port: 1}")
     Path(inventory).write_text(text)
-    code, out, err = asked(capsys, "watch", inventory, "--every", "1s", "--timeout", "3")
+    textfile = tmp_path / "watch.prom"
+    words = ("--every", "1s", "--timeout", "3", "--textfile", str(textfile))
+    code, out, err = asked(capsys, "watch", inventory, *words)
     assert code == 3
+    labels = 'cluster="i",command="watch",state="unreached"'
+    assert f"clusterprep_nodes{{{labels}}} 1\n" in textfile.read_text()
     assert out.count("down      n1: the node is not reached") == 1
     assert "0 of 1 nodes reached" in err

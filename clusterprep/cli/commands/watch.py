@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timezone
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from clusterprep.cli.commands.report import with_causes_of
+from clusterprep.cli import exit_codes
+from clusterprep.cli.commands.report import new_report, with_causes_of
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import chosen_checks, one_by_one, plan_survey
 from clusterprep.errors import InputError
 from clusterprep.facts.host import BOOT_ID, UPTIME
 from clusterprep.facts.kernel_log import LOG
-from clusterprep.model import Finding, Fleet, NodeSnapshot
+from clusterprep.model import Finding, Fleet, NodeSnapshot, Report
 from clusterprep.survey import registry
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.judge import judge
@@ -24,7 +26,7 @@ from clusterprep.survey.watch.changes import Change
 from clusterprep.survey.watch.kernel_news import FACTS as LOGS
 from clusterprep.survey.watch.light_plan import in_part, light_checks, light_plan
 from clusterprep.survey.watch.schedule import Backoff, Moment, unseen_seconds, with_last_words
-from clusterprep.survey.watch.state import WatchState
+from clusterprep.survey.watch.state import REACH, WatchState
 
 PAUSE = 0.2  # seconds between two looks at whether the command is to end
 
@@ -78,6 +80,22 @@ def run(invocation: Invocation, every: float, plan: QueryPlan, tell: Tell) -> No
             tell(watcher.look())
             before = _moment()
             _wait_until(fanout, started + every)
+
+
+def report_of(invocation: Invocation, look: Look) -> Report:
+    """Return the state of all nodes after a look as a report, its facts left out."""
+    findings_code = exit_codes.findings_code(look.findings, invocation.settings.strict)
+    nodes = [replace(snapshot, facts={}) for snapshot in look.fleet.snapshots.values()]
+    return new_report(
+        "watch",
+        findings_code,
+        cluster=invocation.inventory.cluster,
+        run=invocation.run,
+        started=look.at,
+        seconds=round(look.seconds, 3),
+        nodes=tuple(nodes),
+        findings=look.findings,
+    )
 
 
 class _Watcher:
@@ -143,16 +161,28 @@ class _Watcher:
     def _judge(self, fleet: Fleet) -> tuple[Finding, ...]:
         """Return the findings, each with what it follows from.
 
-        Nodes that do not answer now take part with what they said last.
+        Nodes that do not answer now take part with what they said last, and nothing is said of
+        them but that they are not reached.
         """
+        today = datetime.now(timezone.utc).date()
+        of_reach = [check for check in self._plan.checks if check.name == REACH]
+        others = [check for check in self._plan.checks if check.name != REACH]
+        found = list(judge(fleet, of_reach, today))
         voices = with_last_words(fleet, self._heard)
         names = {node.name for node in voices.reached}
-        if not names:
-            return ()
-        checks = one_by_one(self._invocation, self._plan.checks)
-        today = datetime.now(timezone.utc).date()
-        found = judge(limited_fleet(voices, names), checks, today, by_message=True)
+        if names:
+            checks = one_by_one(self._invocation, others)
+            judged = judge(limited_fleet(voices, names), checks, today, by_message=True)
+            found += _about(judged, {node.name for node in fleet.reached})
         return with_causes_of(self._inventory, found)
+
+
+def _about(findings: Iterable[Finding], names: Collection[str]) -> Iterator[Finding]:
+    """Yield what the findings say of these nodes."""
+    for finding in findings:
+        nodes = tuple(name for name in finding.nodes if name in names)
+        if nodes or not finding.nodes:
+            yield replace(finding, nodes=nodes)
 
 
 def _moment() -> Moment:

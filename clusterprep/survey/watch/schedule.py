@@ -18,6 +18,7 @@ MOST_WAIT = 300.0  # seconds
 # Seconds that wall clock and monotonic clock may drift apart between two looks, and that a look
 # may be late: a suspended machine, a stopped process or a clock that was set is more.
 LATE = 20.0
+LEAST_LOGIN = 3.0  # seconds; a busy node that takes longer for a login is not called down for less
 
 
 class Moment(Struct, frozen=True):
@@ -76,8 +77,8 @@ class Backoff:
 
 
 def clipped_logins(inventory: Inventory, every: float) -> Inventory:
-    """Return the inventory with logins that take half an interval at most."""
-    limit = every / 2
+    """Return the inventory with logins that take half an interval at most, or LEAST_LOGIN."""
+    limit = max(every / 2, LEAST_LOGIN)
     nodes = []
     for node in inventory.nodes:
         ssh = replace(node.ssh, connect_timeout=min(node.ssh.connect_timeout, limit))

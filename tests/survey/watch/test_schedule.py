@@ -9,6 +9,7 @@ import pytest
 from clusterprep.model import Fleet, Inventory, Node, NodeSnapshot, SshSettings
 from clusterprep.survey.watch.schedule import (
     LATE,
+    LEAST_LOGIN,
     MOST_WAIT,
     Backoff,
     Moment,
@@ -79,6 +80,11 @@ def test_a_login_takes_half_an_interval_at_most() -> None:
     quick = Node("n2", "n2", 1, ssh=SshSettings(connect_timeout=2.0))
     clipped = clipped_logins(Inventory("test", (NODES[0], quick)), EVERY)
     assert [node.ssh.connect_timeout for node in clipped.nodes] == [5.0, 2.0]
+
+
+def test_a_login_may_take_seconds_where_looks_are_close() -> None:
+    clipped = clipped_logins(Inventory("test", NODES[:1]), 1.0)
+    assert [node.ssh.connect_timeout for node in clipped.nodes] == [LEAST_LOGIN]
 
 
 def test_a_node_that_is_down_is_compared_by_what_it_said_last() -> None:
