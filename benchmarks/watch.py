@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,7 @@ from tests.support.lab.faults.files import inside
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-DATA = "/data"
+SMALL = "/tmp"
 # What the machine that carries the lab brings to all its hosts by itself.
 NOT_OF_HOSTS = "lim.,proc.dstate,mem.,irq.,cpu.,disk.,numa.,pcie."
 QUIET = "6,0,1000000,-;Linux version 6.8.0-60-generic\n"
@@ -74,7 +75,7 @@ KINDS = {
         ("new net.firewall",),
         ("gone net.firewall",),
     ),
-    "disk": Kind(lambda host: faults.filled(host, DATA), ("new fs.space",), ("gone fs.space",)),
+    "disk": Kind(lambda host: faults.filled(host, SMALL), ("new fs.space",), ("gone fs.space",)),
     "memory": Kind(faults.segment, ("new shm.stale",), ("gone shm.stale",)),
     "xid": Kind(_xid, ("new gpu.xid",), ()),
     "power": Kind(_power, ("down ssh.reach",), ("back ssh.reach", "booted")),
@@ -115,8 +116,7 @@ class Tally:
 
 
 def _prepare(host: Host) -> None:
-    if host.run(["mountpoint", "-q", DATA], check=False).returncode:
-        faults.tmpfs(host, DATA, "size=100m,mode=1777")
+    faults.resized(host, SMALL, "100m")
     faults.file_over(host, "/dev/kmsg", QUIET)
 
 
@@ -127,7 +127,7 @@ def main() -> int:
     with Lab(given.hosts) as lab:
         for host in lab.hosts:
             _prepare(host)
-        inventory = lab.inventory(require={"fs.space": "10%"})
+        inventory = lab.inventory()
         argv = [*CLI, "watch", str(inventory), "--every", f"{given.every}s"]
         argv += ["--format", "jsonl", "--skip", NOT_OF_HOSTS]
         pipe = subprocess.PIPE
@@ -170,6 +170,7 @@ def _play(
     open_faults: list[tuple[float, Fault, str, str]] = []
     following = time.monotonic() + given.every
     xids: set[str] = set()
+    made_on: Counter[tuple[str, str]] = Counter()
     made = 0
     while time.monotonic() < end or open_faults:
         now = time.monotonic()
@@ -184,7 +185,7 @@ def _play(
         if made < given.changes and now >= following and len(open_faults) < len(lab.hosts) / 3:
             following += pause
             made += 1
-            host, kind = chance.choice(free), chance.choice(list(KINDS))
+            host, kind = _choice(chance, free, made_on)
             fault = KINDS[kind].make(host)
             comes = KINDS[kind].comes
             if kind == "xid" and host.name in xids:
@@ -199,6 +200,16 @@ def _play(
         note()
         time.sleep(min(1.0, given.every / 4))
     time.sleep(3 * given.every)
+
+
+def _choice(
+    chance: random.Random, free: list[Host], made_on: Counter[tuple[str, str]]
+) -> tuple[Host, str]:
+    """Return a host and a kind of change; what came three times would be told as unsteady."""
+    choices = [(host, kind) for host in free for kind in KINDS if made_on[host.name, kind] < 2]
+    host, kind = chance.choice(choices)
+    made_on[host.name, kind] += 1
+    return host, kind
 
 
 def _hear(stream: Any, tally: Tally) -> None:
