@@ -269,7 +269,8 @@ class Check(Struct, frozen=True):
     explain a failure or an «unknown» of this one: where one of them is in trouble on the same node,
     this one is told below it and does not count by itself. `source` is the file of a site's check,
     and empty for ours. `fix` is what cures every failure of the check, for the command of that
-    name; where it depends on what was seen, the outcome has it.
+    name; where it depends on what was seen, the outcome has it. With `before_job` it says whether a
+    job could start now, which says nothing while one runs: a watch of days leaves it out.
     """
 
     name: str
@@ -289,6 +290,7 @@ class Check(Struct, frozen=True):
     follows: tuple[str, ...] = ()
     source: str = ""
     fix: Fix | None = None
+    before_job: bool = False
 
 
 class NodeJudge(Struct, frozen=True):

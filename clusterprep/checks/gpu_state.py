@@ -534,6 +534,7 @@ COMPUTE_MODE = Check(
 BUSY = Check(
     "gpu.busy",
     facts=("gpu.use",),
+    before_job=True,
     judge=each(busy, "gpu.use"),
     severity="warning",
     follows=("gpu.lost",),

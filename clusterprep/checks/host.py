@@ -238,6 +238,7 @@ IDENTITY = Check(
 UPTIME = Check(
     "host.uptime",
     facts=("host.uptime",),
+    before_job=True,
     uses=("host.boot_id", "host.boot_before"),
     judge=each(uptime, "host.uptime", per_node=True),
     severity="warning",

@@ -102,6 +102,7 @@ def _blocks(context: CheckContext, nodes: list[Node]) -> str:
 CHECK = Check(
     "mem.free",
     facts=("mem.free_memory",),
+    before_job=True,
     uses=(BUDDIES,),
     judge=free,
     severity="warning",

@@ -254,6 +254,7 @@ ZOMBIE = Check(
 LOAD = Check(
     "proc.load",
     facts=("proc.load", "proc.cores"),
+    before_job=True,
     judge=each(load, "proc.load", "proc.cores"),
     severity="warning",
     title="Load before the job",

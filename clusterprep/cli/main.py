@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 # Thresholds of Python's garbage collector. Nearly all objects of a command live until its end: with
 # the defaults, looking for cycles among them took a fifth of the time of a large check.
 CYCLES = (50_000, 20, 50)
+QUIET = {"quiet": True, "no_color": True}  # a watch shows no progress: it has no end
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
@@ -194,6 +195,16 @@ def fix(**params: Any) -> None:
 def rollback(**params: Any) -> None:
     """Restore, byte for byte, the files that an apply replaced."""
     _run("rollback", params)
+
+
+@cli.command(cls=InventoryCommand)
+@options.inventory
+@options.fleet
+@options.selecting
+@options.watching
+def watch(**params: Any) -> None:
+    """Look again and again with the cheap checks, and tell only what changes, until Ctrl-C."""
+    _watch(params)
 
 
 @cli.command(cls=InventoryCommand)
@@ -464,6 +475,25 @@ def _diagnose_live(params: dict[str, Any]) -> NoReturn:
         return [live_job.render(found, fmt, **page)]
 
     show(params, live_code(found.state), render)
+
+
+def _watch(params: dict[str, Any]) -> NoReturn:
+    """Watch the nodes of an inventory until a signal or --timeout ends it."""
+    from clusterprep.cli import watching
+    from clusterprep.cli.commands import watch as watch_command
+    from clusterprep.runtime.deadline import Deadline
+    from clusterprep.survey.watch.schedule import clipped_logins
+
+    options.refuse_empty(params)
+    every = watching.interval(params["every"])
+    channels = watching.channels(params)
+    with Deadline.of(options.seconds(params["timeout"]), None) as deadline:
+        inventory = clipped_logins(_load_inventory(params), every)
+        invocation = _invocation("watch", {**params, **QUIET}, inventory, deadline)
+        plan = watch_command.plan_watch(invocation)
+        with watching.Telling(channels, invocation, every, len(plan.checks)) as telling:
+            watch_command.run(invocation, every, plan, telling.tell)
+    raise AssertionError("a watch ends by what ends the command")
 
 
 def _dispatch(invocation: Invocation, params: dict[str, Any]) -> Report:

@@ -345,6 +345,38 @@ against = click.option(
     shell_complete=completion.files,
     help="Also compare parts and versions with this certificate of `verify --for`.",
 )
+watching = _all(
+    click.option(
+        "--every",
+        metavar="TIME",
+        default="60s",
+        show_default=True,
+        help="From one look to the next: 10s, 2m.",
+    ),
+    click.option(
+        "--format",
+        "fmt",
+        default="console",
+        metavar="F",
+        type=click.Choice(["console", "jsonl"]),
+        help="On stdout: console, or jsonl: a JSON object on a line for each change.",
+    ),
+    click.option(
+        "--webhook", metavar="URL", help="Also POST the changes of each look there, as signed JSON."
+    ),
+    click.option(
+        "--webhook-secret",
+        metavar="FILE",
+        shell_complete=completion.files,
+        help="The secret that signs them: the first line of a file of mode 0600.",
+    ),
+    click.option(
+        "--textfile",
+        metavar="FILE",
+        shell_complete=completion.files,
+        help="Also write this file after each look, for node_exporter's textfile collector.",
+    ),
+)
 
 readers = _all(
     click.option("--nccl", metavar="V", help="Version that will read it, such as 2.21.5."),

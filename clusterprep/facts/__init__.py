@@ -4,7 +4,8 @@ Parsing is pure and runs on the controller. Imports `remote` and what stands bef
 `Fact` below, and with `memory` as an example.
 
 All reads that are not `deep` were measured and take milliseconds, the kernel's log too, so there is
-no list of slow checks. tests/hosts/test_privileges looks at one host as root and as a user without
+no list of slow checks. What a command that looks every few seconds leaves out is declared with the
+fact (`costly`). tests/hosts/test_privileges looks at one host as root and as a user without
 rights: what is denied to the user is exactly what `Fact.needs` says.
 """
 
@@ -67,6 +68,10 @@ class Fact(Struct, frozen=True):
     * `needs`: who may learn the fact.
     * `moves`: the value changes by itself, as times, loads and counters do, so `compare` does not
       report it.
+    * `costly`: kinds of its reads that are too much for a look that is repeated every few seconds:
+      they start programs of others, or search what only grows. Such a look does without them. A
+      lenient fact is then made of its other reads, and gets Absent("not_asked") for these; any
+      other fact, and one that has no other reads, is not asked at all.
     * `guarded`: parse runs an expression that a site wrote, which may take forever, so it runs
       where it can be ended. It is absent then, and the node is not given up.
     """
@@ -81,6 +86,7 @@ class Fact(Struct, frozen=True):
     narrow: Callable[[Any], Any] | None = None
     needs: Needs = ANY_USER
     moves: bool = False
+    costly: tuple[str, ...] = ()
     guarded: bool = False
 
 

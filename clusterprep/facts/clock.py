@@ -115,5 +115,6 @@ DAEMON = Fact(
     ),
     parse_daemon,
     lenient=True,
+    costly=("command",),
 )
 SOURCE = Fact("clock.source", _source_reads, parse_source)

@@ -124,8 +124,23 @@ CHASSIS = Fact(
     parse_chassis,
     lenient=True,
     needs=NEEDS,
+    costly=("command",),
 )
 EVENT_LOG = Fact(
-    "ipmi.log", command("ipmitool", "sel", "info"), parse_log, lenient=True, needs=NEEDS, moves=True
+    "ipmi.log",
+    command("ipmitool", "sel", "info"),
+    parse_log,
+    lenient=True,
+    needs=NEEDS,
+    moves=True,
+    costly=("command",),
 )
-SENSORS = Fact("ipmi.sensors", _sensor_reads, parse_sensors, lenient=True, needs=NEEDS, moves=True)
+SENSORS = Fact(
+    "ipmi.sensors",
+    _sensor_reads,
+    parse_sensors,
+    lenient=True,
+    needs=NEEDS,
+    moves=True,
+    costly=("alone",),
+)

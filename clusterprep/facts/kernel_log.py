@@ -486,11 +486,20 @@ def _device_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
 
 
 JOURNAL_LIMIT = 10.0  # seconds; the reader stops by itself after four
+JOURNAL = ("kernel_journal",)  # its search goes through a week of the journal
 NEEDS = Needs(
     "root",
     "/dev/kmsg is root's where kernel.dmesg_restrict is 1, as most systems have it; the journal is "
     "for root and the groups adm and systemd-journal",
 )
-LOG = Fact("log.records", _log_reads, parse_log, lenient=True, needs=NEEDS, moves=True)
-XIDS = Fact("gpu.xids", _device_reads, parse_xids, lenient=True, needs=NEEDS)
-SXIDS = Fact("gpu.sxids", _device_reads, parse_sxids, lenient=True, needs=NEEDS)
+LOG = Fact(
+    "log.records",
+    _log_reads,
+    parse_log,
+    lenient=True,
+    needs=NEEDS,
+    moves=True,
+    costly=JOURNAL,
+)
+XIDS = Fact("gpu.xids", _device_reads, parse_xids, lenient=True, needs=NEEDS, costly=JOURNAL)
+SXIDS = Fact("gpu.sxids", _device_reads, parse_sxids, lenient=True, needs=NEEDS, costly=JOURNAL)

@@ -146,4 +146,4 @@ def _reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     )
 
 
-DRIVER = Fact("nv.packages", _reads, parse_packages, lenient=True)
+DRIVER = Fact("nv.packages", _reads, parse_packages, lenient=True, costly=("command", "files"))

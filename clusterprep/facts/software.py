@@ -101,9 +101,15 @@ def _libfabric_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
 MODULE = Fact("nv.module", file("/proc/driver/nvidia/version"), parse_module_kind)
 EFA = Fact("efa.packages", file(EFA_FILE), parse_efa)
 LIBFABRIC = Fact("net.libfabric", _libfabric_reads, parse_libfabric)
-TOOLKIT = Fact("container.toolkit", command("nvidia-ctk", "--version"), parse_toolkit)
+TOOLKIT = Fact(
+    "container.toolkit",
+    command("nvidia-ctk", "--version"),
+    parse_toolkit,
+    costly=("command",),
+)
 CONTAINER_LIBRARY = Fact(
     "container.library",
     command("nvidia-container-cli", "--version"),
     parse_container_library,
+    costly=("command",),
 )

@@ -25,6 +25,7 @@ LONGEST = 24 * 3600.0
 TRIED = 5
 
 FACTS = (BOOT_ID.name, UPTIME.name, IB.name)
+COUNTED = (IB.name, ERRORS.name, GPU.name)  # what a sample has of a look
 Old = Mapping[str, Mapping[str, Any]]  # of one earlier run: node → fact → value
 
 
@@ -58,26 +59,32 @@ def earlier_of(facts: Mapping[str, Any], old: Sequence[Mapping[str, Any]]) -> Ea
     A look counts if it is at least ten minutes and at most a day old by the node's own clock, is of
     this boot, and no counter has begun anew since. `old` has the newest look first.
     """
-    if not _is_whole(facts):
-        return None
     samples = []
     for look in old:
-        if not _is_whole(look) or look[BOOT_ID.name] != facts[BOOT_ID.name]:
-            continue
-        seconds = facts[UPTIME.name] - look[UPTIME.name]
-        counters = look[IB.name]
-        if LEAST <= seconds <= LONGEST and not _is_reset(counters, facts[IB.name]):
-            sample = Sample(
-                seconds,
-                counters,
-                pcie=_known(look.get(ERRORS.name)),
-                gpu=_known(look.get(GPU.name)),
-            )
+        sample = sample_of(facts, look)
+        if sample is not None and LEAST <= sample.seconds <= LONGEST:
             samples.append(sample)
     if not samples:
         return None
     samples.sort(key=lambda sample: sample.seconds)
     return Earlier(samples[0], samples[-1])
+
+
+def sample_of(facts: Mapping[str, Any], look: Mapping[str, Any]) -> Sample | None:
+    """Return the counters of an earlier look at a node, None if they cannot be compared with now.
+
+    They are comparable if both looks are of one boot and no counter has begun anew since. Pure.
+    """
+    if not (_is_whole(facts) and _is_whole(look)) or look[BOOT_ID.name] != facts[BOOT_ID.name]:
+        return None
+    if _is_reset(look[IB.name], facts[IB.name]):
+        return None
+    return Sample(
+        facts[UPTIME.name] - look[UPTIME.name],
+        look[IB.name],
+        pcie=_known(look.get(ERRORS.name)),
+        gpu=_known(look.get(GPU.name)),
+    )
 
 
 def _is_whole(facts: Mapping[str, Any]) -> bool:
@@ -107,7 +114,7 @@ def _facts_of(runs: Runs, run: str) -> dict[str, dict[str, Any]]:
     facts: dict[str, dict[str, Any]] = {}
     for snapshot in report.nodes or ():
         facts[snapshot.node] = {}
-    for name in (*FACTS, ERRORS.name, GPU.name):
+    for name in dict.fromkeys((*FACTS, *COUNTED)):
         column = runs.column(run, name, list(facts))
         for node, value in column.items():
             facts[node][name] = value

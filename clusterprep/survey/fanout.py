@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from clusterprep.errors import LinkLost, OutOfTime, Unreached
@@ -207,24 +207,28 @@ class Fanout:
         last: bool = False,
         inventory: Inventory | None = None,
         keeps_known: bool = False,
+        names: Collection[str] | None = None,
     ) -> Fleet:
         """Log in to every node and return the facts of the plan.
 
         A node that cannot be used is a NodeSnapshot with the reason. `last` tells that the nodes
         are asked nothing after the stages of this plan: a node of which nothing more is wanted
-        keeps no connection. `inventory` has the nodes to ask if these are not all. With
+        keeps no connection. `inventory` has the nodes to ask if these are not all. With `names`
+        only these of them are asked, and the fleet has no snapshots of the others. With
         `keeps_known` the time limit of the command is not raised here: the nodes that had not
         answered are then NodeSnapshots that say so.
         """
         inventory = inventory or self.inventory
         queries = Queries(plan, inventory)
+        nodes = inventory.nodes
+        if names is not None:
+            nodes = tuple(node for node in nodes if node.name in names)
         sheets: dict[str, Sheet] = {}
-        for node in inventory.nodes:
+        for node in nodes:
             sheet = queries.of(node)
             sheets[node.name] = sheet
         self._need_parts(_agent_parts(plan, sheets.values(), inventory))
         drops_links = last and "pairs" not in plan.stages
-        nodes = inventory.nodes
         open_files.refuse_too_few(nodes, self._forks if drops_links else len(nodes))
         snapshots: dict[str, NodeSnapshot] = {}
 

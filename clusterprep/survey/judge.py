@@ -64,28 +64,35 @@ def judge(
     catalogue: Iterable[str] = (),
     trial: Collection[str] = (),
     asked: Collection[str] = (),
+    *,
+    by_message: bool = False,
 ) -> tuple[Finding, ...]:
     """Return the findings of all checks over a fleet, equal ones folded, silences applied.
 
     `catalogue` names checks that are planned and not built, `trial` those that only verify can
     judge: where the inventory requires one of them, or it is among `asked`, it is skipped with
-    that reason.
+    that reason. With `by_message` findings with different messages stay apart, so that what is
+    said of a node does not depend on others.
     """
     findings: list[Finding] = []
     for check in checks:
         findings.extend(_check_findings(fleet, check))
     findings.extend(_not_judged_here(fleet.inventory, catalogue, trial, asked))
-    return apply_silences(findings, fleet.inventory, today)
+    return apply_silences(findings, fleet.inventory, today, by_message=by_message)
 
 
 def apply_silences(
-    findings: Iterable[Finding], inventory: Inventory, today: date
+    findings: Iterable[Finding],
+    inventory: Inventory,
+    today: date,
+    *,
+    by_message: bool = False,
 ) -> tuple[Finding, ...]:
     """Return the findings with the accepted ones marked as silenced, and equal ones folded."""
     parts: list[Finding] = []
     for finding in findings:
         parts.extend(_split_by_silence(finding, inventory.silences, today))
-    return merge(_told_once(parts), inventory)
+    return merge(_told_once(parts), inventory, by_message=by_message)
 
 
 def _told_once(findings: Sequence[Finding]) -> Iterable[Finding]:
@@ -439,12 +446,19 @@ def _counts(finding: Finding) -> bool:
 # ---------------------------------------------------------------- sets of findings
 
 
-def merge(findings: Iterable[Finding], inventory: Inventory) -> tuple[Finding, ...]:
-    """Return equal findings of several nodes as one finding, with its nodes in inventory order."""
+def merge(
+    findings: Iterable[Finding], inventory: Inventory, *, by_message: bool = False
+) -> tuple[Finding, ...]:
+    """Return equal findings of several nodes as one finding, with its nodes in inventory order.
+
+    Their messages may differ unless `by_message`.
+    """
     position = {node.name: node.index for node in inventory.nodes}
     groups: dict[Key, list[Finding]] = {}
     for finding in findings:
         key = _merge_key(finding)
+        if by_message:
+            key = (*key, finding.message)
         groups.setdefault(key, []).append(finding)
     everywhere = tuple(position)
     merged = []

@@ -102,6 +102,8 @@ WORLDLY = {
     "cli.commands.session": "notes when a command began",
     "cli.commands.opening": "notes when a command began",
     "cli.commands.report": "takes the time of a run",
+    "cli.webhook": "sends what a watch saw to a URL, from a thread",
+    "cli.commands.watch": "waits from one look to the next, and takes the time of each",
     "changes.key_pair": "makes and keeps the key with which nodes log in to each other",
     "changes.reboot": "waits for nodes that go down",
     "changes.step_runner": "does what steps say",

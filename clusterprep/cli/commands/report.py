@@ -79,7 +79,7 @@ def survey_report(
     env_values = None if env is None else env.values
     env_paths = launch_paths(fleet, writing=settings.command != "check")
     notices = _notices(invocation, surveyed)
-    findings = _with_causes(invocation.inventory, surveyed.findings)
+    findings = with_causes_of(invocation.inventory, surveyed.findings)
     if verify is not None:
         culprits = with_findings(verify.culprits, findings, PAGES)
         verify = msgspec.structs.replace(verify, culprits=culprits)
@@ -103,7 +103,7 @@ def survey_report(
     )
 
 
-def _with_causes(inventory: Inventory, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def with_causes_of(inventory: Inventory, findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings of the survey and of the trial, each with what it follows from."""
     from clusterprep.jobs.verify.pages import PAGES
     from clusterprep.survey import registry

@@ -265,7 +265,7 @@ def survey_ports(
     pairs = ("net.listen", "net.dials")
     fleet = probe_pairs(fanout, fleet, fleet.inventory.nodes[0].name)
     checks = [check for check in query_plan.checks if set(pairs) & {*check.facts, *check.uses}]
-    return judge(fleet, _one_by_one(invocation, checks), invocation.started.date())
+    return judge(fleet, one_by_one(invocation, checks), invocation.started.date())
 
 
 def with_boots_before(fleet: Fleet, before: Fleet) -> Fleet:
@@ -339,7 +339,7 @@ def _judge(
     cached = apply_silences(stored, fleet.inventory, today)
     judged = judge(
         fleet,
-        _one_by_one(invocation, query_plan.checks, keeps_known=keeps_known),
+        one_by_one(invocation, query_plan.checks, keeps_known=keeps_known),
         today,
         planned,
         trial_checks,
@@ -348,7 +348,7 @@ def _judge(
     return (*judged, *cached)
 
 
-def _one_by_one(
+def one_by_one(
     invocation: Invocation, checks: Iterable[Check], *, keeps_known: bool = False
 ) -> Iterator[Check]:
     """Yield the checks. Between two of them the command may be ended.
@@ -383,7 +383,7 @@ def stress(
     for node in fleet.reached:
         invocation.watch.step(node.name, "measured")
     others = [finding for finding in surveyed.findings if finding.check not in names]
-    judged = judge(fleet, _one_by_one(invocation, checks), invocation.started.date())
+    judged = judge(fleet, one_by_one(invocation, checks), invocation.started.date())
     return Survey(fleet, (*others, *judged))
 
 

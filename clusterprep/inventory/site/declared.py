@@ -146,6 +146,7 @@ def fact_of(declaration: Declaration) -> Fact:
         reads_of,
         parse,
         moves=declaration.moves,
+        costly=("alone",),
         guarded=bool(expression) or declaration.form == "regex",
     )
 

@@ -1,0 +1,199 @@
+"""`clusterprep watch`: looks again and again with the cheap checks, and tells what changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import datetime, timezone
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from clusterprep.cli import exit_codes
+from clusterprep.cli.commands.report import new_report, with_causes_of
+from clusterprep.cli.commands.session import Invocation
+from clusterprep.cli.commands.stages import chosen_checks, one_by_one, plan_survey
+from clusterprep.errors import InputError
+from clusterprep.facts.host import BOOT_ID, UPTIME
+from clusterprep.facts.kernel_log import LOG
+from clusterprep.model import Finding, Fleet, NodeSnapshot, Report
+from clusterprep.survey import registry
+from clusterprep.survey.fanout import Fanout
+from clusterprep.survey.judge import judge
+from clusterprep.survey.node_lists import limited_fleet
+from clusterprep.survey.queries import QueryPlan, plan_queries
+from clusterprep.survey.watch.changes import Change
+from clusterprep.survey.watch.kernel_news import FACTS as LOGS
+from clusterprep.survey.watch.light_plan import in_part, light_checks, light_plan
+from clusterprep.survey.watch.schedule import Backoff, Moment, unseen_seconds, with_last_words
+from clusterprep.survey.watch.state import REACH, WatchState
+
+PAUSE = 0.2  # seconds between two looks at whether the command is to end
+
+
+class Look(Struct, frozen=True):
+    """One look at all nodes, and what has changed since the one before."""
+
+    at: datetime
+    seconds: float
+    fleet: Fleet
+    findings: tuple[Finding, ...]
+    changes: tuple[Change, ...]
+
+
+Tell = Callable[[Look], None]
+
+
+def plan_watch(invocation: Invocation) -> QueryPlan:
+    """Return what is asked in every look: the selected checks that are cheap enough for it.
+
+    Raises InputError if none is.
+    """
+    inventory = invocation.inventory
+    known = registry.of(inventory)
+    selected = plan_survey(invocation).checks
+    named = chosen_checks(invocation, selected) if invocation.settings.selection.only else ()
+    for_days = [check for check in selected if not check.before_job or check.name in named]
+    checks = light_checks(for_days, known.facts, inventory)
+    if not chosen_checks(invocation, checks):
+        names = ", ".join(check.name for check in selected[:3])
+        raise InputError.of(
+            f"no check is left: {names} and the like cost a node too much to be repeated",
+            key="--only",
+            hint="`clusterprep check` looks once with all checks",
+        )
+    extra = [known.facts[BOOT_ID.name], known.facts[UPTIME.name]]
+    if any(not set(LOGS).isdisjoint((*check.facts, *check.uses)) for check in checks):
+        extra.append(known.facts[LOG.name])
+    return light_plan(plan_queries(checks, known.facts, extra), inventory)
+
+
+def run(invocation: Invocation, every: float, plan: QueryPlan, tell: Tell) -> None:
+    """Look at the nodes every so many seconds and call `tell` with each look, until interrupted."""
+    with invocation.fanout() as fanout:
+        watcher = _Watcher(invocation, fanout, plan, every)
+        before: Moment | None = None
+        while True:
+            started = time.monotonic()
+            if before is not None:
+                watcher.note_time(before)
+            tell(watcher.look())
+            before = _moment()
+            _wait_until(fanout, started + every)
+
+
+def report_of(invocation: Invocation, look: Look) -> Report:
+    """Return the state of all nodes after a look as a report, its facts left out."""
+    findings_code = exit_codes.findings_code(look.findings, invocation.settings.strict)
+    nodes = [replace(snapshot, facts={}) for snapshot in look.fleet.snapshots.values()]
+    return new_report(
+        "watch",
+        findings_code,
+        cluster=invocation.inventory.cluster,
+        run=invocation.run,
+        started=look.at,
+        seconds=round(look.seconds, 3),
+        nodes=tuple(nodes),
+        findings=look.findings,
+    )
+
+
+class _Watcher:
+    """Looks at the nodes, and remembers what was seen last."""
+
+    def __init__(
+        self, invocation: Invocation, fanout: Fanout, plan: QueryPlan, every: float
+    ) -> None:
+        self._invocation = invocation
+        self._inventory = invocation.inventory
+        self._fanout = fanout
+        self._plan = plan
+        self._every = every
+        facts = registry.of(invocation.inventory).facts
+        partial = in_part(plan.checks, facts, invocation.inventory)
+        self._state = WatchState(plan.checks, partial)
+        self._backoff = Backoff(every)
+        self._snapshots: dict[str, NodeSnapshot] = {}  # of the last try of each node
+        self._heard: dict[str, NodeSnapshot] = {}  # what each node said last
+        self._unseen: list[Change] = []
+
+    def note_time(self, before: Moment) -> None:
+        """Note if there was no look for longer than there should have been.
+
+        The agents on the nodes have ended themselves then, so all nodes are logged in to anew.
+        """
+        unseen = unseen_seconds(before, _moment(), self._every)
+        if unseen is None:
+            return
+        self._fanout.log_out()
+        message = "this machine slept, or its clock was set: what came and went meanwhile is unseen"
+        self._unseen.append(Change("unseen", message=message, seconds=abs(unseen)))
+
+    def look(self) -> Look:
+        """Look at all nodes that are due, judge them and return what has changed."""
+        started = time.monotonic()
+        at = datetime.now(timezone.utc)
+        due = self._backoff.due(self._inventory.nodes, started)
+        self._ask({node.name for node in due})
+        self._backoff.note([self._snapshots[node.name] for node in due], started)
+        in_order = {node.name: self._snapshots[node.name] for node in self._inventory.nodes}
+        fleet = self._state.with_earlier(Fleet(self._inventory, in_order))
+        findings = self._judge(fleet)
+        changes = (*self._unseen, *self._state.look(started, fleet, findings))
+        self._unseen.clear()
+        for node in fleet.reached:
+            self._heard[node.name] = fleet.snapshots[node.name]
+        seconds = time.monotonic() - started
+        return Look(at, seconds, fleet, findings, changes)
+
+    def _ask(self, names: Collection[str]) -> None:
+        """Ask these nodes. One whose connection is lost is logged in to anew before it is down."""
+        if not names:
+            return
+        linked = set(self._fanout.links)
+        asked = self._fanout.survey(self._plan, names=names)
+        self._snapshots.update(asked.snapshots)
+        lost = {name for name in linked if not self._snapshots[name].reached}
+        if lost:
+            again = self._fanout.survey(self._plan, names=lost)
+            self._snapshots.update(again.snapshots)
+
+    def _judge(self, fleet: Fleet) -> tuple[Finding, ...]:
+        """Return the findings, each with what it follows from.
+
+        Nodes that do not answer now take part with what they said last, and nothing is said of
+        them but that they are not reached.
+        """
+        today = datetime.now(timezone.utc).date()
+        of_reach = [check for check in self._plan.checks if check.name == REACH]
+        others = [check for check in self._plan.checks if check.name != REACH]
+        found = list(judge(fleet, of_reach, today))
+        voices = with_last_words(fleet, self._heard)
+        names = {node.name for node in voices.reached}
+        if names:
+            checks = one_by_one(self._invocation, others)
+            judged = judge(limited_fleet(voices, names), checks, today, by_message=True)
+            found += _about(judged, {node.name for node in fleet.reached})
+        return with_causes_of(self._inventory, found)
+
+
+def _about(findings: Iterable[Finding], names: Collection[str]) -> Iterator[Finding]:
+    """Yield what the findings say of these nodes."""
+    for finding in findings:
+        nodes = tuple(name for name in finding.nodes if name in names)
+        if nodes or not finding.nodes:
+            yield replace(finding, nodes=nodes)
+
+
+def _moment() -> Moment:
+    return Moment(time.time(), time.monotonic())
+
+
+def _wait_until(fanout: Fanout, end: float) -> None:
+    """Wait until a moment of the monotonic clock. Raises what ends the command."""
+    while True:
+        fanout.check()
+        remaining = end - time.monotonic()
+        if remaining <= 0:
+            return
+        time.sleep(min(PAUSE, remaining))
