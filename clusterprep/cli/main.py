@@ -26,6 +26,7 @@ from clusterprep.errors import ClusterprepError, InputError, Problem
 from clusterprep.runtime.signals import SignalPipe
 
 if TYPE_CHECKING:
+    from clusterprep.cli.commands.bundle import BundleRequest
     from clusterprep.cli.commands.session import Invocation
     from clusterprep.history.applied import AppliedEnvironments
     from clusterprep.history.runs import Runs
@@ -334,6 +335,41 @@ def explain(
     show(params, OK, render)
 
 
+@cli.command(cls=InventoryCommand)
+@click.argument("inventory", metavar="INVENTORY|RUN", shell_complete=completion.files)
+@click.option(
+    "--redact",
+    is_flag=True,
+    help="Replace names, addresses, paths, users and serial numbers, to hand it to others.",
+)
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    metavar="FILE",
+    shell_complete=completion.files,
+    help="With the end of this log of a job; repeats.",
+)
+@options.fleet
+@options.bundling
+def bundle(**params: Any) -> None:
+    """One archive of evidence, to hand over: of nodes as they are now, or of an earlier run.
+
+    Opens with tar and a browser. Each node is checked and asked for its logs, GPUs, network
+    cards and versions; nothing is left there.
+    """
+    from clusterprep.cli.commands import bundle as bundling
+
+    params["output"] = ()  # of reports; the archive is no such file
+    _check_formats(params)
+    options.refuse_empty(params)
+    request = bundling.request_of(params)
+    if bundling.names_inventory(request.source):
+        _finish(_bundle_of_nodes(params, request), params)
+    options.refuse_fleet_for_run(params)
+    _finish(_bundle_of_run(request), params)
+
+
 @cli.command()
 @options.site
 @options.naming
@@ -439,6 +475,32 @@ def _diagnose_live(params: dict[str, Any]) -> NoReturn:
         return [live_job.render(found, fmt, **page)]
 
     show(params, live_code(found.state), render)
+
+
+def _bundle_of_nodes(params: dict[str, Any], request: BundleRequest) -> Report:
+    """Write the bundle of the nodes of an inventory and return the report about it."""
+    from clusterprep.cli.commands import bundle as bundling
+    from clusterprep.runtime.deadline import Deadline
+
+    with Deadline.of(options.seconds(params["timeout"]), None) as deadline:
+        invocation = _invocation("check", params, _load_inventory(params), deadline, cores=1)
+        try:
+            return bundling.of_nodes(request, invocation)
+        finally:
+            invocation.watch.close()  # type: ignore[attr-defined]
+
+
+def _bundle_of_run(request: BundleRequest) -> Report:
+    """Write the bundle of an earlier run and return the report about it. Raises InputError."""
+    from clusterprep.cli.commands import bundle as bundling
+    from clusterprep.history import state_folder
+    from clusterprep.history.database import Unusable
+    from clusterprep.history.runs import Runs
+
+    try:
+        return bundling.of_run(request, Runs(state_folder()))
+    except Unusable as error:
+        raise InputError.of(str(error)) from None
 
 
 def _dispatch(invocation: Invocation, params: dict[str, Any]) -> Report:
@@ -565,8 +627,12 @@ def _invocation(
     inventory: Inventory,
     deadline: Deadline,
     budget: Budget | None = None,
+    cores: int | None = None,
 ) -> Invocation:
-    """Return what the stages of a command need. `inventory` is whole: --limit is applied here."""
+    """Return what the stages of a command need. `inventory` is whole: --limit is applied here.
+
+    `cores` limits those that logins are spread over.
+    """
     from datetime import datetime, timezone
 
     from clusterprep.cli.arguments import chosen_steps, settings_of
@@ -598,7 +664,7 @@ def _invocation(
         ),
         inventory=limited,
         steps=steps,
-        transports=transports_for(limited, passphrases(), usable_cores()),
+        transports=transports_for(limited, passphrases(), cores or usable_cores()),
         password=password(params, limited.nodes),
         watch=progress(params),
         deadline=deadline,
