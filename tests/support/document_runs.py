@@ -87,6 +87,7 @@ EXPECTED = {
     "clusterprep history show 20261121-0930": {0},
     "clusterprep compare 'last~1' last": {0},
     "clusterprep report last --format json": {0},
+    "clusterprep bundle last --redact": {0},
     "clusterprep init --from-ssh-config 'gpu*'": {0},
     "clusterprep init --from-ansible hosts.ini": {0},
     "clusterprep lint /etc/nccl.conf": {0},
@@ -110,6 +111,11 @@ NOT_RUN = {
     ),
     "clusterprep launch inventory.yaml --seed 7 --env HF_HOME=/data/hf --fold -- -m pkg.train": (
         SECONDS("tests/jobs/launch")
+    ),
+    "clusterprep bundle inventory.yaml": SECONDS("tests/hosts/test_bundle.py"),
+    "clusterprep bundle inventory.yaml --limit 'gpu[3,7]'": SECONDS("tests/hosts/test_bundle.py"),
+    "clusterprep bundle inventory.yaml --redact --log train.log --output case-4711.tar.gz": (
+        SECONDS("tests/hosts/test_bundle.py")
     ),
     "clusterprep apply inventory.yaml": SAME,
     "clusterprep check inventory.yaml": SAME,

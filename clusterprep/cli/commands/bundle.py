@@ -21,6 +21,7 @@ from clusterprep.cli.commands.session import Invocation
 from clusterprep.errors import ClusterprepError, InputError
 from clusterprep.fabric import execute
 from clusterprep.fabric.fleet import Fleet
+from clusterprep.fabric.printed import unchanged
 from clusterprep.fabric.results import Outcome, snapshots
 from clusterprep.history.runs import Runs
 from clusterprep.inventory.ansible_dynamic import is_dynamic
@@ -168,6 +169,7 @@ def of_nodes(request: BundleRequest, invocation: Invocation) -> Report:
     text = None
     if request.source != STDIN:
         text = _text_of(Path(request.source))
+    secret = invocation.password(inventory.nodes[0])  # one password is for all nodes
     material = Material(
         report=replace(report, run=invocation.run),
         tool=__version__,
@@ -176,6 +178,7 @@ def of_nodes(request: BundleRequest, invocation: Invocation) -> Report:
         logs=request.logs,
         evidence=evidence,
         not_asked=tuple(not_asked),
+        without_password=unchanged if secret is None else secret.filter.text,
     )
     by_name = {node.name: node for node in inventory.nodes}
     nodes = snapshots([by_name[name] for name in chosen], outcomes)

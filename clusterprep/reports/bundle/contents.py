@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import PurePath
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from clusterprep.fabric.printed import unchanged
 from clusterprep.model import Inventory, Json, Report
 from clusterprep.reports import json_report, render
 from clusterprep.reports.bundle.anonymous import Anonymizer
@@ -59,6 +60,7 @@ class Material(Struct, frozen=True):
 
     `inventory` is None where it cannot be read, and `inventory_note` says why. `not_asked` are
     nodes beyond MOST_NODES. `evidence` is None for an earlier run, which asks no node.
+    `without_password` takes sudo's password out of what nodes say.
     """
 
     report: Report
@@ -70,6 +72,7 @@ class Material(Struct, frozen=True):
     logs_note: str = ""
     evidence: tuple[NodeEvidence, ...] | None = None
     not_asked: tuple[str, ...] = ()
+    without_password: Callable[[str], str] = unchanged
 
 
 class Member(Struct, frozen=True):
@@ -271,7 +274,7 @@ class _Collector:
         row = self._added(
             f"{folder}/{source.name}.txt",
             title,
-            self._cleaner.lines(content),
+            self._cleaner.lines(self._material.without_password(content)),
             "; ".join(filter(None, notes)),
         )
         return replace(row, state=answer.state) if row.path else row

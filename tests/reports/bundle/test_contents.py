@@ -157,6 +157,12 @@ def test_secrets_are_in_no_bundle_and_names_are_in_one_as_it_is(tmp_path: Path) 
     assert files["inventory.yaml"].startswith(b"# asset")
 
 
+def test_the_password_of_sudo_is_taken_out(tmp_path: Path) -> None:
+    told = replace(material(), without_password=lambda text: text.replace("eth0 up", "******"))
+    files = files_of(contents_of(told, redact=False), tmp_path)
+    assert f"{HOST} kernel: ******\n" in files[f"nodes/{HOST}/kernel-log.txt"].decode()
+
+
 def test_the_same_contents_are_the_same_bytes(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.tar.gz", "b.tar.gz")]
     for path in paths:
