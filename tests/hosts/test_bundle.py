@@ -47,7 +47,7 @@ def test_evidence_of_a_failing_fleet_without_names(lab4: Lab) -> None:
     host.write("/etc/nccl.conf", f"# {USER}\nNCCL_SITE_TOKEN={KEY}\n")
     content = lab4.inventory_content()
     nodes = [*content["nodes"], {"name": "n9", "address": "10.255.255.1"}]
-    ssh = {**content["ssh"], "connect_timeout": 2}
+    ssh = {**content["ssh"], "connect_timeout": 1}
     inventory = lab4.inventory(lab4.folder / "bundle.yaml", nodes=nodes, ssh=ssh)
     log = lab4.folder / "train.log"
     log.write_text(f"[rank0] n2 as {USER}: {TOKEN} --api-key {KEY}\n")

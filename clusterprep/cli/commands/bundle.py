@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,13 +15,12 @@ from msgspec.structs import replace
 from clusterprep import __version__
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands import check
+from clusterprep.cli.commands.evidence import ask_nodes
 from clusterprep.cli.commands.report import new_report
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.errors import ClusterprepError, InputError
-from clusterprep.fabric import execute
-from clusterprep.fabric.fleet import Fleet
 from clusterprep.fabric.printed import unchanged
-from clusterprep.fabric.results import Outcome, snapshots
+from clusterprep.fabric.results import snapshots
 from clusterprep.history.runs import Runs
 from clusterprep.inventory.ansible_dynamic import is_dynamic
 from clusterprep.inventory.load import MAX_BYTES, STDIN, load_inventory
@@ -30,7 +28,6 @@ from clusterprep.inventory.site.trust import Distrusted, trusted_file
 from clusterprep.model import Inventory, Report
 from clusterprep.model.nodeset import fold
 from clusterprep.model.units import pluralize
-from clusterprep.remote.transports import Transport, transports_for
 from clusterprep.reports.bundle import archive
 from clusterprep.reports.bundle.contents import (
     Contents,
@@ -41,17 +38,13 @@ from clusterprep.reports.bundle.contents import (
     contents_of,
 )
 from clusterprep.reports.bundle.index_page import missing, with_index
-from clusterprep.reports.bundle.node_answers import Evidence, NodeReader, answers_of, rough_size
-from clusterprep.reports.bundle.node_program import SECONDS, program_for
-from clusterprep.reports.bundle.sources import LAST, Source, sources_for
+from clusterprep.reports.bundle.node_answers import Evidence, rough_size
+from clusterprep.reports.bundle.sources import sources_for
 from clusterprep.reports.files import check_places
-from clusterprep.runtime.deadline import Deadline
 
 SUFFIXES = (".tar.gz", ".tgz")
 MOST_LOG = 8 << 20  # bytes of each log, its end
 MOST_LOGS = 64
-# Seconds for all nodes that are asked at once, longer than any of them works.
-PATIENCE = SECONDS + LAST.seconds + 60
 
 
 class BundleRequest(Struct, frozen=True):
@@ -165,7 +158,7 @@ def of_nodes(request: BundleRequest, invocation: Invocation) -> Report:
     sources = sources_for(inventory, names=request.redact)
     names = [node.name for node in inventory.nodes]
     chosen, not_asked = chosen_nodes(report, names)
-    evidence, outcomes = _ask(invocation, chosen, sources)
+    evidence, outcomes = ask_nodes(invocation, chosen, sources)
     text = None
     if request.source != STDIN:
         text = _text_of(Path(request.source))
@@ -184,50 +177,6 @@ def of_nodes(request: BundleRequest, invocation: Invocation) -> Report:
     nodes = snapshots([by_name[name] for name in chosen], outcomes)
     code = exit_codes.worst(exit_codes.reached_code(nodes), _answered_code(evidence))
     return replace(_written(request, material, code), nodes=nodes)
-
-
-def _ask(
-    invocation: Invocation, names: Sequence[str], sources: tuple[Source, ...]
-) -> tuple[tuple[NodeEvidence, ...], Mapping[str, Outcome]]:
-    """Return what these nodes answered, in this order, and how the program ended on each."""
-    by_name = {node.name: node for node in invocation.inventory.nodes}
-    nodes = tuple(by_name[name] for name in names)
-    readers = {name: NodeReader(sources) for name in names}
-
-    def hear(node: str, stream: str, text: str) -> None:
-        if stream == "out":
-            readers[node].feed(text)
-
-    outcomes: Mapping[str, Outcome] = {}
-    if not invocation.deadline.over:
-        limit = float(PATIENCE * math.ceil(len(nodes) / invocation.settings.forks))
-        watch: Any = invocation.watch
-        if invocation.deadline.end is not None:
-            limit = min(limit, max(invocation.deadline.end - time.monotonic(), 0.0))
-        with Deadline(limit) as deadline:
-            fleet = Fleet(
-                nodes=nodes,
-                transports=_transports(invocation, nodes),
-                password=invocation.password,
-                forks=invocation.settings.forks,
-                watch=watch,
-                deadline=deadline,
-            )
-            outcomes, _ = execute.run_program(fleet, program_for(sources), hear)
-    evidence = []
-    for name in names:
-        answers = answers_of(sources, readers[name], outcomes.get(name))
-        evidence.append(NodeEvidence(name, answers))
-    return tuple(evidence), outcomes
-
-
-def _transports(invocation: Invocation, nodes: tuple[Any, ...]) -> dict[str, Transport]:
-    """Return transports for a second login. That over SSH knows the keys that were unlocked."""
-    inventory = replace(invocation.inventory, nodes=nodes)
-    transports = transports_for(inventory, lambda prompt: "")
-    if "ssh" in transports:
-        transports["ssh"] = invocation.transports["ssh"]
-    return transports
 
 
 def _answered_code(evidence: Sequence[NodeEvidence]) -> int:
