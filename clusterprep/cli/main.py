@@ -336,7 +336,7 @@ def explain(
 
 
 @cli.command(cls=InventoryCommand)
-@click.argument("inventory", metavar="INVENTORY|RUN", shell_complete=completion.files)
+@click.argument("inventory", metavar="INVENTORY|RUN", shell_complete=completion.files_or_runs)
 @click.option(
     "--redact",
     is_flag=True,

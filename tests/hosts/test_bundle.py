@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import html
 import json
+import re
 import tarfile
 from pathlib import Path
 
@@ -63,11 +64,14 @@ def test_evidence_of_a_failing_fleet_without_names(lab4: Lab) -> None:
     assert [one["name"] for one in told.report["nodes"] if not one["reached"]] == ["n9"]
     files = members(path)
     addresses = [node["address"] for node in nodes]
-    canaries = [KEY, TOKEN, SERIAL, USER, *addresses, str(lab4.folder)]
+    of_host = [host.read("/etc/machine-id"), host.read("/sys/class/net/eth0/address")]
+    canaries = [KEY, TOKEN, SERIAL, USER, *addresses, *map(str.strip, of_host), str(lab4.folder)]
     seen = {}
     for name, text in files.items():
         searched = f"{name}\n{text}\n{html.unescape(text)}".lower()
         seen[name] = [canary for canary in canaries if canary.lower() in searched]
+        if not name.endswith(".html"):  # whose style has short words
+            seen[name] += re.findall(r"(?<![\w.])n[1-49](?![\w.])", searched)
     assert {name: some for name, some in seen.items() if some} == {}
 
     asked = json.loads(files["contents.json"])["answers"]

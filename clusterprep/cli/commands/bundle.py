@@ -158,7 +158,7 @@ def of_nodes(request: BundleRequest, invocation: Invocation) -> Report:
     sources = sources_for(inventory, names=request.redact)
     names = [node.name for node in inventory.nodes]
     chosen, not_asked = chosen_nodes(report, names)
-    evidence, outcomes = ask_nodes(invocation, chosen, sources)
+    evidence, outcomes, timed_out = ask_nodes(invocation, chosen, sources)
     text = None
     if request.source != STDIN:
         text = _text_of(Path(request.source))
@@ -175,8 +175,14 @@ def of_nodes(request: BundleRequest, invocation: Invocation) -> Report:
     )
     by_name = {node.name: node for node in inventory.nodes}
     nodes = snapshots([by_name[name] for name in chosen], outcomes)
-    code = exit_codes.worst(exit_codes.reached_code(nodes), _answered_code(evidence))
-    return replace(_written(request, material, code), nodes=nodes)
+    codes = [exit_codes.reached_code(nodes), _answered_code(evidence)]
+    if timed_out:
+        codes.append(exit_codes.UNKNOWN)
+    written = _written(request, material, exit_codes.worst(*codes))
+    notices = written.notices
+    if timed_out:
+        notices = (*notices, "the time was over before all nodes had answered all questions")
+    return replace(written, nodes=nodes, notices=notices)
 
 
 def _answered_code(evidence: Sequence[NodeEvidence]) -> int:

@@ -46,8 +46,11 @@ KEPT = 20  # archives there
 
 def ask_nodes(
     invocation: Invocation, names: Sequence[str], sources: tuple[Source, ...]
-) -> tuple[tuple[NodeEvidence, ...], Mapping[str, Outcome]]:
-    """Return what these nodes answered, in this order, and how the program ended on each."""
+) -> tuple[tuple[NodeEvidence, ...], Mapping[str, Outcome], bool]:
+    """Return what these nodes answered, in this order, and how the program ended on each.
+
+    The last value is True if the time was over before all of them had.
+    """
     by_name = {node.name: node for node in invocation.inventory.nodes}
     nodes = tuple(by_name[name] for name in names)
     readers = {name: NodeReader(sources) for name in names}
@@ -57,6 +60,7 @@ def ask_nodes(
             readers[node].feed(text)
 
     outcomes: Mapping[str, Outcome] = {}
+    timed_out = True
     if not invocation.deadline.over:
         limit = float(PATIENCE * math.ceil(len(nodes) / invocation.settings.forks))
         watch: Any = invocation.watch
@@ -71,12 +75,12 @@ def ask_nodes(
                 watch=watch,
                 deadline=deadline,
             )
-            outcomes, _ = execute.run_program(fleet, program_for(sources), hear)
+            outcomes, timed_out = execute.run_program(fleet, program_for(sources), hear)
     evidence = []
     for name in names:
         answers = answers_of(sources, readers[name], outcomes.get(name))
         evidence.append(NodeEvidence(name, answers))
-    return tuple(evidence), outcomes
+    return tuple(evidence), outcomes, timed_out
 
 
 def _transports(invocation: Invocation, nodes: tuple[Node, ...]) -> dict[str, Transport]:
@@ -104,7 +108,7 @@ def keep_before_reboot(invocation: Invocation, surveyed: Survey, change_plan: Ch
     names = change_plan.rebooted
     chosen, left = names[:MOST_NODES], names[MOST_NODES:]
     sources = sources_for(invocation.inventory, names=False)
-    evidence, _ = ask_nodes(invocation, chosen, sources)
+    evidence, _, _ = ask_nodes(invocation, chosen, sources)
     code = exit_codes.findings_code(surveyed.findings, invocation.settings.strict)
     secret = invocation.password(invocation.inventory.nodes[0])  # one password is for all nodes
     material = Material(

@@ -26,6 +26,7 @@ _LINE = re.compile(
     r"(?P<name>[\w.@-]{1,200}) (?P<ended>[a-z_]{1,20}) (?P<code>-|\d{1,3}) "
     r"(?P<size>\d{1,15}) (?P<length>\d{1,10})"
 )
+TOO_LONG = "153"  # exit code of a command that SIGXFSZ ended
 LONGEST_LINE = 300  # characters of a line that is no answer
 _ANY_HEADER = 32 + zlib.MAX_WBITS  # for zlib: gzip's header or its own
 # What gzip may add to what it cannot pack; base64 makes four characters of three bytes.
@@ -159,6 +160,9 @@ def _judged(source: Source, ended: str, code: str, size: int, is_root: bool) -> 
     elif code != "0" and source.rights == "root" and not is_root:
         state = "refused"
         notes.append("it needs root")
+    elif code == TOO_LONG:
+        state = "failed"
+        notes.append("ended, as it printed more than a file may hold")
     elif code != "0":
         state = "failed"
         notes.append(f"exit code {code}")

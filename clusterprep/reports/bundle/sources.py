@@ -146,7 +146,6 @@ SOURCES = (
     ),
     Source("lscpu", "processors", ("lscpu",), 64 * KIB),
     Source("memory", "memory", ("/proc/meminfo",), 16 * KIB, is_file=True),
-    Source("limits", "limits of this login", _shell("ulimit -a"), 16 * KIB),
     Source("chrony", "the clock", ("chronyc", "-n", "tracking"), 16 * KIB),
     Source("chrony-sources", "where the clock is from", ("chronyc", "-n", "sources", "-v")),
     Source(
