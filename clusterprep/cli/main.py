@@ -485,9 +485,11 @@ def _bundle_of_nodes(params: dict[str, Any], request: BundleRequest) -> Report:
     with Deadline.of(options.seconds(params["timeout"]), None) as deadline:
         invocation = _invocation("check", params, _load_inventory(params), deadline, cores=1)
         try:
-            return bundling.of_nodes(request, invocation)
+            gathered = bundling.gather(request, invocation)
         finally:
             invocation.watch.close()  # type: ignore[attr-defined]
+    # What has come by the end of --timeout is written all the same.
+    return bundling.of_nodes(request, gathered)
 
 
 def _bundle_of_run(request: BundleRequest) -> Report:

@@ -25,7 +25,7 @@ from clusterprep.history.runs import Runs
 from clusterprep.inventory.ansible_dynamic import is_dynamic
 from clusterprep.inventory.load import MAX_BYTES, STDIN, load_inventory
 from clusterprep.inventory.site.trust import Distrusted, trusted_file
-from clusterprep.model import Inventory, Report
+from clusterprep.model import Inventory, NodeSnapshot, Report
 from clusterprep.model.nodeset import fold
 from clusterprep.model.units import pluralize
 from clusterprep.reports.bundle import archive
@@ -151,8 +151,17 @@ def _inventory_of_run(name: str, report: Report) -> tuple[Inventory | None, Text
 # ---------------------------------------------------------------- nodes as they are now
 
 
-def of_nodes(request: BundleRequest, invocation: Invocation) -> Report:
-    """Check all nodes, ask them for evidence, write the bundle and return the report about it."""
+class Gathered(Struct, frozen=True):
+    """What a bundle of nodes is made of, which nodes answered, and the exit code of that."""
+
+    material: Material
+    nodes: tuple[NodeSnapshot, ...]
+    code: int
+    timed_out: bool
+
+
+def gather(request: BundleRequest, invocation: Invocation) -> Gathered:
+    """Check all nodes and ask them for evidence."""
     report = check.run(invocation)
     inventory = invocation.inventory
     sources = sources_for(inventory, names=request.redact)
@@ -178,11 +187,16 @@ def of_nodes(request: BundleRequest, invocation: Invocation) -> Report:
     codes = [exit_codes.reached_code(nodes), _answered_code(evidence)]
     if timed_out:
         codes.append(exit_codes.UNKNOWN)
-    written = _written(request, material, exit_codes.worst(*codes))
-    notices = written.notices
-    if timed_out:
+    return Gathered(material, nodes, exit_codes.worst(*codes), timed_out)
+
+
+def of_nodes(request: BundleRequest, gathered: Gathered) -> Report:
+    """Write the bundle of nodes and return the report about it. Raises InputError."""
+    report = _written(request, gathered.material, gathered.code)
+    notices = report.notices
+    if gathered.timed_out:
         notices = (*notices, "the time was over before all nodes had answered all questions")
-    return replace(written, nodes=nodes, notices=notices)
+    return replace(report, nodes=gathered.nodes, notices=notices)
 
 
 def _answered_code(evidence: Sequence[NodeEvidence]) -> int:

@@ -53,7 +53,7 @@ _ACCOUNTS = frozenset(
 )
 _SERIAL_LINE = re.compile(
     r"\b(?:serial[ _-]?(?:number|no)?|s/n|\[?sn\]?(?: serial number)?|vendor sn|uuid|guid|"
-    r"asset[ _-]?tag|machine[ _-]?id|boot[ _-]?id|service tag|(?:board|chassis|gpu) id)"
+    r"asset[ _-]?tag|machine[ _-]?id|boot[ _-]?id|service tag|chassis id)"
     r"\s*[:=]\s*[\"']?(?P<value>[\w./:+-]{4,64})",
     re.IGNORECASE,
 )
@@ -142,7 +142,11 @@ class Anonymizer:
         return self._redactor.replaced(text)
 
     def _part(self, match: re.Match[str]) -> str:
-        return self._redactor.word("serial", match[0].lower())
+        number = match[0].lower().removeprefix("0x")
+        digits = "".join(letter for letter in number if letter.isalnum())
+        if not digits.strip("0"):
+            return match[0]
+        return self._redactor.word("serial", digits)
 
     def _nodeset(self, match: re.Match[str]) -> str:
         """Return «gpu[1-8]» as the set of the words for its nodes, anything else as it is."""

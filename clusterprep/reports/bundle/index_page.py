@@ -36,6 +36,10 @@ KINDS = {
 }
 
 
+# What is missing because it is not there comes last.
+_WEIGHTS = {"present": 1, "empty": 2, "absent": 3}
+
+
 class Missing(Struct, frozen=True):
     """What is not there, or not whole, for the same reason on some nodes."""
 
@@ -154,7 +158,8 @@ def missing(contents: Contents) -> Iterable[Missing]:
         for row in part.rows:
             if row.state not in ("present", "empty") or row.note:
                 nodes.setdefault((row.title, row.state, row.note), []).append(part.node)
-    for (title, state, note), names in nodes.items():
+    weightiest_first = sorted(nodes.items(), key=lambda item: _WEIGHTS.get(item[0][1], 0))
+    for (title, state, note), names in weightiest_first:
         yield Missing(title, state, note, fold_nodes(names))
     if contents.not_asked:
         reason = "a bundle has evidence of so many nodes only; --limit chooses others"

@@ -63,7 +63,8 @@ def anonymizer() -> Anonymizer:
         ("Serial Number: Not Specified", "Serial Number: Not Specified"),
         ("GPU-1a2b3c4d-1111-2222-3333-444455556666", "GPU-serial-1"),
         ("CA 'mlx5_0'\n  Node GUID: 0x1070fd0300a1b2c4", "CA 'mlx5_0'\n  Node GUID: serial-1"),
-        ("node_guid: 1070:fd03:00a1:b2c4", "node_guid: serial-1"),
+        ("node_guid: 1070:fd03:00a1:b2c4, 0x1070fd0300a1b2c4", "node_guid: serial-1, serial-1"),
+        ("Board ID: 0x1800, GUID 0x0000000000000000", "Board ID: 0x1800, GUID 0x0000000000000000"),
         (
             "link/ether 0c:42:a1:5c:6d:7e brd ff:ff:ff:ff:ff:ff",
             "link/ether addr-1 brd ff:ff:ff:ff:ff:ff",
