@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import shlex
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 NOTE = "   # "  # between a line and its note
@@ -119,6 +119,19 @@ def chain(first: Remedy, *others: Remedy) -> Remedy:
 def noted(remedy: Remedy, template: str, /, **words: Word) -> Remedy:
     """Return the remedy with one more note."""
     return chain(remedy, sentence(template, **words))
+
+
+def renamed(remedy: Remedy, rename: Callable[[str], str]) -> Remedy:
+    """Return the remedy with names replaced by words of ours, for a reader elsewhere.
+
+    `rename` replaces names by words of letters, digits and dashes, which no shell acts upon.
+    """
+    return _make(
+        rename(str(remedy)),
+        is_command=remedy.is_command,
+        note=rename(remedy.note),
+        is_bare=remedy.is_bare,
+    )
 
 
 def placed(remedy: Remedy, **words: Word) -> Remedy:

@@ -31,7 +31,7 @@ from clusterprep.changes.resources import PlanContext, StepResource
 from clusterprep.facts.account import Rights
 from clusterprep.model import Absent, ChangeRow, Fleet, Node, StepOutcome
 from clusterprep.model.files import FileChange, FileState
-from clusterprep.model.operations import StepAction, Write
+from clusterprep.model.operations import Reboot, StepAction, Write
 from clusterprep.nccl.environment import Environment
 
 _NEEDS_ROOT = (
@@ -78,6 +78,16 @@ class ChangePlan(Struct, frozen=True, dict=True):
         for planned in self.step_actions:
             if planned.step_action.operations:
                 names[planned.step_action.node] = None
+        return tuple(names)
+
+    @property
+    def rebooted(self) -> tuple[str, ...]:
+        """The nodes that are to be rebooted."""
+        names: dict[str, None] = {}
+        for planned in self.step_actions:
+            action = planned.step_action
+            if any(isinstance(operation, Reboot) for operation in action.operations):
+                names[action.node] = None
         return tuple(names)
 
     def of(self, place: int, node: str) -> tuple[StepAction, ...]:

@@ -91,6 +91,12 @@ def runs(ctx: Context, param: Parameter, typed: str) -> list[CompletionItem]:
     return []
 
 
+def files_or_runs(ctx: Context, param: Parameter, typed: str) -> list[CompletionItem]:
+    """Return the runs that what is typed begins; files if it begins none, or nothing is typed."""
+    matching = runs(ctx, param, typed) if typed else []
+    return matching or files(ctx, param, typed)
+
+
 def _inventory(ctx: Context) -> Inventory | None:
     """Return the inventory of the line, None if it cannot be read.
 

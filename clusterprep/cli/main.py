@@ -28,6 +28,7 @@ from clusterprep.errors import InputError, Problem
 from clusterprep.runtime.signals import SignalPipe
 
 if TYPE_CHECKING:
+    from clusterprep.cli.commands.bundle import BundleRequest
     from clusterprep.cli.commands.session import Invocation
     from clusterprep.jobs.diagnose.model import Diagnosis
     from clusterprep.model import Inventory, Report
@@ -361,6 +362,41 @@ def explain(
     show(params, OK, render)
 
 
+@cli.command(cls=InventoryCommand)
+@click.argument("inventory", metavar="INVENTORY|RUN", shell_complete=completion.files_or_runs)
+@click.option(
+    "--redact",
+    is_flag=True,
+    help="Replace names, addresses, paths, users and serial numbers, to hand it to others.",
+)
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    metavar="FILE",
+    shell_complete=completion.files,
+    help="With the end of this log of a job; repeats.",
+)
+@options.fleet
+@options.bundling
+def bundle(**params: Any) -> None:
+    """One archive of evidence, to hand over: of nodes as they are now, or of an earlier run.
+
+    Opens with tar and a browser. Each node is checked and asked for its logs, GPUs, network
+    cards and versions; nothing is left there.
+    """
+    from clusterprep.cli.commands import bundle as bundling
+
+    params["output"] = ()  # of reports; the archive is no such file
+    _check_formats(params)
+    options.refuse_empty(params)
+    request = bundling.request_of(params)
+    if bundling.names_inventory(request.source):
+        _finish(_bundle_of_nodes(params, request), params)
+    options.refuse_fleet_for_run(params)
+    _finish(_bundle_of_run(request), params)
+
+
 @cli.command()
 @options.site
 @options.naming
@@ -481,6 +517,8 @@ def _watch(params: dict[str, Any]) -> NoReturn:
     """Watch the nodes of an inventory until a signal or --timeout ends it."""
     from clusterprep.cli import watching
     from clusterprep.cli.commands import watch as watch_command
+    from clusterprep.cli.commands.opening import opened
+    from clusterprep.cli.terminal import attendance
     from clusterprep.runtime.deadline import Deadline
     from clusterprep.survey.watch.schedule import clipped_logins
 
@@ -489,11 +527,52 @@ def _watch(params: dict[str, Any]) -> NoReturn:
     channels = watching.channels(params)
     with Deadline.of(options.seconds(params["timeout"]), None) as deadline:
         inventory = clipped_logins(_load_inventory(params), every)
-        invocation = _invocation("watch", {**params, **QUIET}, inventory, deadline)
-        plan = watch_command.plan_watch(invocation)
-        with watching.Telling(channels, invocation, every, len(plan.checks)) as telling:
-            watch_command.run(invocation, every, plan, telling.tell)
+        quiet = {**params, **QUIET}
+        opening = opened(
+            "watch",
+            quiet,
+            inventory,
+            attendance(quiet),
+            deadline,
+        )
+        with opening as invocation:
+            plan = watch_command.plan_watch(invocation)
+            with watching.Telling(channels, invocation, every, len(plan.checks)) as telling:
+                watch_command.run(invocation, every, plan, telling.tell)
     raise AssertionError("a watch ends by what ends the command")
+def _bundle_of_nodes(params: dict[str, Any], request: BundleRequest) -> Report:
+    """Write the bundle of the nodes of an inventory and return the report about it."""
+    from clusterprep.cli.commands import bundle as bundling
+    from clusterprep.cli.commands.opening import opened
+    from clusterprep.cli.terminal import attendance
+    from clusterprep.runtime.deadline import Deadline
+
+    with Deadline.of(options.seconds(params["timeout"]), None) as deadline:
+        opening = opened(
+            "check",
+            params,
+            _load_inventory(params),
+            attendance(params),
+            deadline,
+            cores=1,
+        )
+        with opening as invocation:
+            gathered = bundling.gather(request, invocation)
+    # What has come by the end of --timeout is written all the same.
+    return bundling.of_nodes(request, gathered)
+
+
+def _bundle_of_run(request: BundleRequest) -> Report:
+    """Write the bundle of an earlier run and return the report about it. Raises InputError."""
+    from clusterprep.cli.commands import bundle as bundling
+    from clusterprep.history import state_folder
+    from clusterprep.history.database import Unusable
+    from clusterprep.history.runs import Runs
+
+    try:
+        return bundling.of_run(request, Runs(state_folder()))
+    except Unusable as error:
+        raise InputError.of(str(error)) from None
 
 
 def _dispatch(invocation: Invocation, params: dict[str, Any]) -> Report:

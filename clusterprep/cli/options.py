@@ -53,7 +53,23 @@ site = click.option(
 )
 
 
-def _reporting(formats: str) -> Callable[[Command], Command]:
+_OUTPUT = click.option(
+    "--output",
+    multiple=True,
+    metavar="FILE",
+    shell_complete=completion.files,
+    help="Also write this file, by suffix; repeats.",
+)
+_ARCHIVE = click.option(
+    "--output",
+    "archive",
+    metavar="FILE.tar.gz",
+    shell_complete=completion.files,
+    help="Write this archive; default: a name with cluster and run, in this folder.",
+)
+
+
+def _reporting(formats: str, output: Any = _OUTPUT) -> Callable[[Command], Command]:
     """Return the options of a command that reports, in the formats that its help names."""
     return _all(
         click.option(
@@ -64,13 +80,7 @@ def _reporting(formats: str) -> Callable[[Command], Command]:
             shell_complete=completion.formats,
             help=f"On stdout: {formats}",
         ),
-        click.option(
-            "--output",
-            multiple=True,
-            metavar="FILE",
-            shell_complete=completion.files,
-            help="Also write this file, by suffix; repeats.",
-        ),
+        output,
         click.option("-v", "--verbose", count=True, help="Show more: passes, skips, facts."),
         click.option("-q", "--quiet", is_flag=True, help="One line and the exit code."),
         click.option("--no-color", is_flag=True, help="Do not use colours."),
@@ -79,6 +89,7 @@ def _reporting(formats: str) -> Callable[[Command], Command]:
 
 reporting = _reporting("console, json, html, markdown, junit, …")
 diagnosing = _reporting("console or json.")
+bundling = _reporting("console, json, …: what is written, and which nodes answered.", _ARCHIVE)
 
 _chosen_nodes = _all(
     click.option(
@@ -434,6 +445,19 @@ def refuse_fleet_without_inventory(params: dict[str, Any]) -> None:
     for parameter, key in keys.items():
         if params[parameter] not in (None, False) and params["inventory"] is None:
             raise click.UsageError(f"{key} is about nodes; add --inventory or --live INVENTORY")
+
+
+def refuse_fleet_for_run(params: dict[str, Any]) -> None:
+    """Raise UsageError for options about nodes where `bundle` is of an earlier run."""
+    keys = {
+        "limit": "--limit",
+        "timeout": "--timeout",
+        "become": "--become",
+        "ask_become_pass": "-K",
+    }
+    for parameter, key in keys.items():
+        if params[parameter] not in (None, False):
+            raise click.UsageError(f"{key} is about nodes; an earlier RUN asks none")
 
 
 def refuse_rollout(params: dict[str, Any]) -> None:

@@ -85,7 +85,7 @@ def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only:
 
 def pieces(report: Report) -> Iterator[str]:
     """Yield the page in parts, as the template makes them."""
-    template = environment().get_template(TEMPLATE)
+    template = environment(TEMPLATE).get_template(TEMPLATE)
     stream = template.stream(**context(report))
     stream.enable_buffering(200)
     yield from stream
@@ -93,9 +93,9 @@ def pieces(report: Report) -> Iterator[str]:
 
 
 @functools.cache
-def environment() -> Environment:
-    """Return Jinja that escapes everything and refuses names that are not defined."""
-    source = {TEMPLATE: _part(TEMPLATE)}
+def environment(template: str) -> Environment:
+    """Return Jinja with a template that escapes everything and refuses names not defined."""
+    source = {template: _part(template)}
     made = Environment(
         loader=DictLoader(source),
         autoescape=True,
@@ -134,7 +134,7 @@ def context(report: Report) -> dict[str, Any]:
         "report": report,
         "version": __version__,
     }
-    values |= _page_parts()
+    values |= page_parts()
     values["names"] = _as_data(roster.names)
     values["ranges_of"] = roster.ranges
     values["counts"] = summarize(report)
@@ -175,7 +175,7 @@ def _fleet(report: Report, roster: Roster) -> dict[str, Any] | None:
     return {"width": fleet_grid.WIDTH, "height": grid.total_height, "elements": drawn}
 
 
-def _page_parts() -> dict[str, str]:
+def page_parts() -> dict[str, str]:
     """Return the page's script and style, and the policy that allows only them."""
     script = _part("report.js")
     style = _part("report.css")

@@ -66,6 +66,7 @@ def offered(words: str, folder: Path) -> list[str]:
         ("clusterprep plan i --playbook clo", ["clock-sync"]),
         ("clusterprep check i --format jun", ["junit"]),
         ("clusterprep report la", ["last"]),
+        ("clusterprep bundle la", ["last"]),
     ],
 )
 def test_values_are_offered(words: str, some: list[str], folder: Path) -> None:
@@ -80,6 +81,7 @@ def test_values_are_offered(words: str, some: list[str], folder: Path) -> None:
     [
         ("clusterprep check inv", "file"),
         ("clusterprep diagnose some", "file"),
+        ("clusterprep bundle inv", "file"),
         ("clusterprep check i --output r", "file"),
         ("clusterprep plan i --playbook ./my", "file"),
         ("clusterprep fetch i /etc/hosts in", "dir"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Iterator
 
 import pytest
@@ -222,6 +223,11 @@ def test_nodes_start_anew_one_after_the_other_where_they_have_to(lab: Lab) -> No
         False,
         True,
     ]
+    (kept,) = [one for one in done.report["notices"] if "from before the reboot" in one]
+    assert kept.startswith("evidence of n[1,3] from before the reboot: ")
+    with tarfile.open(kept.rpartition(" ")[2]) as opened:
+        names = [name.partition("/")[2] for name in opened.getnames()]
+    assert {name.split("/")[1] for name in names if name.startswith("nodes/")} == {"n1", "n3"}
     again = apply(lab, REBOOT % "60s")
     assert (again.code, again.outcomes()) == (0, {"unchanged"}), said(again)
     back = run(lab, "rollback", "")

@@ -72,6 +72,8 @@ WORLDLY = {
     "fabric": "reaches nodes through Fabric, for people and scripts",
     "cli.everyday": "declares the options of exec, copy and fetch, ends them",
     "cli.commands.everyday": "reads the file to be copied and the script",
+    "cli.commands.bundle": "reads the inventory and logs, and takes the time of the command",
+    "cli.commands.evidence": "watches the clock, and keeps archives from before reboots",
     "inventory.local": "names this machine for `check --local`",
     "nccl.variables.variables": "reads the registry of variables that came with us",
     "checks.known_bad": "reads the table of bad versions that came with us",

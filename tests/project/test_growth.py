@@ -34,6 +34,7 @@ from clusterprep.model.units import parse_duration, parse_size
 from clusterprep.nccl.lint import DIALECTS
 from clusterprep.nccl.lint import read as lint
 from clusterprep.remote.transports.replay import read_key
+from clusterprep.reports.bundle.anonymous import Anonymizer
 from clusterprep.survey import registry
 from clusterprep.survey.answers import narrowed_and_parsed
 from tests.support.growth import MOST, SMALL, TIMES, grown, spoilt, texts
@@ -127,6 +128,7 @@ def output(text: str) -> dict[str, Json]:
 
 PARSERS: dict[str, tuple[Parse, str]] = {
     "redacted names": (lambda text: Redactor(["n1"]).text(text), NAMES),
+    "texts of a bundle": (lambda text: Anonymizer(["n1"]).lines(text), f"{NAMES} key=1 -key"),
     "stacks": (lambda text: stack_of(text.split("\n")), STACK),
     "torchrun's summary": (lambda text: exit_codes(text.split("\n"), 0), SUMMARY),
     **{

@@ -87,6 +87,7 @@ EXPECTED = {
     "clusterprep history show 20261121-0930": {0},
     "clusterprep compare 'last~1' last": {0},
     "clusterprep report last --format json": {0},
+    "clusterprep bundle last --redact": {0},
     "clusterprep init --from-ssh-config 'gpu*'": {0},
     "clusterprep init --from-ansible hosts.ini": {0},
     "clusterprep lint /etc/nccl.conf": {0},
@@ -120,6 +121,10 @@ NOT_RUN = {
     ),
     "clusterprep bisect inventory.yaml --resume last -- train.py --steps 50": (
         SECONDS("tests/jobs/bisection")
+    "clusterprep bundle inventory.yaml": SECONDS("tests/hosts/test_bundle.py"),
+    "clusterprep bundle inventory.yaml --limit 'gpu[3,7]'": SECONDS("tests/hosts/test_bundle.py"),
+    "clusterprep bundle inventory.yaml --redact --log train.log --output case-4711.tar.gz": (
+        SECONDS("tests/hosts/test_bundle.py")
     ),
     "clusterprep apply inventory.yaml": SAME,
     "clusterprep check inventory.yaml": SAME,

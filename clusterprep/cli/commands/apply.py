@@ -151,6 +151,10 @@ def _apply_changes(
             env=env,
             changes=rows,
         )
+    if change_plan.rebooted:
+        from clusterprep.cli.commands.evidence import keep_before_reboot
+
+        keep_before_reboot(invocation, prepared.surveyed, change_plan)
     write = _write_and_verify
     if invocation.settings.in_batches:
         write = roll_out

@@ -62,10 +62,12 @@ def opened(
     attendance: Attendance,
     deadline: Deadline,
     budget: Budget | None = None,
+    cores: int | None = None,
 ) -> Iterator[Invocation]:
     """Yield what the stages of a command need. `params` are its options, named as click does.
 
-    `inventory` is whole: --limit and --retry-failed are applied here. Raises InputError.
+    `inventory` is whole: --limit and --retry-failed are applied here. `cores` limits those that
+    logins are spread over. Raises InputError.
     """
     if command in WRITING:
         refuse_writing(inventory)
@@ -84,7 +86,7 @@ def opened(
         tuple(check_names()),
         left_out,
     )
-    transports = transports_for(limited, attendance.passphrase, usable_cores())
+    transports = transports_for(limited, attendance.passphrase, cores or usable_cores())
     password = attendance.password(limited.nodes)
     progress = attendance.progress()
     try:

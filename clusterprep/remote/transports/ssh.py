@@ -78,6 +78,15 @@ class SshTransport:
         """Return how the node is reached. Raises Unreached if ssh_config makes that impossible."""
         return self._routes.to(node)
 
+    def twin(self) -> SshTransport:
+        """Return another transport that may be closed while this one has connections.
+
+        It knows the keys that were unlocked for this one, and asks for no passphrase.
+        """
+        twin = SshTransport(stall=self._stall)
+        twin._key_ring = self._key_ring
+        return twin
+
     @contextlib.contextmanager
     def _opened(self, node: Node) -> Iterator[SshConnection]:
         """Yield a connection that is logged in. Until the end the node counts as being opened."""
