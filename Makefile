@@ -28,7 +28,7 @@ LOCKED := --quiet --require-hashes --only-binary=:all:
 TORCH :=
 
 .PHONY: help setup packages demo test test-hosts test-all check format gates soak docs bench fuzz lock clean
-.PHONY: test-bounds test-mutants docs-site dist pyz
+.PHONY: test-bounds test-mutants docs-site dist pyz deb image
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,12 @@ dist: $(VENV)/.tests ## sdist and wheel: the same bytes from the same commit
 
 pyz: $(VENV)/.tests ## clusterprep.pyz, one file for machines without pip; PYTHONS='3.11 3.13' for some Pythons
 	$(BIN)/python -m release.pyz
+
+deb: $(VENV)/.tests ## a package for Debian 13, judged by lintian; takes mmdebstrap
+	$(BIN)/python -m release.deb
+
+image: $(VENV)/.tests ## an OCI image of Debian's files with that package; takes mmdebstrap and podman
+	$(BIN)/python -m release.image
 
 # ---------------------------------------------------------------- less often
 
