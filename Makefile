@@ -28,7 +28,7 @@ LOCKED := --quiet --require-hashes --only-binary=:all:
 TORCH :=
 
 .PHONY: help setup packages demo test test-hosts test-all check format gates soak docs bench fuzz lock clean
-.PHONY: test-bounds test-mutants docs-site
+.PHONY: test-bounds test-mutants docs-site dist pyz deb image
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,7 @@ check: $(VENV)/.tests ## lint, format, types, Python 3.6 for what runs on nodes,
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/vermin --quiet --no-tips -t=3.6- --violations $(NODE_CODE)
+	$(BIN)/vermin --quiet --no-tips -t=3.6- --violations release/pyz_start.py
 	$(BIN)/vermin --quiet --no-tips -t=3.8- --violations clusterprep/__init__.py clusterprep/guard.py
 
 format: $(VENV)/.tests ## format, mend what ruff can, and renew tables, pages and recordings that follow from the code
@@ -78,6 +79,20 @@ docs-site: $(VENV)/.tests ## the pages of docs/ as a site with search, in build/
 	$(BIN)/pip install $(LOCKED) -r requirements/docs.txt
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	$(BIN)/python -m tests.support.docs_site build/site
+
+# ---------------------------------------------------------------- what is published, in dist/
+
+dist: $(VENV)/.tests ## sdist and wheel: the same bytes from the same commit
+	$(BIN)/python -m release.dist
+
+pyz: $(VENV)/.tests ## clusterprep.pyz, one file for machines without pip; PYTHONS='3.11 3.13' for some Pythons
+	$(BIN)/python -m release.pyz
+
+deb: $(VENV)/.tests ## a package for Debian 13, judged by lintian; takes mmdebstrap
+	$(BIN)/python -m release.deb
+
+image: $(VENV)/.tests ## an OCI image of Debian's files with that package; takes mmdebstrap and podman
+	$(BIN)/python -m release.image
 
 # ---------------------------------------------------------------- less often
 

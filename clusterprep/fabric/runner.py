@@ -33,6 +33,8 @@ class OpenNode(Protocol):
     @property
     def opened(self) -> SshConnection: ...
 
+    def create_session(self) -> Session: ...
+
 
 class NodeRunner(Remote):
     """Fabric's runner, which looks a hundred times a second whether the command has ended.
@@ -67,8 +69,14 @@ class ProgramRunner(NodeRunner):
         self._secret = secret
         self._kept = kept
 
-    def send_start_message(self, command: str) -> None:
-        """Start the program, under sudo where the node asks for it. Raises Unreached."""
+    def start(
+        self, command: str, shell: str, env: Mapping[str, str], timeout: float | None = None
+    ) -> None:
+        """Start the program, under sudo where the node asks for it. Raises Unreached.
+
+        Not in `send_start_message`, which Fabric 2, as Debian 13 has it, does not call.
+        """
+        self.channel = self.context.create_session()
         if self._node.ssh.become:
             self._start_under_sudo()
         else:
