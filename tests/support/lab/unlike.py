@@ -22,7 +22,15 @@ from tests.support.lab import faults
 from tests.support.lab.lab import Lab
 from tests.support.lab.layout import CONTROLLER_ADDRESS
 from tests.support.lab.rooms import Host
-from tests.support.lab.roots import BOOKWORM, BOOKWORM_SYSV, BULLSEYE, TRIXIE, System, made
+from tests.support.lab.roots import (
+    BOOKWORM,
+    BOOKWORM_SYSV,
+    BULLSEYE,
+    SYSTEMS,
+    TRIXIE,
+    System,
+    made,
+)
 
 USER = "op"  # logs in where root may not, and becomes root
 JOB_PYTHON = "/usr/local/bin/job-python"  # where this machine's Python needs a newer glibc
@@ -54,7 +62,7 @@ class Unlike:
         login = f"{USER}, then {self.become}" if self.become else "root"
         tools = "busybox" if self.busybox else "GNU"
         ways = [f"through {self.bastion}" if self.bastion else "", self.sshd]
-        way = ", ".join(filter(None, ways))
+        way = ", ".join(filter(None, ways)) or "directly"
         return (name, system, init, tools, self.login_shell, self.locale, login, way)
 
 
@@ -75,11 +83,25 @@ HOSTS = (
 HEAD = ("host", "system", "init", "tools", "login shell", "locale", "login", "reached")
 
 
+SYSTEMS_HEAD = ("system", "glibc", "the system's Python", "OpenSSH", "init")
+
+
 def table() -> str:
     """Return the table of the hosts for the docs."""
-    rows = [HEAD, tuple("---" for _ in HEAD)]
-    rows += [host.row(f"n{number}") for number, host in enumerate(HOSTS, 1)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return _table(HEAD, [host.row(f"n{number}") for number, host in enumerate(HOSTS, 1)])
+
+
+def systems_table() -> str:
+    """Return the table of the systems that the hosts have, for the docs."""
+    rows = []
+    for system in SYSTEMS:
+        rows.append((system.title, system.glibc, system.python, system.openssh, system.init))
+    return _table(SYSTEMS_HEAD, rows)
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 @contextlib.contextmanager
