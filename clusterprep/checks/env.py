@@ -26,7 +26,7 @@ from clusterprep.checks import (
     unknown,
     with_nodes,
 )
-from clusterprep.facts.env_files import is_ours
+from clusterprep.facts.env_files import PROFILE, is_ours
 from clusterprep.facts.environment import Paths, Setting, in_effect
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, EnvValue, Node, Severity
@@ -34,7 +34,7 @@ from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.model.secrets import REDACTED
 from clusterprep.nccl.environment import FACTS, planned_environment
 from clusterprep.nccl.variables.variables import conf_file_has_effect, registry
-from clusterprep.remedies import Remedy, shell_line
+from clusterprep.remedies import Remedy, sentence, shell_line
 
 UNSET = "unset"
 DERIVED = ("NCCL_", "GLOO_", "TORCH_")  # names of what is derived from facts begin so
@@ -42,6 +42,11 @@ OWNERS = ("nccl", "torch", "ofi")
 HCA = "NCCL_IB_HCA"
 NAMING = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", HCA)
 BASHRC = "/root/.bashrc"
+
+OTHER_SHELL = sentence(
+    "apply to these nodes; where their login shell is zsh, fish or csh, which does not read "
+    "/etc/profile.d, with ssh among env_targets of the inventory"
+)
 
 SettingsByNode = Mapping[str, Mapping[str, Setting]]
 """Node → name of a variable → its setting, in one launch path."""
@@ -323,13 +328,25 @@ def _compare_variable(path: str, variable: str, settings: SettingsByNode) -> Out
     places = _places_of(variable, blamed, settings)
     if places:
         message += f": {places}"
+    of_variable = [settings_of_node.get(variable) for settings_of_node in settings.values()]
+    remedy = _cure_of_shell(of_variable) if path == "login shell" else None
     return Outcome(
         "fail",
         blamed,
         message,
         seen,
         wanted,
+        remedy,
     )
+
+
+def _cure_of_shell(settings: Iterable[Setting | None]) -> Remedy | None:
+    """Return what helps login shells that lack what apply wrote for them, None for other causes."""
+    found = set(settings)
+    written = found - {None}
+    is_lacking = None in found
+    is_ours = all(setting is not None and setting.file == PROFILE for setting in written)
+    return OTHER_SHELL if is_lacking and is_ours and len(written) == 1 else None
 
 
 def _places_of(variable: str, nodes: Iterable[str], settings: SettingsByNode) -> str:

@@ -16,7 +16,7 @@ from clusterprep.checks import (
     uniform,
     uniform_by_kind,
 )
-from clusterprep.facts.torch import Libraries, Plugin, Plugins, Python
+from clusterprep.facts.torch import Libraries, NotStarting, Plugin, Plugins, Python
 from clusterprep.model import Node
 from clusterprep.model.versions import conditions_of, satisfies
 from clusterprep.remedies import Remedy, sentence, shell_line
@@ -248,14 +248,20 @@ def _is_plugin_name(name: str) -> bool:
 
 
 def python(context: CheckContext) -> Iterable[Outcome]:
-    """Compare version and place; only the version if the inventory names several interpreters."""
+    """Compare version and place; only the version if the inventory names several interpreters.
+
+    An interpreter that does not start fails by itself, and is compared with no other.
+    """
     nodes = context.inventory.nodes
-    pythons: dict[str, Python] = context.values("python.env")
+    pythons: dict[str, Python | NotStarting] = context.values("python.env")
     one_path = len({(node.python, node.runtime) for node in nodes}) == 1
     values = {}
     undeclared = set()
     for node in context.nodes:
         interpreter = pythons[node.name]
+        if isinstance(interpreter, NotStarting):
+            yield _not_starting(node, interpreter.words)
+            continue
         seen = _describe_python(interpreter)
         values[node.name] = seen if one_path else interpreter.version
         wanted = context.wanted(node)
@@ -267,6 +273,42 @@ def python(context: CheckContext) -> Iterable[Outcome]:
             yield failed(node, "the job's Python is not what the inventory requires", seen, wanted)
     if undeclared:
         yield from uniform(values, "the job's Python", len(nodes), about=undeclared)
+
+
+def _not_starting(node: Node, words: str) -> Outcome:
+    message = f"{node.python} does not start, and so no rank does"
+    cure = _start_cure(node, words)
+    return failed(
+        node,
+        message,
+        words,
+        "an interpreter that starts",
+        cure,
+        "error",
+    )
+
+
+def _start_cure(node: Node, words: str) -> Remedy:
+    """Return what helps an interpreter to start, by what its loader says."""
+    if "version `" in words and "not found" in words:
+        return sentence(
+            "its libraries are newer than the node's: give these nodes an environment that was "
+            "made on their distribution (python: in a group of the inventory), or a container "
+            "(runtime:)"
+        )
+    user = node.job_user or node.ssh.user or "the job's user"
+    if "shared librar" in words:
+        return shell_line(
+            "ldd {python} | grep 'not found'   # as {user}: install that library, or correct "
+            "LD_LIBRARY_PATH",
+            python=node.python,
+            user=user,
+        )
+    return shell_line(
+        "{python} -c pass   # as {user}, on the node: it has to end without an error",
+        python=node.python,
+        user=user,
+    )
 
 
 def _describe_python(python: Python) -> str:
@@ -329,9 +371,10 @@ PYTHON = Check(
     facts=("python.env",),
     judge=python,
     severity="warning",
+    grade="an error where the interpreter does not start, else a warning",
     title="The job's Python",
     why="Another interpreter or environment on one node brings other packages: ranks differ in "
-    "ways that no NCCL setting shows.",
+    "ways that no NCCL setting shows. One that was built for a newer glibc does not start at all.",
     how="sys.executable, version, prefix and base prefix of `python:`, equal on all nodes; only "
     "the version where the inventory gives nodes different interpreters. `require: {python.env: "
     "==3.11.*}` wants a version, or a path.",

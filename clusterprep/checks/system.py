@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from clusterprep.checks import (
+    EQUAL,
     Check,
     CheckContext,
     Outcome,
@@ -27,6 +30,11 @@ UPGRADE = shell_line(
     "   # then reboot; or take the image of the other nodes"
 )
 
+MIXED = sentence(
+    "if it is meant, say so: one group for each distribution with require: os.release, as "
+    "clusterprep init drafts them; else give all nodes one of these"
+)
+
 # Parameters that change how fast a node is or what its devices may do; root=, console= and the like
 # belong to a single machine (Linux, Documentation/admin-guide/kernel-parameters.txt).
 _NAMES = (
@@ -47,8 +55,8 @@ BOOTLOADER = shell_line(
 def kernel(context: CheckContext) -> Iterable[Outcome]:
     """Compare the running kernels with what is declared.
 
-    Where nothing is declared they should be equal on all nodes, not below the floor, and the newest
-    that is installed.
+    Where nothing is declared they should be equal on all nodes of a declared distribution, not
+    below the floor, and the newest that is installed.
     """
     releases: dict[str, str] = context.values("kernel.release")
     for nodes in context.alike():
@@ -61,7 +69,9 @@ def kernel(context: CheckContext) -> Iterable[Outcome]:
         newest = newest_waiting(seen, context.value(node, "kernel.installed"))
         if newest:
             yield from _waiting_kernels(nodes, seen, newest)
-    yield from as_wanted(context, releases, kernel_satisfies, "the running kernel")
+    for part in kinds(context, _declared_distribution):
+        of_part = part.values("kernel.release")
+        yield from as_wanted(part, of_part, kernel_satisfies, "the running kernel")
 
 
 def _waiting_kernels(nodes: Iterable[Node], seen: str, newest: str) -> Iterable[Outcome]:
@@ -167,10 +177,23 @@ def _describe_parameters(parameters: Mapping[str, str], names: Iterable[str]) ->
     return ", ".join(parts) or "no parameter that matters"
 
 
+def _declared_distribution(node: Node) -> str | None:
+    """Return the distribution that `require:` says for a node.
+
+    A fleet is mixed on purpose where its inventory says so: only that tells a second distribution
+    from a node that was forgotten at the last upgrade. What comes with a distribution, such as its
+    kernel, is then compared within it.
+    """
+    return node.require.get("os.release")
+
+
 def release(context: CheckContext) -> Iterable[Outcome]:
-    """Compare the distributions with what is declared, or with each other."""
-    releases: dict[str, str] = context.values("os.release")
-    yield from as_wanted(context, releases, str.__eq__, "the distribution")
+    """Compare the distributions with what is declared, or nodes without such with each other."""
+    for part in kinds(context, _declared_distribution):
+        releases: dict[str, str] = part.values("os.release")
+        for outcome in as_wanted(part, releases, str.__eq__, "the distribution"):
+            is_mixed = outcome.verdict == "fail" and outcome.wanted == EQUAL
+            yield replace(outcome, remedy=MIXED) if is_mixed else outcome
 
 
 KERNEL = Check(
@@ -182,7 +205,8 @@ KERNEL = Check(
     why="Kernels older than 5.5 are known to hang multi-GPU training while it loads; a kernel that "
     "differs on one node brings another driver build, another scheduler and other NIC drivers into "
     "one job.",
-    how="/proc/sys/kernel/osrelease, compared over all nodes and with the floor 5.5 or what "
+    how="/proc/sys/kernel/osrelease, compared over all nodes (with those of the same distribution, "
+    "where `require: os.release` declares several) and with the floor 5.5 or what "
     "`require: kernel` says; without that, also with the kernels of the same flavour in /boot: a "
     "newer one starts with the next reboot.",
     remedy=UPGRADE,
@@ -197,9 +221,14 @@ RELEASE = Check(
     title="The distribution and its version",
     why="Another release on one node means other libraries, other defaults for limits, and drift "
     "from then on.",
-    how="ID and VERSION_ID of /etc/os-release, equal on all nodes or as `require: {os.release: …}` "
-    "says.",
-    remedy=sentence("reinstall the odd nodes with the image of the others"),
+    how="ID and VERSION_ID of /etc/os-release, as `require: {os.release: debian 12}` says, and "
+    "equal on all nodes without that. A fleet that is mixed on purpose has one group for each "
+    "distribution that requires it, as `init` drafts them; what comes with a distribution (kernel, "
+    "glibc, OpenSSL) is not compared between them.",
+    remedy=sentence(
+        "reinstall the odd nodes with the image of the others; or, if it is meant, give them a "
+        "group with require: os.release"
+    ),
     proof=Proof("os.release", lambda _: "ubuntu 20.04"),
 )
 CMDLINE = Check(

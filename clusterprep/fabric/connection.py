@@ -75,6 +75,7 @@ class NodeConnection(fabric.Connection):
     _ssh: SshTransport
     _password: Password
     _opened: SshConnection | None = None
+    _another: SshConnection | None = None
 
     def __init__(
         self, node: Node, ssh: SshTransport, password: Password, config: fabric.Config
@@ -108,10 +109,22 @@ class NodeConnection(fabric.Connection):
         self.client._transport = opened.transport  # noqa: SLF001 - where Fabric's SFTP looks
         return opened
 
+    def open_another(self) -> SshConnection:
+        """Return a second connection, for an sshd that allows one session on each.
+
+        Raises Unreached.
+        """
+        another = self._another
+        if another is None or not another.alive:
+            another = self._ssh.connect(self.node)
+            self._another = another
+        return another
+
     def close(self) -> None:
-        """End the connection at once, and with it all that runs through it. Never raises."""
-        if self._opened is not None:
-            self._opened.close()
+        """End the connections at once, and with them all that runs through. Never raises."""
+        for opened in (self._opened, self._another):
+            if opened is not None:
+                opened.close()
         self._sftp = None
 
     @property
@@ -139,7 +152,7 @@ class NodeConnection(fabric.Connection):
         secret.refuse_again(self.node)
         ready = os.urandom(8).hex()
         session = SessionChannel(self, self.opened.transport.open_session())
-        session.converse(f"-- /bin/echo {ready}", ready, secret)
+        session.converse(f"/bin/echo {ready}", ready, secret)
         session.close()
         return self._run_under_sudo(secret, command, kwargs)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from paramiko import SFTPClient, SFTPError
+from paramiko import ChannelException, SFTPClient, SFTPError
 
 from clusterprep.errors import LinkLost
 from clusterprep.fabric.connection import NodeConnection
@@ -143,7 +143,11 @@ class NodeFiles:
 
     def _sftp(self) -> SFTPClient:
         if self._opened_sftp is None:
-            opened = BoundedSftp.from_transport(self._connection.opened.transport)
+            try:
+                opened = BoundedSftp.from_transport(self._connection.opened.transport)
+            except ChannelException:
+                # The agent has the one session of an sshd with MaxSessions 1.
+                opened = BoundedSftp.from_transport(self._connection.open_another().transport)
             if opened is None:
                 raise SFTPError("the node opens no session")
             self._opened_sftp = opened

@@ -14,7 +14,7 @@ from paramiko import SSHException
 from clusterprep.fabric.printed import Kept
 from clusterprep.fabric.program import ShellProgram
 from clusterprep.model import Node
-from clusterprep.remote.bootstrap import SHELL_RUNS
+from clusterprep.remote.bootstrap import SHELL_RUNS, become_prefix
 from clusterprep.remote.transports.ssh_connection import SshConnection
 from clusterprep.remote.transports.sudo import SudoDialogue, SudoPassword
 
@@ -93,7 +93,7 @@ class ProgramRunner(NodeRunner):
         ready = os.urandom(8).hex()
         session = SessionChannel(self.context, self.channel)
         line = self._program.line_that_says(ready)
-        session.converse(f"-- {line}", ready, self._secret)
+        session.converse(line, ready, self._secret)
 
     def read_proc_stdout(self, num_bytes: int) -> bytes:
         """Keep all of stdout, and return its end."""
@@ -131,14 +131,14 @@ class SessionChannel:
         self._session = session
         self._tail = b""
 
-    def converse(self, arguments: str, ready: str, secret: SudoPassword | None) -> None:
-        """Start sudo, and return when its command has printed `ready`. Raises Unreached.
+    def converse(self, command: str, ready: str, secret: SudoPassword | None) -> None:
+        """Start sudo, or doas, and return when the command has printed `ready`. Raises Unreached.
 
         Without a password sudo never asks.
         """
         prompt = os.urandom(8).hex()
-        options = "-n" if secret is None else f"-k -S -p {prompt}"
-        self._session.exec_command(f"echo {SHELL_RUNS}; exec sudo {options} {arguments}")
+        prefix = become_prefix(None if secret is None else prompt)
+        self._session.exec_command(f"echo {SHELL_RUNS}; exec {prefix}{command}")
         try:
             SudoDialogue(self._connection.node, self, prompt, ready, secret).run()
         except BaseException:

@@ -15,6 +15,7 @@ _SOURCES = "/sys/devices/system/clocksource/clocksource0"
 FOLLOWING = ("Normal", "Insert second", "Delete second")
 # Reference ids of chronyd without a source: its local clock, and none at all.
 _NO_REFERENCE = ("7F7F0101", "00000000")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Offset(Struct, frozen=True):
@@ -77,7 +78,8 @@ def parse_source(current: str | None, available: str | None) -> ClockSource | Ab
 
 
 def _error_text(answer: dict[str, Any]) -> str:
-    output = str(answer["err"] or answer["out"])
+    """Return the words of a tool without colours, which old releases of systemd always print."""
+    output = _COLOUR.sub("", str(answer["err"] or answer["out"]))
     return " ".join(output.split())[:120]
 
 

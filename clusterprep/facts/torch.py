@@ -11,8 +11,9 @@ from typing import Any
 from msgspec import Struct
 
 from clusterprep.facts import JOB_USER, Fact, setup_seconds, user_of_job
-from clusterprep.model import Inventory, Node, Read
+from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.model.runtimes import read_arguments
+from clusterprep.remote.agent.readers import NO_START
 from clusterprep.remote.bootstrap import surroundings_source
 
 # Runs in the job's interpreter, as the job's user. torch/version.py is read as text. NCCL is asked
@@ -310,6 +311,12 @@ class Python(Struct, frozen=True):
     base: str
 
 
+class NotStarting(Struct, frozen=True):
+    """A job's interpreter that is there and does not start; `words` are those of its loader."""
+
+    words: str
+
+
 def parse_torch(answer: dict[str, Any]) -> Torch:
     """Return the torch of the job's interpreter; its values are None where there is none."""
     if answer["where"] and not answer["version"]:
@@ -347,8 +354,13 @@ def parse_plugins(answer: dict[str, Any]) -> Plugins:
     return Plugins(tuple(plugins), _text(answer["net_plugin"]), libfabric)
 
 
-def parse_python(answer: dict[str, Any]) -> Python:
-    """Return the job's interpreter. Raises ValueError if it does not say what it is."""
+def parse_python(answer: dict[str, Any] | Absent) -> Python | NotStarting | Absent:
+    """Return the job's interpreter, or why it does not start.
+
+    Raises ValueError if it does not say what it is.
+    """
+    if isinstance(answer, Absent):
+        return NotStarting(answer.detail) if answer.reason == NO_START else answer
     texts = [answer[key] for key in ("python", "python_version", "prefix", "base_prefix")]
     for text in texts:
         if not isinstance(text, str) or not text.strip():
@@ -411,6 +423,8 @@ def _in_container() -> str:
 TORCH = Fact("torch.build", _interpreter_reads, parse_torch, deep=True, needs=JOB_USER)
 LIBRARIES = Fact("nccl.libraries", _interpreter_reads, parse_libraries, deep=True, needs=JOB_USER)
 PLUGINS = Fact("nccl.plugins", _interpreter_reads, parse_plugins, deep=True, needs=JOB_USER)
-PYTHON = Fact("python.env", _interpreter_reads, parse_python, deep=True, needs=JOB_USER)
+PYTHON = Fact(
+    "python.env", _interpreter_reads, parse_python, lenient=True, deep=True, needs=JOB_USER
+)
 # The real path of the libcuda.so.1 that would be loaded.
 LIBCUDA = Fact("cuda.libcuda", _interpreter_reads, parse_libcuda, deep=True, needs=JOB_USER)

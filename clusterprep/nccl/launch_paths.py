@@ -47,6 +47,10 @@ ADDED = {
 }
 # Of a node where PAM gives a launch path nothing of /etc/environment: the command reads the file.
 BY_HAND = f"target env-file, and `set -a; . {ENV_FILE}` before the command"
+# Of a login shell that lacks what its file has, or will have once apply has run.
+OTHER_SHELL = (
+    f"apply; where zsh, fish or csh does not read /etc/profile.d, target ssh ({PAM_FILE}, by PAM)"
+)
 # The file that the job's user itself has to be able to read. Units are given theirs by root.
 _READ_BY_USER = {
     "login shell": PROFILE,
@@ -141,7 +145,7 @@ def _rows(fleet: Fleet, node: Node, paths: Paths, writing: bool) -> list[Row]:
         lacking = (wanted_by_nccl if path == "nccl" else planned) - names
         if path not in ENGINES:
             lacking -= everywhere
-        add = _what_to_add(path, closed, unread) if lacking else ""
+        add = _what_to_add(path, inventory, closed, unread) if lacking else ""
         if path == "systemd" and "systemd" in inventory.env_targets:
             add = _what_units_need(inventory, unread, writing or bool(lacking))
         rows.append((path, tuple(sorted(names)), add))
@@ -221,11 +225,15 @@ def _closed_files(fleet: Fleet, node: Node) -> dict[str, str]:
     return closed
 
 
-def _what_to_add(path: str, closed: Mapping[str, str], unread: Mapping[Key, str]) -> str:
+def _what_to_add(
+    path: str, inventory: Inventory, closed: Mapping[str, str], unread: Mapping[Key, str]
+) -> str:
     """Return how a launch path gets what it lacks: a file that is closed to it comes first."""
     file = _READ_BY_USER.get(path, "")
     if file in closed:
         return closed[file]
+    if path == "login shell" and "profile.d" in inventory.env_targets:
+        return OTHER_SHELL
     if (path, "ssh") in unread and path != "login shell":
         return f"{unread[path, 'ssh']}: {BY_HAND}"
     return ADDED[path]

@@ -59,6 +59,17 @@ _SHELL = (
     "cd /; for p in /usr/bin/python3 python3 /usr/libexec/platform-python; do "
     'command -v "$p" >/dev/null 2>&1 && exec "$p" ' + FLAGS + ' -c "$0"; done; echo ' + NO_PYTHON
 )
+# Without sudo and without doas the shell says that there is no sudo. doas ends with what is sent to
+# its process group, as commands do at their end; so they get one of their own, as from sudo.
+_BECOME = (
+    "command -v sudo >/dev/null 2>&1 || "
+    '{{ command -v doas >/dev/null 2>&1 && exec doas -n -- setsid -w "$@"; }}; exec {sudo} -- "$@"'
+)
+# The user that logged in, under the names by which sudo tells it: the agent knows it by these.
+_OF_DOAS = (
+    'e=os.environ;u="SUDO_USER" not in e and e.get("DOAS_USER");r=u and pwd.getpwnam(u);'
+    "r and e.update(SUDO_USER=u,SUDO_UID=str(r.pw_uid),SUDO_GID=str(r.pw_gid));"
+)
 _DEFINE = """
 import sys
 def define(name, source):
@@ -89,16 +100,26 @@ def command(become: str | None = None, ready: str | None = None, password: bool 
     """Return the shell line that starts Python on a node.
 
     `become` is the nonce that sudo prints as its prompt, `ready` the one that Python prints once it
-    runs under sudo; both are None when the login user does the work itself. Without `password` sudo
+    runs as root; both are None when the login user does the work itself. Without `password` sudo
     never asks, and uses its timestamp of an earlier password if there is one; with `password` it
     neither uses such a timestamp nor leaves one.
     """
     loader = _LOADER
     prefix = ""
     if become is not None:
-        loader = f'import os;os.write(1,b"{ready} ");' + _LOADER
-        prefix = f"sudo -k -S -p {become} -- " if password else "sudo -n -- "
+        loader = f'import os,pwd;os.write(1,b"{ready} ");{_OF_DOAS}{_LOADER}'
+        prefix = become_prefix(become if password else None)
     return f"echo {SHELL_RUNS}; exec {prefix}/bin/sh -c '{_SHELL}' '{loader}'"
+
+
+def become_prefix(prompt: str | None) -> str:
+    """Return the words before a command that is to run as root, for any login shell.
+
+    sudo gets the password behind `prompt`, and asks for none without it. Where there is no sudo,
+    doas does the same, but asks for a password on terminals alone: it never asks here.
+    """
+    sudo = "sudo -n" if prompt is None else f"sudo -k -S -p {prompt}"
+    return f"/bin/sh -c '{_BECOME.format(sudo=sudo)}' clusterprep "
 
 
 def relay_command(nonce: str) -> str:

@@ -19,6 +19,7 @@ from clusterprep.model import (
 )
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import Remedy, sentence, shell_line
+from clusterprep.remote.agent.readers import NO_START
 from clusterprep.reports.plain import distinct, nonblank_lines, safe_text
 from clusterprep.survey.cached import RENEW
 from clusterprep.survey.consequences import cause_trees
@@ -43,6 +44,7 @@ GAP_REMEDIES: Mapping[str, Remedy] = {
         "run it with sudo on the nodes (-b, --become), or as a user who may read it"
     ),
     "missing_tool": sentence("install on the node what the message names"),
+    NO_START: sentence("set `python:` to an interpreter that starts on the node"),
     "hung": shell_line(
         "dmesg -T | tail -50   # on the node: a driver or a file system that does not answer"
     ),
@@ -66,6 +68,7 @@ WITH_PYTHON = "with python: set"
 _WAYS = {
     "denied": "with more rights",
     "missing_tool": "with a tool that the node lacks",
+    NO_START: "with an interpreter that starts",
     "hung": "once the node answers again",
     "timed_out": "once the node answers in time",
     "the budget ended": "without --budget",

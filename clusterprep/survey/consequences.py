@@ -24,6 +24,7 @@ from clusterprep.checks import Check
 from clusterprep.checks.firewall import UNDECIDED
 from clusterprep.facts import Fact
 from clusterprep.model import Because, Finding
+from clusterprep.remote.agent.readers import NO_START
 
 TROUBLE = ("fail", "unknown")
 # Reasons that are one missing thing whatever the message says: rights of the login.
@@ -37,6 +38,7 @@ TOLD_BY_REASON: Mapping[str, tuple[str, ...]] = {
     "reset_required": ("gpu.lost",),
     "nvml_not_started": ("gpu.lost",),
     "no_nvml_library": ("gpu.lost",),
+    NO_START: ("python.env",),
     UNDECIDED: ("net.ports",),
 }
 # What is asked by code of the job is asked inside its runtime: this check says if that works.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.checks.env import resolved
 from clusterprep.facts.environment import Setting
@@ -207,6 +208,21 @@ def test_a_must_match_variable_of_one_node_is_its_fault() -> None:
     (found,) = (f for f in findings(seen, "env.nccl_uniform") if f.verdict == "fail")
     assert found.seen == "NCCL_BUFFSIZE in login shell: unset on n[1,3-4]; 8388608 on n2"
     assert f"{BASHRC} line 3 of n2" in found.message
+
+
+def test_a_login_shell_that_does_not_read_our_profile_gets_the_file_that_all_read() -> None:
+    ours = Setting("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", OURS, 7)
+    zsh, bash = node(1), node(2, login_shell=(ours,))
+    seen = fleet(n1=zsh, n2=bash, n3=bash, n4=zsh)
+    (found,) = (f for f in findings(seen, "env.nccl_uniform") if f.verdict == "fail")
+    assert "ssh among env_targets" in found.remedy
+    theirs = node(3, login_shell=(replace(ours, file=BASHRC),))
+    (found,) = (
+        f
+        for f in findings(fleet(n1=zsh, n2=bash, n3=theirs), "env.nccl_uniform")
+        if f.verdict == "fail"
+    )
+    assert "ssh among env_targets" not in found.remedy
 
 
 def test_without_a_majority_all_are_named() -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from clusterprep.checks.libraries import parse_names, parse_python_wanted
-from clusterprep.facts.torch import Plugin, Plugins
+from clusterprep.facts.torch import NotStarting, Plugin, Plugins
 from clusterprep.model import Gpus
 from tests.support.fleet import (
     SYSTEM_NCCL,
@@ -243,6 +243,35 @@ def test_places_that_the_inventory_tells_apart_may_differ(other: Any, expected: 
 def test_a_required_python_is_a_version_or_a_place(wanted: str, expected: list[str]) -> None:
     seen = fleet(each={"require": {"python.env": wanted}}, **same("python.env", VENV, python()))
     assert list(told(seen, "python.env").values()) == expected
+
+
+GLIBC = "python: /lib/libc.so.6: version `GLIBC_2.34' not found (required by python)"
+LIBRARY = "python: error while loading shared libraries: libpython3.11.so.1.0: cannot open"
+ENCODINGS = "Fatal Python error: init_fs_encoding: failed to get the Python codec"
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (GLIBC, "an environment that was made on their distribution"),
+        (LIBRARY, "ldd /opt/py/bin/python | grep 'not found'"),
+        (ENCODINGS, "/opt/py/bin/python -c pass"),
+    ],
+)
+def test_an_interpreter_that_does_not_start_fails_alone(words: str, remedy: str) -> None:
+    seen = fleet(
+        each={"python": "/opt/py/bin/python"},
+        **same("python.env", VENV, NotStarting(words), VENV),
+    )
+    assert told(seen, "python.env") == {"n1": "pass", "n2": "fail error", "n3": "pass"}
+    (bad,) = [finding for finding in findings(seen, "python.env") if finding.verdict == "fail"]
+    assert bad.seen == words
+    assert remedy in bad.remedy
+
+
+def test_where_nothing_starts_there_is_nothing_to_compare() -> None:
+    seen = fleet(**same("python.env", NotStarting(GLIBC), NotStarting(GLIBC)))
+    assert told(seen, "python.env") == {"n1": "fail error", "n2": "fail error"}
 
 
 def test_nonsense_is_not_required() -> None:

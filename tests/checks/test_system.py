@@ -315,3 +315,51 @@ def test_parameters_keep_all_their_values_in_order_and_dashes_are_underscores() 
         "pcie_aspm": "off",
         "nosmt": "",
     }
+
+
+# ---------------------------------------------------------------- fleets mixed on purpose
+
+ELEVEN, TWELVE = "debian 11", "debian 12"
+DECLARED = {
+    "n1": {"require": {"os.release": ELEVEN}},
+    "n2": {"require": {"os.release": ELEVEN}},
+    "n3": {"require": {"os.release": TWELVE}},
+    "n4": {"require": {"os.release": TWELVE}},
+}
+
+
+def test_distributions_that_are_declared_are_no_finding() -> None:
+    seen = fleet(some=DECLARED, **nodes("os.release", ELEVEN, ELEVEN, TWELVE, TWELVE))
+    assert set(told(seen, "os.release").values()) == {"pass"}
+
+
+def test_a_node_of_another_distribution_than_declared_is_an_error() -> None:
+    seen = fleet(some=DECLARED, **nodes("os.release", ELEVEN, TWELVE, TWELVE, TWELVE))
+    assert told(seen, "os.release")["n2"] == "fail error"
+
+
+def test_a_mixture_that_is_not_declared_says_how_to_declare_it() -> None:
+    seen = fleet(**nodes("os.release", ELEVEN, ELEVEN, TWELVE, TWELVE))
+    (bad,) = findings(seen, "os.release")
+    assert (bad.verdict, bad.severity) == ("fail", "warning")
+    assert "require: os.release" in bad.remedy
+
+
+def test_nodes_without_a_declaration_are_compared_among_themselves() -> None:
+    some = {"n1": DECLARED["n1"], "n2": DECLARED["n2"]}
+    seen = fleet(some=some, **nodes("os.release", ELEVEN, ELEVEN, TWELVE, TWELVE))
+    assert set(told(seen, "os.release").values()) == {"pass"}
+
+
+@pytest.mark.parametrize(
+    ("releases", "expected"),
+    [
+        ([OTHER, OTHER, NEW, NEW], ["pass"] * 4),
+        ([OTHER, OTHER, NEW, OTHER], ["pass", "pass", "fail warning", "fail warning"]),
+    ],
+)
+def test_kernels_are_compared_within_a_declared_distribution(
+    releases: list[str], expected: list[str]
+) -> None:
+    seen = fleet(some=DECLARED, **nodes("kernel.release", *releases))
+    assert list(told(seen, "kernel.version").values()) == expected

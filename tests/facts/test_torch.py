@@ -14,7 +14,16 @@ from typing import Any
 
 import pytest
 
-from clusterprep.facts.torch import SCRIPT, Libraries, Plugin, Plugins, Python, Torch, nccl_version
+from clusterprep.facts.torch import (
+    SCRIPT,
+    Libraries,
+    NotStarting,
+    Plugin,
+    Plugins,
+    Python,
+    Torch,
+    nccl_version,
+)
 from clusterprep.model import Absent
 from tests.support.fleet import learned
 
@@ -332,6 +341,13 @@ def test_the_libcuda_of_a_compatibility_package_is_named(tmp_path: Path) -> None
     (folder / "libcuda.so.1").symlink_to("libcuda.so.580.65.06")
     answer = run(tmp_path, LD_LIBRARY_PATH=str(folder))
     assert learned("cuda.libcuda", ["ok", answer]) == f"{folder}/libcuda.so.580.65.06"
+
+
+def test_an_interpreter_that_does_not_start_is_known_for_that_alone() -> None:
+    answer = ["no", "no_start", "libpython3.11.so.1.0: cannot open shared object file"]
+    assert learned("python.env", answer) == NotStarting(answer[2])
+    assert learned("torch.build", answer) == Absent("no_start", answer[2])
+    assert learned("python.env", ["no", "hung", "python"]) == Absent("hung", "python")
 
 
 NOTHING = dict.fromkeys(

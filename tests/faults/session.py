@@ -34,10 +34,9 @@ _JOB = dict.fromkeys(
         "nccl.plugin",
         "fabric.plugin",
         "sw.known_bad",
-        "python.env",
         "cuda.runtime_vs_driver",
     ),
-    "the job's interpreter has these variables too, and does not start",
+    "the interpreter that does not start is asked",
 )
 _JOB |= dict.fromkeys(
     ("env.deprecated", "env.no_effect"), "what a name does depends on the version of torch"
@@ -47,7 +46,13 @@ _JOB |= {"nccl.iface": "NCCL is asked through that interpreter"}
 ROWS = (
     _harmless("a start-up file that talks", _bashrc(_TALKS)),
     _harmless("PATH with nothing in it", _environment(PATH="/nowhere")),
-    _harmless("PYTHONHOME that leads nowhere", _environment(PYTHONHOME="/nowhere"), _JOB),
+    Row(
+        "PYTHONHOME that leads nowhere",
+        "python.env",
+        _environment(PYTHONHOME="/nowhere"),
+        also=_JOB,
+        several=True,
+    ),
     _harmless("LD_PRELOAD that is not there", _environment(LD_PRELOAD="/usr/lib/libnothing.so")),
     _harmless(
         "another language", _environment(LANG="de_DE.UTF-8", LC_ALL="de_DE.UTF-8", LANGUAGE="de")

@@ -71,6 +71,12 @@ def test_without_its_target_a_path_lacks_it() -> None:
     assert rows(node(), env_targets=("nccl.conf",))["login shell"].add == "target profile.d"
 
 
+def test_a_login_shell_that_lacks_its_file_is_told_of_another_one() -> None:
+    ours = Setting("NCCL_DEBUG", "WARN", "/etc/nccl.conf", 2)
+    told = rows(node(nccl=(ours,)), writing=False)
+    assert "target ssh" in told["login shell"].add
+
+
 def test_nodes_that_are_alike_share_a_row() -> None:
     other = node(ssh_command=(Setting("NCCL_ALGO", "Ring"),))
     seen = fleet(n1=node(), n2=other, n3=node())

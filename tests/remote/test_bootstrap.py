@@ -265,16 +265,56 @@ def test_a_node_without_python_says_so(tmp_path: Path) -> None:
 
 
 def test_the_line_for_the_node_holds_nothing_that_any_shell_would_change() -> None:
-    """Two single-quoted words: no quote, backslash, newline or history mark inside."""
-    for line in (
-        bootstrap.command(),
-        bootstrap.command(become="ab12", ready="cd34", password=True),
+    """Single-quoted words, three with sudo: no quote, backslash, newline or history mark inside."""
+    for line, count in (
+        (bootstrap.command(), 2),
+        (bootstrap.command(become="ab12", ready="cd34", password=True), 3),
     ):
-        words = line.split("'")
-        assert len(words) == 5
-        assert not set("\\\n!`") & set(words[1] + words[3])
+        quoted = line.split("'")[1::2]
+        assert len(quoted) == count
+        assert not set("\\\n!`") & set("".join(quoted))
     assert "-S -p ab12" in bootstrap.command(become="ab12", ready="cd34", password=True)
     assert " -n " in bootstrap.command(become="ab12", ready="cd34")
+
+
+@pytest.mark.parametrize(
+    ("there", "password", "expected"),
+    [
+        pytest.param(("sudo", "doas"), False, "sudo -n -- /bin/echo a  b", id="sudo-comes-first"),
+        pytest.param(("sudo",), True, "sudo -k -S -p ab12 -- /bin/echo a  b", id="a-password"),
+        pytest.param(("doas",), False, "doas -n -- setsid -w /bin/echo a  b", id="doas"),
+        pytest.param(
+            ("doas",), True, "doas -n -- setsid -w /bin/echo a  b", id="doas-asks-for-none"
+        ),
+    ],
+)
+def test_sudo_is_asked_and_where_there_is_none_doas(
+    there: tuple[str, ...], password: bool, expected: str, tmp_path: Path
+) -> None:
+    for name in there:
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    line = bootstrap.become_prefix("ab12" if password else None) + "/bin/echo 'a  b'"
+    done = subprocess.run(
+        ["/bin/sh", "-c", line],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == expected
+
+
+def test_without_sudo_and_doas_the_shell_says_what_is_missing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", bootstrap.become_prefix(None) + "/bin/true"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 127
+    assert "sudo" in done.stderr
 
 
 @pytest.mark.machine

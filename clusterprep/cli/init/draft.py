@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from clusterprep.cli.init.kinds import MachineKind, kind_groups, kind_of
+from clusterprep.cli.init.kinds import MachineKind, distribution_groups, kind_groups, kind_of
 from clusterprep.cli.init.rows import fold_rows
 from clusterprep.cli.init.sources import Source
 from clusterprep.cli.init.yaml_text import Note, Part, YamlBlock, YamlEntry, flow
@@ -18,10 +18,11 @@ from clusterprep.model import Absent, Fleet, Node, SshSettings
 from clusterprep.model.nodeset import fold
 from clusterprep.model.versions import conditions_of
 from clusterprep.nccl.interfaces import choose
+from clusterprep.remote.agent.readers import NO_START
 
 FACTS = (
     "net.interfaces", "ssh.peer", "rdma.devices", "pci.tree", "torch.build", "gpu.nvml", "gpu.pci",
-    "nv.driver", "kernel.release", "host.machine_id",
+    "nv.driver", "kernel.release", "host.machine_id", "os.release",
 )  # fmt: skip
 # Names that `--limit` takes as they are: a comma or a bracket is syntax of a node set.
 _GROUP_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -59,7 +60,7 @@ def draft(source: Source, fleet: Fleet, cluster: str, by: str) -> Draft:
     parts += _login(nodes)
     parts += _common_hardware(kinds)
     parts += _differing_process_counts(kinds)
-    parts += _groups(source, kinds)
+    parts += _groups(source, kinds, fleet)
     about_order = "The order is that of the ranks, and the first node is where they meet."
     parts.append(Note(("", about_order)))
     parts += _duplicate_machines(fleet, nodes)
@@ -279,10 +280,11 @@ def _differing_process_counts(kinds: Mapping[str, MachineKind]) -> list[Part]:
     return [Note(("", line))]
 
 
-def _groups(source: Source, kinds: Mapping[str, MachineKind]) -> list[Part]:
+def _groups(source: Source, kinds: Mapping[str, MachineKind], fleet: Fleet) -> list[Part]:
     """Return the groups of the source, and one for each kind of machine if there are several.
 
-    A group of the source is left out if no node of it was reached, or its name does not fit.
+    So it is with distributions. A group of the source is left out if no node of it was reached, or
+    its name does not fit.
     """
     groups: list[Part] = []
     every_kind = kinds.values()
@@ -290,6 +292,12 @@ def _groups(source: Source, kinds: Mapping[str, MachineKind]) -> list[Part]:
         settings: list[Part] = [YamlEntry("nodes", fold(members))]
         settings += _kind_settings(kind, every_kind)
         groups.append(YamlEntry(name, YamlBlock(tuple(settings))))
+    taken = {
+        *source.groups,
+        *kinds,
+        *[group.key for group in groups if isinstance(group, YamlEntry)],
+    }
+    groups += _distribution_groups(fleet, taken)
     for name, members in source.groups.items():
         reached = [node for node in members if node in kinds]
         if reached and _GROUP_NAME.fullmatch(name):
@@ -298,6 +306,30 @@ def _groups(source: Source, kinds: Mapping[str, MachineKind]) -> list[Part]:
         return []
     block = YamlBlock(tuple(groups))
     return [EMPTY_LINE, YamlEntry("groups", block)]
+
+
+def _distribution_groups(fleet: Fleet, taken: Collection[str]) -> list[Part]:
+    """Return a group for each distribution if there are several; `require` says that it is meant.
+
+    What nodes of one distribution have alike and others have not is required there: the kernel.
+    """
+    kernels = {node.name: _kernel(fleet, node.name) for node in fleet.reached}
+    kernel_differs = len(_texts(kernels.values())) > 1
+    groups: list[Part] = []
+    for name, release, members in distribution_groups(fleet, taken):
+        required: dict[str, object] = {"os.release": release}
+        own = _texts([kernels[member] for member in members])
+        if kernel_differs and len(own) == 1:
+            required["kernel"] = f">={own.pop()}"
+        settings = {"nodes": fold(members), "require": required}
+        block = YamlBlock(tuple(YamlEntry(key, value) for key, value in settings.items()))
+        groups.append(YamlEntry(name, block))
+    return groups
+
+
+def _texts(versions: Iterable[Version]) -> set[str]:
+    """Return the versions that are known and can be required."""
+    return {text for text in versions if isinstance(text, str) and _can_be_required(text)}
 
 
 def _kind_settings(kind: MachineKind, kinds: Iterable[MachineKind]) -> list[Part]:
@@ -321,7 +353,7 @@ def _kind_settings(kind: MachineKind, kinds: Iterable[MachineKind]) -> list[Part
 
 def _require(fleet: Fleet, nodes: Sequence[Node]) -> list[Part]:
     """Return the versions that all nodes have alike now, and a comment for those that differ."""
-    parts: list[Part] = []
+    parts: list[Part] = _not_starting(fleet, nodes)
     for key, version_on in _VERSIONS.items():
         versions: dict[str, Version] = {}
         for node in nodes:
@@ -337,6 +369,19 @@ def _require(fleet: Fleet, nodes: Sequence[Node]) -> list[Part]:
     return [about, YamlEntry("require", block)]
 
 
+def _not_starting(fleet: Fleet, nodes: Sequence[Node]) -> list[Part]:
+    """Return a comment on interpreters that do not start, with the words of the loader."""
+    by_words: dict[tuple[str, str], list[str]] = {}
+    for node in nodes:
+        build = fleet.fact(node.name, "torch.build")
+        if isinstance(build, Absent) and build.reason == NO_START:
+            by_words.setdefault((node.python, build.detail), []).append(node.name)
+    lines: list[str] = []
+    for (python, words), names in by_words.items():
+        lines.append(f"{python} does not start on {fold(names)}, which need another one: {words}")
+    return [Note(tuple(lines))] if lines else []
+
+
 def _version(key: str, versions: Mapping[str, Version]) -> list[Part]:
     """Return the entry of a version if it is the same wherever it is known, else a comment.
 
@@ -349,7 +394,8 @@ def _version(key: str, versions: Mapping[str, Version]) -> list[Part]:
         if version is None:
             lacking.append(name)
         elif isinstance(version, Absent):
-            unknown[name] = version
+            if version.reason != NO_START:  # told once, for all that the interpreter would say
+                unknown[name] = version
         else:
             by_value.setdefault(version, []).append(name)
     notes: list[Part] = []

@@ -43,6 +43,8 @@ class MachineKind(Struct, frozen=True):
 
 
 KindGroup = tuple[str, MachineKind, tuple[str, ...]]  # name, kind, nodes
+DistributionGroup = tuple[str, str, tuple[str, ...]]  # name, ID and VERSION_ID, nodes
+LONGEST_NAME = 40  # letters of a group's name that come from a node's own words
 
 
 def kind_of(fleet: Fleet, node: Node) -> MachineKind:
@@ -79,6 +81,28 @@ def kind_groups(kinds: Mapping[str, MachineKind], taken: Collection[str]) -> lis
         group = _free_name(_kind_name(kind), used)
         used.add(group)
         groups.append((group, kind, tuple(names)))
+    return groups
+
+
+def distribution_groups(fleet: Fleet, taken: Collection[str]) -> list[DistributionGroup]:
+    """Return (name, distribution, nodes) for every distribution, most nodes first.
+
+    Nothing if there is only one. `taken` holds names that a group must not get.
+    """
+    members: dict[str, list[str]] = {}
+    for node in fleet.reached:
+        release = fleet.fact(node.name, "os.release")
+        if isinstance(release, str) and release:
+            members.setdefault(release, []).append(node.name)
+    if len(members) < 2:
+        return []
+    used = set(taken)
+    groups: list[DistributionGroup] = []
+    for release, names in sorted(members.items(), key=lambda row: -len(row[1])):
+        words = re.findall(r"[a-z0-9.]+", release.lower())
+        group = _free_name("-".join(words)[:LONGEST_NAME] or "distribution", used)
+        used.add(group)
+        groups.append((group, release, tuple(names)))
     return groups
 
 

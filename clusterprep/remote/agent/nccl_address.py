@@ -23,7 +23,9 @@ from clusterprep.remote.agent.light import loads, signal
 from clusterprep.remote.agent.pam import of_sshd
 from clusterprep.remote.agent.readers import (
     MAX_TEXT,
+    OUR_SCRIPT,
     NoAnswer,
+    failed_python,
     offer,
     read_job_python,
     require_python,
@@ -249,12 +251,24 @@ def probed(python, script, environment, runtime=None):
         else:
             log.append(line)
     if "end" not in answer:
-        how = "signal %d" % -code if code < 0 else "code %d" % code
-        raise NoAnswer("garbled", "asking NCCL ended with %s: %s" % (how, shown(text)))
+        raise unanswered(python, code, text, answer)
     answer["log"] = "\n".join(log)
     if len(answer["log"]) > MOST_LOG:
         raise NoAnswer("truncated", "NCCL prints more than %d characters" % MOST_LOG)
     return answer
+
+
+def unanswered(python, code, text, answer):
+    """Return the NoAnswer of a probe that ended before its last line.
+
+    One that has not printed a line of ours and does not show our script never came to it.
+    """
+    err = text.decode("utf-8", "replace")
+    came_to_it = bool(answer) or OUR_SCRIPT in err or "NCCL" in err
+    if code > 0 and not came_to_it:
+        return failed_python(python, code, err)
+    how = "signal %d" % -code if code < 0 else "code %d" % code
+    return NoAnswer("garbled", "asking NCCL ended with %s: %s" % (how, shown(text)))
 
 
 def shown(text):

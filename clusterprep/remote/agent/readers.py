@@ -364,6 +364,10 @@ def read_command(*argv):
 
 
 NO_PYTHON = "%s does not exist; set `python:` to the job's interpreter"
+NO_START = "no_start"  # why there is no answer of an interpreter that is there and does not start
+NO_LOADER = "the loader that %s names is not on the node"
+OUR_SCRIPT = 'File "<string>"'  # how Python names what stands behind -c
+MOST_SAID = 300  # characters of the line in which a loader says what it misses
 CLOSED_PYTHON = "%s cannot be reached by this user: a folder on its way is closed"
 
 
@@ -375,7 +379,13 @@ def read_job_python(python, user, script):
     """
     user = user_of_job(python, user)
     require_python(python)
-    return printed_json(python, run([python, "-c", script], user=user))
+    try:
+        result = run([python, "-c", script], user=user)
+    except NoAnswer as no:
+        if no.reason == "missing_tool":
+            raise NoAnswer(NO_START, NO_LOADER % python)
+        raise
+    return printed_json(python, result)
 
 
 def require_python(python):
@@ -400,10 +410,35 @@ def printed_json(python, result):
     """Return the last line that an interpreter has printed, as JSON; `result` is that of `run`."""
     code = result["code"]
     if code != 0:
-        raise NoAnswer("garbled", "%s ended with %s: %s" % (python, code, result["err"][-500:]))
+        raise failed_python(python, code, result["err"])
     # The start-up files of the interpreter may print lines before the answer.
     lines = result["out"].strip().split("\n")
     return loads(lines[-1])
+
+
+def failed_python(python, code, err):
+    """Return the NoAnswer of an interpreter that ended with another code than 0.
+
+    What our script raises is shown with the script's place. Without that the interpreter never came
+    to it: the loader refused it, or it did not find its own modules. A signal tells neither, for
+    the script loads libraries that may crash.
+    """
+    if code < 0 or OUR_SCRIPT in err:
+        return NoAnswer("garbled", "%s ended with %s: %s" % (python, code, err[-500:]))
+    return NoAnswer(NO_START, said_by_loader(err) or "it ends with code %d" % code)
+
+
+def said_by_loader(err):
+    """Return the line that says why a program does not start; an empty text for none.
+
+    The loader tells of one cause in many lines, and Python prints its paths before the reason.
+    """
+    lines = [line.strip() for line in err.split("\n") if line.strip()]
+    for line in lines:
+        if line.startswith("Fatal Python error"):
+            return line[:MOST_SAID]
+    telling = [line for line in lines if not line.endswith("ignored.")]
+    return (telling or lines or [""])[0][:MOST_SAID]
 
 
 def has_library(name):

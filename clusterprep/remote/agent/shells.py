@@ -10,6 +10,7 @@ import time
 
 from clusterprep.remote.agent.launched import kept, text_of, variable_names, wanted
 from clusterprep.remote.agent.light import dumps, loads, signal
+from clusterprep.remote.agent.pam import ENVIRONMENT
 from clusterprep.remote.agent.readers import NoAnswer, become, matching_paths
 
 SHELL_LIMIT = 4.0  # seconds for one shell with its start-up files
@@ -18,6 +19,7 @@ MOST = 4 << 20  # bytes that start-up files may print
 MOST_FILES = 128  # start-up files that are followed
 NO_LOGIN = ("nologin", "false", "sync", "halt", "shutdown")
 TRACED = ("bash", "sh", "dash", "ksh", "zsh")
+STARTED = time.time()  # before this process was asked to write anything
 NOT_STARTED = 126  # exit code of a child that could not run the shell
 # Lane of all reads that start shells: one child, so that the first read can ask for the others.
 LANE = "sessions"
@@ -27,7 +29,8 @@ _sessions_of_earlier_read = {}  # type: ignore[var-annotated]  # (user, session)
 def account(user, session):
     """Return the user's line of the password database, and this process's environment or None.
 
-    The environment is returned if this process is an ssh session of that user. `user` None is the
+    The environment is returned if this process is an ssh session of that user, and as new as the
+    file that PAM makes it of. `user` None is the
     user who logged in; `session` says that this process is an ssh command's.
     """
     import pwd
@@ -40,9 +43,21 @@ def account(user, session):
     is_own = entry.pw_uid == os.geteuid()
     if not is_own and os.geteuid() != 0:
         raise NoAnswer("denied", "a session of %s cannot be opened" % entry.pw_name)
-    if is_own and session and "SUDO_USER" not in os.environ:
+    is_session = is_own and session and "SUDO_USER" not in os.environ
+    if is_session and not changed_since(ENVIRONMENT, STARTED):
         return entry, dict(os.environ)
     return entry, None
+
+
+def changed_since(path, time_of_clock):
+    """Return whether a file was written after a time: what came of it before is no news then.
+
+    PAM gave this session what the file had at login, and apply may have written it since.
+    """
+    try:
+        return os.stat(path).st_mtime > time_of_clock
+    except OSError:
+        return False
 
 
 def as_user(entry, look):

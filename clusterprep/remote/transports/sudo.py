@@ -9,6 +9,8 @@ After a wrong password sudo asks again, and takes the end of its input for a sec
 which pam_faillock counts. So sudo is ended by SIGKILL. The login user may send it: until sudo
 accepts the password, that is still the process's real user. An sshd before OpenSSH 7.9 does not
 pass the signal on.
+
+Where a node has doas instead, there is no prompt: see `become_prefix` of bootstrap.
 """
 
 from __future__ import annotations
@@ -41,6 +43,12 @@ REFUSED = sentence(
 # Through Slurm no password is given: see `password` of cli/terminal.py.
 REFUSED_THROUGH_SLURM = sentence("give the user NOPASSWD: ALL in /etc/sudoers.d")
 NO_TERMINAL = sentence("put `Defaults:USER !requiretty` into /etc/sudoers.d on the node")
+
+
+DOAS = sentence(
+    "put `permit nopass USER` into /etc/doas.conf on the node: doas takes a password from a "
+    "terminal alone"
+)
 
 
 class SudoPassword:
@@ -246,4 +254,7 @@ class SudoDialogue:
         remedy = REFUSED_THROUGH_SLURM if self._node.transport == "slurm" else REFUSED
         if "tty" in stderr:
             remedy = placed(NO_TERMINAL, USER=self._node.ssh.user or "USER")
+        if stderr.startswith("doas:"):
+            remedy = placed(DOAS, USER=self._node.ssh.user or "USER")
+            return Unreached("sudo_refused", f"doas did not let us in: {stderr}", remedy)
         return Unreached("sudo_refused", f"sudo did not let us in: {stderr}", remedy)

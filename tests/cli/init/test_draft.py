@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from clusterprep.cli.init.draft import FACTS, draft
 from clusterprep.cli.init.sources import LoginOptions, Source, from_hosts, slurm_source
 from clusterprep.cli.init.yaml_text import document
 from clusterprep.errors import InputError
+from clusterprep.facts.torch import Torch
 from clusterprep.inventory.load import load_inventory
 from clusterprep.model import Absent, Fleet, Inventory, Node, NodeSnapshot, SshSettings
 from clusterprep.remote.transports.replay import ReplayTransport
@@ -124,6 +126,56 @@ def test_versions_that_differ_are_told_and_not_required(tmp_path: Path) -> None:
     inventory, text = written(replace(fleet, snapshots={**fleet.snapshots, "a3": other}), tmp_path)
     assert not inventory.nodes[0].require
     assert "# kernel: 6.1.0 on a[1-2]; 6.8.0 on a3" in text
+
+
+def with_own(fleet: Fleet, **facts: Mapping[str, object]) -> Fleet:
+    """The fleet in which nodes have facts of their own."""
+    snapshots = dict(fleet.snapshots)
+    for name, own in facts.items():
+        known = {**snapshots[name].facts, **own}
+        snapshots[name] = replace(snapshots[name], facts=known)
+    return replace(fleet, snapshots=snapshots)
+
+
+def test_distributions_become_groups_that_require_them(tmp_path: Path) -> None:
+    old = {"os.release": "debian 11", "kernel.release": "5.10.0-30-amd64"}
+    fleet = bare(
+        "a1", "a2", "a3", "a4", **{"os.release": "ubuntu 24.04", "kernel.release": "6.8.0"}
+    )
+    inventory, _ = written(with_own(fleet, a2=old, a4=old), tmp_path)
+    assert dict(inventory.groups) == {"ubuntu-24.04": ("a1", "a3"), "debian-11": ("a2", "a4")}
+    assert [dict(node.require) for node in inventory.nodes[:2]] == [
+        {"os.release": "ubuntu 24.04", "kernel.version": ">=6.8.0"},
+        {"os.release": "debian 11", "kernel.version": ">=5.10.0"},
+    ]
+
+
+def test_one_distribution_is_no_group(tmp_path: Path) -> None:
+    fleet = bare("a1", "a2", **{"os.release": "debian 12"})
+    inventory, _ = written(with_own(fleet, a2={"os.release": Absent("denied")}), tmp_path)
+    assert dict(inventory.groups) == {}
+
+
+def test_a_distribution_cannot_take_the_name_of_a_group_or_node(tmp_path: Path) -> None:
+    fleet = bare("debian-12", "a2", **{"os.release": "debian 12", "gpu.pci": ("a GPU",)})
+    fleet = with_own(fleet, a2={"os.release": "cpu", "gpu.pci": ()})
+    inventory, _ = written(fleet, tmp_path)
+    assert set(inventory.groups) == {"cpu", "unknown", "debian-12-2", "cpu-2"}
+
+
+def test_a_distribution_may_call_itself_anything(tmp_path: Path) -> None:
+    fleet = bare("a1", "a2", **{"os.release": '\u202eDebian: "x"\n# 12'})
+    inventory, _ = written(with_own(fleet, a2={"os.release": "»«"}), tmp_path)
+    assert dict(inventory.groups) == {"debian-x-12": ("a1",), "distribution": ("a2",)}
+
+
+def test_an_interpreter_that_does_not_start_is_told_once(tmp_path: Path) -> None:
+    fleet = bare("a1", "a2", **{"torch.build": Torch("2.13.0", None, None, "/t")})
+    missing = Absent("no_start", "version `GLIBC_2.34' not found")
+    _, text = written(with_own(fleet, a2={"torch.build": missing}), tmp_path)
+    told = "python3 does not start on a2, which need another one: version `GLIBC_2.34' not found"
+    assert told in text
+    assert "no_start" not in text
 
 
 def test_logins_that_differ_stand_with_their_nodes(tmp_path: Path) -> None:

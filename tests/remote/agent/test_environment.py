@@ -222,3 +222,12 @@ def test_a_unit_and_its_drop_in_are_read_with_their_lines(tmp_path: Path) -> Non
         [str(unit), [[2, "Environment=NCCL_DEBUG=INFO"]]],
         [str(env_file), [[2, "NCCL_ALGO=Ring"]]],
     ]
+
+
+def test_a_session_is_older_than_what_was_written_since(tmp_path: Path) -> None:
+    path = tmp_path / "environment"
+    assert not shells.changed_since(str(path), 0.0), "no file gave it anything"
+    path.write_text("NCCL_DEBUG=WARN\n")
+    written = path.stat().st_mtime
+    assert shells.changed_since(str(path), written - 1)
+    assert not shells.changed_since(str(path), written)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,64 @@ def test_more_files_than_a_pattern_may_match_are_no_answer(tmp_path: Path) -> No
     refusal = ["no", "truncated", f"more than 4,096 files match {pattern}"]
     assert answer("files", [pattern]) == refusal
     assert answer("files", ["/proc/meminfo", pattern]) == refusal
+
+
+# ---------------------------------------------------------------- the job's interpreter
+
+NEWER_LIBRARY = """#!/bin/sh
+echo "ERROR: ld.so: object '/nowhere.so' from LD_PRELOAD cannot be preloaded: ignored." >&2
+echo "$0: /lib/libc.so.6: version \\`GLIBC_2.34' not found (required by $0)" >&2
+echo "$0: /lib/libc.so.6: version \\`GLIBC_2.38' not found (required by $0)" >&2
+exit 1
+"""
+
+
+def interpreter(folder: Path, text: str) -> str:
+    path = folder / "python"
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def refused(python: str, script: str = "print(1)") -> tuple[str, str]:
+    with pytest.raises(NoAnswer) as caught:
+        readers.read_job_python(python, None, script)
+    return caught.value.reason, caught.value.why
+
+
+def test_an_interpreter_for_a_newer_glibc_is_told_in_the_words_of_the_loader(
+    tmp_path: Path,
+) -> None:
+    python = interpreter(tmp_path, NEWER_LIBRARY)
+    words = f"{python}: /lib/libc.so.6: version `GLIBC_2.34' not found (required by {python})"
+    assert refused(python) == ("no_start", words)
+
+
+def test_an_interpreter_without_its_own_modules_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    reason, why = refused(sys.executable)
+    assert reason == "no_start"
+    assert why.startswith("Fatal Python error: ")
+
+
+def test_a_file_whose_loader_is_not_there_does_not_start(tmp_path: Path) -> None:
+    python = interpreter(tmp_path, "#!/nowhere/ld-musl-x86_64.so.1\n")
+    assert refused(python) == ("no_start", f"the loader that {python} names is not on the node")
+
+
+def test_an_interpreter_that_says_nothing_is_told_by_its_code(tmp_path: Path) -> None:
+    python = interpreter(tmp_path, "#!/bin/sh\nexit 7\n")
+    assert refused(python) == ("no_start", "it ends with code 7")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("raise KeyError('torch')", id="it-raises"),
+        pytest.param("import os; os.kill(os.getpid(), 11)", id="a-library-crashes"),
+    ],
+)
+def test_a_script_that_fails_is_no_interpreter_that_does_not_start(script: str) -> None:
+    assert refused(sys.executable, script)[0] == "garbled"

@@ -147,6 +147,14 @@ class Talkative:
     def close(self) -> None: ...
 
 
+def test_what_doas_refuses_is_told_with_the_line_that_it_needs(password: SudoPassword) -> None:
+    channel = Talkative("doas: Authentication required")
+    with pytest.raises(Unreached) as error:
+        open_with_sudo(channel, NODES[0], password)  # type: ignore[arg-type]
+    assert error.value.message.startswith("doas did not let us in: doas: Authentication required")
+    assert "permit nopass" in error.value.remedy
+
+
 @pytest.mark.parametrize("secret", ["open  sesame", "Z" * 40])
 @pytest.mark.parametrize("length", [0, STDERR_SHOWN - 20])
 def test_no_part_of_a_password_is_shown(secret: str, length: int) -> None:

@@ -86,6 +86,8 @@ class Lab:
     ``keep`` names folders that must stay visible on the hosts, read-only, although they lie below
     /tmp or on a file system of their own; the repository and this Python are kept anyway. With
     ``slurm`` the hosts have the machine's Slurm, which ``tests.support.lab.slurm`` starts.
+    ``roots`` are root file systems for the first hosts (``tests.support.lab.roots``); the others
+    have this machine's.
     """
 
     def __init__(
@@ -96,9 +98,11 @@ class Lab:
         chrony: bool = False,
         slurm: bool = False,
         ipv6: Family | None = None,
+        roots: Sequence[Path] = (),
     ) -> None:
         own = (REPOSITORY, Path(sys.prefix), Path(sys.base_prefix))
         self._wanted = (n, tuple(dict.fromkeys((*own, *keep))), chrony, slurm, ipv6)
+        self._roots = tuple(roots)
         self._layout: Layout | None = None
         self._process: subprocess.Popen[str] | None = None
 
@@ -112,6 +116,7 @@ class Lab:
             chrony=spec.chrony,
             slurm=spec.slurm,
             ipv6=spec.ipv6,
+            roots=[Path(host.root) for host in spec.hosts],
         )
         lab._layout = Layout(folder)
         return lab
@@ -143,6 +148,7 @@ class Lab:
             slurm=slurm,
             ipv6=ipv6,
             owner=owner,
+            roots=self._roots,
         )
         spec.save(layout.spec)
         self._process = _spawn(layout)

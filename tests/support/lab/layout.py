@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -99,6 +100,7 @@ class HostSpec:
     address: str
     ipv4: str | None
     ipv6: str | None
+    root: str = "/"  # the file system below its own files: this machine's, or another system's
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -106,12 +108,12 @@ class HostSpec:
         return tuple(address for address in (self.ipv4, self.ipv6) if address)
 
 
-def _host(index: int, ipv6: Family | None) -> HostSpec:
+def _host(index: int, ipv6: Family | None, root: str) -> HostSpec:
     """Return a host with IPv4 alone, or with IPv6 "only", or with both ("dual")."""
     own_ipv4 = None if ipv6 == "only" else address_of(index)
     own_ipv6 = ipv6_address_of(index) if ipv6 else None
     address = own_ipv4 or ipv6_address_of(index)
-    return HostSpec(f"n{index}", index, address, own_ipv4, own_ipv6)
+    return HostSpec(f"n{index}", index, address, own_ipv4, own_ipv6, root)
 
 
 @dataclass(frozen=True)
@@ -135,12 +137,14 @@ class Spec:
         slurm: bool,
         ipv6: Family | None,
         owner: int | None,
+        roots: Sequence[Path] = (),
     ) -> Spec:
         """Return the spec of ``count`` hosts n1, n2, ...
 
-        ``owner`` is the process that the lab ends with.
+        ``owner`` is the process that the lab ends with, ``roots`` are those of the first hosts.
         """
-        hosts = tuple(_host(index, ipv6) for index in range(1, count + 1))
+        own = [str(root) for root in roots] + ["/"] * (count - len(roots))
+        hosts = tuple(_host(index, ipv6, root) for index, root in enumerate(own, 1))
         return cls(
             hosts,
             tuple(str(path) for path in keep),

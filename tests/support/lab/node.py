@@ -155,14 +155,14 @@ def _detach(log: Path) -> None:
 
 def _build_root(birth: Birth) -> None:
     kernel.mount("none", Path("/"), flags=kernel.MS_REC | kernel.MS_PRIVATE)
-    _overlay(birth.folder)
+    _overlay(birth.folder, birth.host.root)
     _special_file_systems(birth.root, birth.folder)
     _keep_visible(birth)
     _identity(birth)
     _ssh(birth)
 
 
-def _overlay(folder: Path) -> None:
+def _overlay(folder: Path, lower: str) -> None:
     shutil.rmtree(
         folder / "work", ignore_errors=True
     )  # a volatile overlay refuses one that was used
@@ -170,7 +170,7 @@ def _overlay(folder: Path) -> None:
         (folder / name).mkdir(exist_ok=True)
     _hide_places(folder / "upper")
     # volatile: these files are not needed after a crash, and syncing 256 overlays takes seconds.
-    data = f"lowerdir=/,upperdir={folder}/upper,workdir={folder}/work,volatile"
+    data = f"lowerdir={lower},upperdir={folder}/upper,workdir={folder}/work,volatile"
     kernel.mount("overlay", folder / "root", "overlay", data=data)
 
 
@@ -220,9 +220,9 @@ def _devices(dev: Path) -> None:
 
 
 def _keep_visible(birth: Birth) -> None:
-    """Show kept folders that the host's own mounts would hide, read-only as the machine's."""
+    """Show kept folders, read-only, that the host's own mounts or another root would hide."""
     for path in map(Path, birth.spec.keep):
-        if path.is_dir() and _hidden(path):
+        if path.is_dir() and (birth.host.root != "/" or _hidden(path)):
             target = birth.root / path.relative_to("/")
             target.mkdir(parents=True, exist_ok=True)
             kernel.bind(path, target, read_only=True)
