@@ -84,6 +84,8 @@ def _process_age() -> float:
 
     Users also wait while Python starts and imports.
     """
+    if not hasattr(time, "CLOCK_BOOTTIME"):  # another kernel than Linux
+        return 0.0
     try:
         with open("/proc/self/stat", "rb") as source:
             after_name = source.read().rpartition(b")")[2]

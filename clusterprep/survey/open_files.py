@@ -7,7 +7,6 @@ node is asked, and what fails while there is none left is this machine's fault.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import resource
@@ -21,6 +20,7 @@ SPARE = 256  # open files besides the connections, as far as the hard limit allo
 # Open files besides the connections without which nothing works: streams, the history, keys and
 # known_hosts of the logins that are under way.
 LEAST_SPARE = 32
+OPEN_MAX = 10240  # the most that macOS takes, although it calls the hard limit infinite
 FEW = 4  # free ones with which no login can be done
 # Open files of one node: an agent on this machine has three pipes, and one srun carries all nodes.
 OF_NODE = {"ssh": 1, "local": 3, "slurm": 0}
@@ -34,9 +34,18 @@ def raise_limit(count: int) -> None:
     wanted = count + SPARE
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
-    if soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    for limit in (wanted, OPEN_MAX):
+        if soft < limit <= wanted and _is_accepted(limit, hard):
+            return
+
+
+def _is_accepted(soft: int, hard: int) -> bool:
+    """Set the limits of this process, and return whether the kernel takes them."""
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def refuse_too_few(nodes: Iterable[Node], most_at_once: int) -> None:

@@ -201,7 +201,9 @@ class _ValueReader(pickle.Unpickler):
 
 def serve() -> None:
     """Answer questions from standard input until it ends. Runs in the child."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    # macOS has no limit of memory: there an answer is bounded by its size and the time to read it.
+    with contextlib.suppress(ValueError):
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Without a handler of Python's: that would wait for the interpreter's lock.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)

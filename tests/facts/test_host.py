@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from clusterprep.facts.host import parse_os_release
@@ -85,6 +87,46 @@ SINGLE_QUOTES = "# written by hand\n\nID='ubuntu'\nVERSION_ID='24.04'\nNAME='it'
 def test_a_distribution_is_its_id_and_version(text: str, expected: str) -> None:
     assert parse_os_release(text) == expected
     assert learned("os.release", ["ok", text]) == expected
+
+
+RECORDED = Path(__file__).parent / "distributions" / "os-release"
+DISTRIBUTIONS = {
+    "alma-8": "almalinux 8.10",
+    "alma-9": "almalinux 9.6",
+    "alma-10": "almalinux 10.0",
+    "alpine-3.22": "alpine 3.22.1",
+    "amazon-2": "amzn 2",
+    "amazon-2023": "amzn 2023",
+    "azurelinux-3": "azurelinux 3.0",
+    "centos-stream-9": "centos 9",
+    "debian-11": "debian 11",
+    "debian-12": "debian 12",
+    "debian-13": "debian 13",
+    "dgx-os-5": "ubuntu 20.04",
+    "hce-2": "hce 2.0",
+    "openeuler-24.03": "openEuler 24.03",
+    "opensuse-leap-15": "opensuse-leap 15.6",
+    "opensuse-leap-16": "opensuse-leap 16.0",
+    "oracle-8": "ol 8.7",
+    "oracle-9": "ol 9.1",
+    "rhel-8": "rhel 8.10",
+    "rhel-9": "rhel 9.6",
+    "rhel-10": "rhel 10.0",
+    "rocky-8": "rocky 8.9",
+    "rocky-9": "rocky 9.3",
+    "rocky-10": "rocky 10.0",
+    "sles-15": "sles 15.7",
+    "ubuntu-20.04": "ubuntu 20.04",
+    "ubuntu-22.04": "ubuntu 22.04",
+    "ubuntu-24.04": "ubuntu 24.04",
+    "ubuntu-25.10": "ubuntu 25.10",
+    "ubuntu-26.04": "ubuntu 26.04",
+}
+
+
+def test_every_recorded_distribution_is_known() -> None:
+    found = {path.name: parse_os_release(path.read_text()) for path in RECORDED.iterdir()}
+    assert found == DISTRIBUTIONS
 
 
 @pytest.mark.parametrize(

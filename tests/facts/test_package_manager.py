@@ -57,3 +57,42 @@ def test_the_distribution_decides_and_then_what_is_there(
     system: str, programs: tuple[str, ...], expected: list[str], tmp_path: Path
 ) -> None:
     assert managers(tmp_path, system, programs) == expected
+
+
+RECORDED = Path(__file__).parent / "distributions" / "os-release"
+# The programs that a minimal installation of each family has.
+PROGRAMS = {
+    "apt": ("apt-get",),
+    "dnf": ("yum", "dnf"),
+    "zypper": ("rpm", "zypper"),
+    "apk": ("apk",),
+}
+BEGINNINGS = {
+    "apt": ("debian", "dgx", "ubuntu"),
+    "dnf": (
+        *("alma", "amazon-2023", "azurelinux", "centos", "hce", "openeuler"),
+        *("oracle", "rhel", "rocky"),
+    ),
+    "zypper": ("opensuse", "sles"),
+    "apk": ("alpine",),
+}
+
+
+@pytest.mark.parametrize("manager", PROGRAMS)
+def test_every_recorded_distribution_has_its_manager(manager: str, tmp_path: Path) -> None:
+    recorded = [path for path in RECORDED.iterdir() if path.name.startswith(BEGINNINGS[manager])]
+    assert recorded
+    for path in recorded:
+        folder = tmp_path / path.name
+        folder.mkdir()
+        assert managers(folder, path.read_text(), PROGRAMS[manager]) == [manager], path.name
+
+
+def test_amazon_linux_2_is_of_the_family_of_dnf_and_has_yum(tmp_path: Path) -> None:
+    assert managers(tmp_path, (RECORDED / "amazon-2").read_text(), ("yum",)) == ["dnf"]
+
+
+def test_no_recorded_distribution_is_left_out() -> None:
+    known = tuple(beginning for each in BEGINNINGS.values() for beginning in each)
+    left = {path.name for path in RECORDED.iterdir() if not path.name.startswith(known)}
+    assert left == {"amazon-2"}

@@ -131,7 +131,7 @@ def parse_sshd(answer: Json) -> tuple[int, ...]:
     """Return the ports of `sshd -T`, which prints its settings; none where it does not."""
     if isinstance(answer, Absent):
         return ()
-    pattern = r"^(?:port |listenaddress \S+:)(\d+)$"
+    pattern = r"^(?:port |listenaddress \S+:)(\d+)(?: rdomain \S+)?$"
     ports = re.findall(pattern, str(answer["out"]), re.MULTILINE | re.IGNORECASE)
     return tuple(sorted(set(map(int, ports))))
 

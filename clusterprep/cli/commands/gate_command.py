@@ -99,7 +99,8 @@ def _keep_last(process: subprocess.Popen[bytes], lines: deque[str]) -> None:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the command with all that it started."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
+        # On macOS a group that has ended and is not reaped may not be signalled.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signum)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(TERM_LIMIT)

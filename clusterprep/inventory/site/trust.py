@@ -85,17 +85,28 @@ def _refuse(place: Path, state: os.stat_result, *, is_way: bool) -> None:
         raise Distrusted(f"group {state.st_gid} may write to {place}; chmod g-w {place}")
 
 
+def _has_access_list(place: Path) -> bool:
+    """Return whether a place has an access list of Linux, whose mask is what the group's bits are.
+
+    Other systems keep access lists apart from these bits.
+    """
+    list_attributes = getattr(os, "listxattr", None)
+    if list_attributes is None:
+        return False
+    try:
+        return _ACCESS_LIST in list_attributes(place)
+    except OSError:  # a file system without any
+        return False
+
+
 def _is_own_group(place: Path, gid: int) -> bool:
     """Return whether the bits of a place's group are for root or this user alone.
 
     Distributions make a group of its own for each user, with the user's name. With an access list
     the bits are those of all that it names.
     """
-    try:
-        if _ACCESS_LIST in os.listxattr(place):
-            return False
-    except OSError:  # a file system without any
-        pass
+    if _has_access_list(place):
+        return False
     if gid == 0:
         return True
     try:

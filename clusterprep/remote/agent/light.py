@@ -29,6 +29,12 @@ try:
             value, _ = _scan(text.strip(), 0)
         except StopIteration:
             raise ValueError("no JSON")
+        except SystemError:
+            # Python 3.10 and 3.11 cannot raise what says where the text is wrong before `json` is
+            # there.
+            import json
+
+            return json.loads(text, strict=False)
         return value
 
     def dumps(value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def transports_for(
         if name == "ssh":
             transports[name] = _ssh(ask, worker_count(names.count(name), cores))
         elif name == "local":
+            _require_linux(inventory)
             from clusterprep.remote.transports.local import LocalTransport
 
             transports[name] = LocalTransport()
@@ -71,6 +73,18 @@ def _ssh(ask: Callable[[str], str], workers: int) -> Transport:
     from clusterprep.remote.transports.ssh import SshTransport
 
     return SshTransport(ask)
+
+
+def _require_linux(inventory: Inventory) -> None:
+    """Raise InputError if this machine cannot be a node: agents read what only Linux has."""
+    if sys.platform == "linux":
+        return
+    raise InputError.of(
+        f"this machine runs {sys.platform}, and nodes run Linux",
+        file=inventory.path,
+        key="transport: local",
+        hint="name nodes that are reached over SSH; this machine can check them",
+    )
 
 
 def _require_config_files(inventory: Inventory) -> None:

@@ -34,7 +34,8 @@ class ProxyStream:
 
     def shutdown(self, how: int) -> None:
         """End the program, which keeps its process number until `close`."""
-        with contextlib.suppress(ProcessLookupError):
+        # On macOS a group that has ended and is not reaped may not be signalled.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._program.pid, signal.SIGKILL)
         self._socket.shutdown(how)
 

@@ -120,11 +120,20 @@ class Wire:
         if not isinstance(stream, socket.socket):
             return
         idle = max(1, round(seconds / 3))
-        with contextlib.suppress(OSError, AttributeError):  # another kernel
+        options = {
+            "TCP_KEEPIDLE": idle,
+            "TCP_KEEPALIVE": idle,  # what macOS calls the same
+            "TCP_KEEPINTVL": idle,
+            "TCP_KEEPCNT": 2,  # probes; where the next one is known, it decides instead
+            "TCP_USER_TIMEOUT": round(seconds * 1000),
+        }
+        with contextlib.suppress(OSError):
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
-            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, idle)
-            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1000))
+        for name, value in options.items():
+            number = getattr(socket, name, None)  # another kernel has some of them
+            if number is not None:
+                with contextlib.suppress(OSError):
+                    stream.setsockopt(socket.IPPROTO_TCP, number, value)
 
     def untimed(self, items: Iterable[T]) -> Iterator[T]:
         """Yield the items, and move the deadline by the time that it takes to get each one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -68,6 +69,7 @@ LISTED = """
  {"counter": {"packets": 3, "bytes": 180}}, {"drop": null}]}}]}
 """
 MINE = parse_nft(LISTED)
+RECORDED = Path(__file__).parents[2] / "facts/distributions/sshd"
 WALL = Chain(
     "inet filter", "input", (Rule((RuleMatch("dport", ("22",)),), "accept"),), "input", "drop"
 )
@@ -308,7 +310,11 @@ def test_what_sshd_and_systemd_say() -> None:
     assert parse_sshd(
         {"out": "port 22\nport 2222\nlistenaddress [::]:2022\nportx 9\n", "code": 0}
     ) == (22, 2022, 2222)
+    in_vrf = "port 22\nlistenaddress 0.0.0.0:2200 rdomain mgmt\n"
+    assert parse_sshd({"out": in_vrf, "code": 0}) == (22, 2200)
     assert parse_sshd(Absent("missing_tool")) == ()
+    for path in RECORDED.iterdir():
+        assert parse_sshd({"out": path.read_text(), "code": 0}) == (22,), path.name
     assert (
         parse_service({"out": "", "code": 1, "err": "System has not been booted with systemd"})
         is None
