@@ -183,11 +183,11 @@ def _tried(fleet: Fleet, environment: Any, meter: Meter) -> Any:
     names = [node.name for node in plan.nodes]
     result: Any = None
     for name, story in grown_trial.stories(names).items():
-        log = EventLog()
+        log = EventLog(plan)
         for event in grown_trial.events(plan, story):
             log.add(event)
         with meter.stage(f"order, {name}"):
-            timeline = log.timeline(plan)
+            timeline = log.timeline()
         with meter.stage(f"blame, {name}"):
             result = blame.judge(timeline)
             said = blame.findings(result)

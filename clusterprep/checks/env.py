@@ -321,7 +321,8 @@ def _compare_variable(path: str, variable: str, settings: SettingsByNode) -> Out
     blamed = tuple(values)
     wanted = f"{variable} {EQUAL}"
     if 2 * len(majority) > len(values):
-        blamed = tuple(node for node in values if node not in majority)
+        usual_nodes = frozenset(majority)
+        blamed = tuple(node for node in values if node not in usual_nodes)
         wanted = f"{variable} {usual}"
     message = f"{variable} differs, and ranks with different values hang or fail"
     seen = f"{variable} in {path}: {with_nodes(groups)}"

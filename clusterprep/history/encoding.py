@@ -49,12 +49,18 @@ def _quickly_encoded(fact: Any) -> bytes | None:
     if not _is_plain(fact):
         return None
     try:
-        packed = _PACKER.encode(fact)
-        if [start for start in _NOT_FINITE if start in packed]:
-            return None
-        return _FAST.encode(fact)
+        data = _FAST.encode(fact)
+        # Infinities become null, so most facts need no second look.
+        is_json = b"null" not in data or not _is_infinite(fact)
     except (ValueError, OverflowError, RecursionError):
         return None  # half of a surrogate pair, or more than 64 bits
+    return data if is_json else None
+
+
+def _is_infinite(fact: Any) -> bool:
+    """Return whether a number in a fact may be infinite or none."""
+    packed = _PACKER.encode(fact)
+    return any(start in packed for start in _NOT_FINITE)
 
 
 def _is_plain(value: Any) -> bool:

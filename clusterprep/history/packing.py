@@ -293,8 +293,9 @@ def pack_facts(
         places.append(place_by_names.setdefault(names, len(place_by_names)))
     name_lists = [list(names) for names in place_by_names]
     yield FACT_NAMES, squeeze([name_lists, places])
+    facts_of_nodes = [snapshot.facts for snapshot in nodes]
     for name in _distinct_names(name_lists):
-        values = [snapshot.facts[name] for snapshot in nodes if name in snapshot.facts]
+        values = [facts[name] for facts in facts_of_nodes if name in facts]
         yield name, _packed(values, longest)
 
 
@@ -312,23 +313,20 @@ def _packed(values: Sequence[Any], longest: int) -> bytes:
     """
     place_by_id: dict[int, int] = {}
     place_by_digest: dict[bytes, int] = {}
-    places = []
     column = _Compressor()
     column.add(b"[[")
-    for value in values:
-        place = place_by_id.get(id(value))
-        if place is None:
-            data = encoded(value, longest)
-            digest = hashlib.blake2b(data, digest_size=16).digest()
-            if digest not in place_by_digest:
-                if place_by_digest:
-                    column.add(b",")
-                column.add(data)
-            place = place_by_digest.setdefault(digest, len(place_by_digest))
-            place_by_id[id(value)] = place
-        places.append(place)
+    different = dict(zip(map(id, values), values, strict=True))
+    for number, value in different.items():
+        data = encoded(value, longest)
+        digest = hashlib.blake2b(data, digest_size=16).digest()
+        if digest not in place_by_digest:
+            if place_by_digest:
+                column.add(b",")
+            column.add(data)
+        place_by_id[number] = place_by_digest.setdefault(digest, len(place_by_digest))
     column.add(b"]")
     if 1 < len(place_by_digest) < len(values):
+        places = [place_by_id[id(value)] for value in values]
         indices = json.dumps(places, separators=(",", ":"))
         column.add(f",{indices}".encode())
     column.add(b"]")

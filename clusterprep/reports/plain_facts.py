@@ -1,12 +1,14 @@
 """Encode facts by msgspec where its text is, byte by byte, that of json: ten times as fast. Pure.
 
 The two write other floats, characters beyond ASCII and sets. So a fact is taken only if it is made
-of types that both write alike, and its text only if nothing in it may differ.
+of types that both write alike, and its text only if nothing in it may differ. Of a fact with very
+small or large numbers msgspec makes plain types, which json then writes.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import re
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -30,7 +32,6 @@ _EXPONENT = re.compile(rb"e(?<=[0-9]e)-?[0-9]{1,3}(?:[,\]}]|$)")
 _SMALL = b"0.0000"  # json writes numbers that begin so with an exponent
 _DELETE = b"\x7f"  # a control character that json alone escapes
 _ABSENT = b'{"reason": '  # an absent value, for which the report has other names
-_MARKS = (_SMALL, _DELETE, _ABSENT)
 
 
 def encode_plain(fact: object) -> str | None:
@@ -39,8 +40,11 @@ def encode_plain(fact: object) -> str | None:
         return None
     try:
         data = msgspec.json.format(_ENCODER.encode(fact), indent=0)
-        if any(mark in data for mark in _MARKS) or _EXPONENT.search(data):
+        if _ABSENT in data:
             return None
+        if _SMALL in data or _DELETE in data or _EXPONENT.search(data):
+            # Round trips take less than 0.1 ms, so nearly every node has such numbers.
+            return _JSON.encode(msgspec.to_builtins(fact, enc_hook=_encode_address))
         return data.decode("ascii")
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None
@@ -54,6 +58,7 @@ def _encode_address(value: object) -> str:
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_encode_address)
+_JSON = json.JSONEncoder(allow_nan=False)
 
 
 # ---------------------------------------------------------------- values

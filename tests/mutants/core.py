@@ -112,6 +112,7 @@ CORE = (
                 "jobs/verify/test_tally",
                 *_STORIES,
             ),
+            _module("jobs/verify/turns", "jobs/verify/test_turns"),
             _module("jobs/verify/pace", "jobs/verify/test_pace"),
             _module("jobs/verify/stage_verdicts", "jobs/verify/test_stage_verdicts"),
             _module(

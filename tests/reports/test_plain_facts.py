@@ -56,6 +56,9 @@ def test_a_text_is_written_as_json_writes_it_or_left_to_json(text: str) -> None:
         pytest.param(1 << 70, id="long"),
         pytest.param(1e15, id="large"),
         pytest.param(0.0001, id="small"),
+        pytest.param(1e16, id="with-exponent"),
+        pytest.param([8e-05, {"a": (-1.5e-07, None)}], id="tiny"),
+        pytest.param({"\x7f": [Gid(1, IPv6Address("fe80::1"), "\x7f", None)]}, id="delete"),
     ],
 )
 def test_honest_facts_are_encoded_here(fact: Any) -> None:
@@ -65,9 +68,8 @@ def test_honest_facts_are_encoded_here(fact: Any) -> None:
 @pytest.mark.parametrize(
     "fact",
     [
-        pytest.param(1e16, id="large"),
-        pytest.param([8e-05], id="small"),
-        pytest.param("\x7f", id="delete"),
+        pytest.param([8e-05, float("inf")], id="infinite"),
+        pytest.param([8e-05, Absent("hung")], id="absent-and-small"),
         pytest.param("é", id="not-ascii"),
         pytest.param("\udcff", id="surrogate"),
         pytest.param({1.5: 1}, id="odd-key"),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterprep.jobs.verify.consistency import PARTS
+from clusterprep.jobs.verify.events import Event, SharedEvents
 from clusterprep.jobs.verify.schedule import PlannedRank, TrialPlan
-from clusterprep.jobs.verify.timeline import Event, SharedEvents
 from clusterprep.model import Finding, VerifyResult
 from clusterprep.remote.agent.belongings import variables
 

@@ -29,8 +29,8 @@ from clusterprep.jobs.launch.last_lines import LastLines
 from clusterprep.jobs.launch.outcome import Ending, LaunchRecord
 from clusterprep.jobs.launch.plan import LaunchPlan, Share
 from clusterprep.jobs.launch.waiting_lines import WaitingLines
+from clusterprep.jobs.verify.events import Event
 from clusterprep.jobs.verify.frames import parse_frame
-from clusterprep.jobs.verify.timeline import Event
 from clusterprep.model.units import pluralize
 from clusterprep.remote.transports.link import Link
 

@@ -16,7 +16,7 @@ from clusterprep.jobs.launch.stacks import (
     stack_of,
 )
 from clusterprep.jobs.launch.torchrun_summary import exit_codes
-from clusterprep.jobs.verify.timeline import Event
+from clusterprep.jobs.verify.events import Event
 from clusterprep.model import Culprit, LaunchedRank, LaunchResult, Verdict
 from clusterprep.remote.agent.processes import signal_name
 from clusterprep.remote.untrusted import shortened

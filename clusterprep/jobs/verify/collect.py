@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from clusterprep.errors import LinkLost
+from clusterprep.jobs.verify.events import Event, SharedEvents
 from clusterprep.jobs.verify.frames import MOST_BYTES, MOST_VALUES, parse_frame
 from clusterprep.jobs.verify.pace import Decision, Pace
 from clusterprep.jobs.verify.schedule import TrialPlan, without_launcher_variables
-from clusterprep.jobs.verify.timeline import Event, EventLog, SharedEvents, Timeline
+from clusterprep.jobs.verify.timeline import EventLog, Timeline
 from clusterprep.model import Node
 from clusterprep.remote import bootstrap
 from clusterprep.remote.untrusted import count_values, require_number
@@ -122,7 +123,7 @@ class _Trial:
         self._began = time.monotonic()
         self._began_running = running_seconds()
         self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._log = EventLog()
+        self._log = EventLog(plan)
         self._shared_events = SharedEvents()
         self._lost: set[str] = set()
         self._values = dict.fromkeys((link.node.name for link in links), 0)  # in events
@@ -152,7 +153,7 @@ class _Trial:
                 thread.join()
         for event in self._queued_events():
             self._log.add(event)
-        return self._log.timeline(self._plan)
+        return self._log.timeline()
 
     # ------------------------------------------------------------ main thread: deciding
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from clusterprep.jobs.verify.culprits import Fault, check_of, wrong_ranks
 from clusterprep.jobs.verify.schedule import ScheduledTest
-from clusterprep.jobs.verify.tally import nth_events, refusals, step_name
+from clusterprep.jobs.verify.tally import refusals, step_name
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding
 from clusterprep.model.nodeset import fold
@@ -53,7 +53,7 @@ def _finding(
         refusal = next(iter(refused.values()))
         return _all_refused(timeline, check, refusal)
     for number in tried:
-        left = nth_events(timeline, "left", number)
+        left = timeline.turn("left", number)
         if len(left) < timeline.plan.world_size:
             return _not_finished(timeline, check)
     tried_steps = list(tried.values())

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from clusterprep.jobs.verify.events import Event
 from clusterprep.jobs.verify.evidence import (
     MOST,
     by_node,
@@ -30,10 +31,9 @@ from clusterprep.jobs.verify.tally import (
     all_finished,
     collective_name,
     end_time,
-    nth_events,
     step_name,
 )
-from clusterprep.jobs.verify.timeline import Event, Timeline
+from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Culprit
 from clusterprep.remedies import NO_REMEDY, Remedy, sentence, shell_line
 
@@ -620,7 +620,7 @@ def _spoilers(timeline: Timeline) -> Iterable[Fault]:
     known: set[int] = set()
     world = timeline.plan.world_size
     for number, step in enumerate(timeline.plan.steps):
-        left = nth_events(timeline, "left", number)
+        left = timeline.turn("left", number)
         suspects = _suspects(timeline, left)
         if world > 2 and 2 * len(suspects) > world:
             continue  # if most ranks are accused, something else is at fault

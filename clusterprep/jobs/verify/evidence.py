@@ -6,8 +6,9 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping
 
+from clusterprep.jobs.verify.events import OBSERVED, Event
 from clusterprep.jobs.verify.tally import end_time, event_words
-from clusterprep.jobs.verify.timeline import OBSERVED, Event, Timeline
+from clusterprep.jobs.verify.timeline import Timeline
 
 QUOTE = 300  # characters of a text from a node
 MOST = 8  # ranks quoted for one fault
@@ -79,7 +80,7 @@ def rank_words(timeline: Timeline, ranks: Iterable[int]) -> tuple[str, ...]:
 
 
 def _exception_or_last_words(timeline: Timeline, rank: int) -> str:
-    for event in timeline.by_rank.get(rank, ()):
+    for event in timeline.of_rank(rank):
         if event.what == "error":
             return quote(event.data.get("text"))
     return last_words(timeline, rank)
@@ -88,7 +89,7 @@ def _exception_or_last_words(timeline: Timeline, rank: int) -> str:
 def last_words(timeline: Timeline, rank: int, before: float = math.inf) -> str:
     """Return the last thing that a rank did by itself until `before`, as the end of a sentence."""
     last: Event | None = None
-    for event in timeline.by_rank.get(rank, ()):
+    for event in timeline.of_rank(rank):
         if event.what not in OBSERVED and event.at <= before:
             last = event
     if last is None:

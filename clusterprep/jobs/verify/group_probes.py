@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from clusterprep.jobs.verify.events import Event
 from clusterprep.jobs.verify.probes import Probe, ProbeSettings
 from clusterprep.jobs.verify.schedule import ScheduledTest, TrialPlan, plan_subset
-from clusterprep.jobs.verify.tally import all_finished, nth_events
-from clusterprep.jobs.verify.timeline import Event, Timeline
+from clusterprep.jobs.verify.tally import all_finished
+from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.nccl.interfaces import name_list
 
 TIMEOUT = 20.0  # seconds for one collective; what takes longer is slow enough
@@ -84,7 +85,7 @@ def probe_speed(timeline: Timeline) -> float | None:
     for what in ("refused", "no_torch", "lost"):
         if timeline.first(what):
             return None
-    left = nth_events(timeline, "left", 0)
+    left = timeline.turn("left", 0)
     if not left or not all_finished(timeline):
         return 0.0
     return min(map(_best_speed, left.values()))

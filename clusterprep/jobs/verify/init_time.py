@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterprep.jobs.verify.timeline import Event, Timeline
+from clusterprep.jobs.verify.events import Event
+from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding, Severity
 from clusterprep.model.units import parse_duration
 from clusterprep.remedies import shell_line
@@ -33,7 +34,7 @@ def init_time_findings(timeline: Timeline) -> Iterable[Finding]:
     limit = min(declared, default=LIMIT)
     severity: Severity = "error" if declared else "warning"
     wanted = f"< {limit:g} s"
-    met = timeline.ranks_with("met")
+    met = timeline.turn("met")
     go = timeline.first("go")
     if len(met) < timeline.plan.world_size or go is None:
         reason = "no collective finished on all ranks"
@@ -48,7 +49,7 @@ def init_time_findings(timeline: Timeline) -> Iterable[Finding]:
             reason=reason,
         )
         return
-    seconds = max(event.at for event in met.values())
+    seconds = max(time for _, time in met.times())
     meeting = seconds - go.at
     parts = f"start {go.at:.1f} s, rendezvous and first collective {meeting:.1f} s"
     message = f"the first collective finished after {seconds:.1f} s: {parts}"
@@ -87,7 +88,7 @@ def _seconds(text: str) -> float:
 
 def _ready_last(timeline: Timeline) -> str:
     """Return the ranks that were ready last, as no rank begins before all are ready."""
-    ready = sorted(timeline.ranks_with("ready").values(), key=_time, reverse=True)
+    ready = sorted(timeline.turn("ready").values(), key=_time, reverse=True)
     ranks: list[str] = []
     for event in ready[:SLOWEST]:
         rank = f"rank {event.rank} on {event.node} after {event.at:.1f} s"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
+from clusterprep.jobs.verify.events import Event
 from clusterprep.jobs.verify.schedule import TrialPlan
-from clusterprep.jobs.verify.timeline import Event
 
 START_LIMIT = 60.0  # seconds until torch is imported on every rank
 # Seconds that ranks may take which are still at work: torch is read from a cold shared file system,

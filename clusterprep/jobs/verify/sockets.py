@@ -18,7 +18,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from clusterprep.jobs.verify.pace import MILESTONES
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model.colocation import neighbours
 
@@ -92,13 +91,12 @@ def edges(timeline: Timeline) -> Iterable[Edge]:
     Addresses that no rank uses lead to no known node. The last look at a connection counts, unless
     its rank came further after it: then it was only a stall.
     """
+    if timeline.first("sockets") is None:
+        return ()
     node_by_address = _node_by_address(timeline)
     half_open = _half_open(timeline, node_by_address)
     own_ranks = _own_ranks(timeline)
-    last_progress: dict[int | None, float] = {}
-    for event in timeline.events:
-        if event.what in MILESTONES:
-            last_progress[event.rank] = event.at
+    last_progress = _last_progress(timeline)
     found: dict[tuple[int, str, int], Edge] = {}
     for event in timeline.of("sockets"):
         for rank, state, address, port, peer, peer_port, again in _rows(event.data):
@@ -118,6 +116,17 @@ def edges(timeline: Timeline) -> Iterable[Edge]:
             edge = Edge(event.node, target, description, arrived)
             found[rank, peer, peer_port] = edge
     return found.values()
+
+
+def _last_progress(timeline: Timeline) -> Mapping[int, float]:
+    """Return when each rank last came further."""
+    times: dict[int, float] = {}
+    for rank, event in timeline.last_steps().items():
+        times[rank] = event.at
+    for event in timeline.of("warmed"):
+        if event.rank is not None:
+            times[event.rank] = max(event.at, times.get(event.rank, event.at))
+    return times
 
 
 def _own_ranks(timeline: Timeline) -> Mapping[str, frozenset[int]]:

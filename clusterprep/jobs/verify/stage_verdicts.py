@@ -35,12 +35,12 @@ from clusterprep.jobs.verify.speed import NAME as SPEED
 from clusterprep.jobs.verify.tally import (
     SWEEP,
     end_time,
-    nth_events,
     refusal_text,
     step_name,
     step_name_as_run,
 )
-from clusterprep.jobs.verify.timeline import Event, Timeline
+from clusterprep.jobs.verify.timeline import Timeline
+from clusterprep.jobs.verify.turns import Turn
 from clusterprep.model import Finding, NodeSnapshot, Stage, Verdict
 
 # Checks whose findings judge more of a stage than its course does: the stage is never better than
@@ -48,7 +48,6 @@ from clusterprep.model import Finding, NodeSnapshot, Stage, Verdict
 JUDGED_BY = {"consistency": CONSISTENCY, "first collective": INIT_TIME, "bandwidth": SPEED}
 WORST: Mapping[Verdict, int] = {"skip": 0, "pass": 1, "unknown": 2, "fail": 3}
 
-Ranks = Mapping[int, Event]
 NumberedStep = tuple[int, ScheduledTest]  # with its place in the plan
 
 
@@ -66,7 +65,7 @@ def judge_stages(timeline: Timeline) -> tuple[Stage, ...]:
     device bound, the store, the end of the rendezvous, the collective at which the trial ended. A
     rank that has arrived and waits for the others is not the one to look at.
     """
-    ready = timeline.ranks_with("ready")
+    ready = timeline.turn("ready")
     go = timeline.first("go")
     rows = [
         _stage(
@@ -84,9 +83,9 @@ def judge_stages(timeline: Timeline) -> tuple[Stage, ...]:
     if go is None:
         return tuple(rows)
     limit = timeline.plan.meeting
-    at_store = timeline.ranks_with("store")
-    joined = timeline.ranks_with("joined")
-    met = timeline.ranks_with("met")
+    at_store = timeline.turn("store")
+    joined = timeline.turn("joined")
+    met = timeline.turn("met")
     rows.append(
         _stage(
             timeline,
@@ -125,7 +124,7 @@ def stopped_at(timeline: Timeline) -> str:
     for part in _parts(timeline):
         if part.name == last:
             number, step = _unfinished_or_last(timeline, part)
-            entered = nth_events(timeline, "entered", number)
+            entered = timeline.turn("entered", number)
             name = step_name_as_run(step, entered) if entered else step_name(step)
             return f"{last}: {name}"
     return last
@@ -149,8 +148,8 @@ def _parts(timeline: Timeline) -> tuple[_Part, ...]:
 def _collectives(timeline: Timeline, part: _Part, since: float) -> tuple[Stage, float]:
     """Return the stage of some collectives, and when its last rank left the last of them."""
     number, _ = _unfinished_or_last(timeline, part)
-    entered = nth_events(timeline, "entered", number)
-    left = nth_events(timeline, "left", number)
+    entered = timeline.turn("entered", number)
+    left = timeline.turn("left", number)
     stage = _stage(
         timeline,
         part.name,
@@ -165,35 +164,36 @@ def _collectives(timeline: Timeline, part: _Part, since: float) -> tuple[Stage, 
 def _unfinished_or_last(timeline: Timeline, part: _Part) -> NumberedStep:
     """Return the first collective that not all ranks left, else the last one."""
     for number, step in part.steps:
-        left = nth_events(timeline, "left", number)
+        left = timeline.turn("left", number)
         if not _is_complete(timeline, left):
             return number, step
     return part.steps[-1]
 
 
-def _is_complete(timeline: Timeline, left: Ranks) -> bool:
+def _is_complete(timeline: Timeline, left: Turn) -> bool:
     if len(left) == timeline.plan.world_size:
         return True
     return bool(refusal_text(timeline, left))
 
 
 def _stage(
-    timeline: Timeline, name: str, since: float, limit: float, arrived: Ranks, done: Ranks
+    timeline: Timeline, name: str, since: float, limit: float, arrived: Turn, done: Turn
 ) -> Stage:
     is_complete = _is_complete(timeline, done)
     verdict: Verdict = "pass" if is_complete else "fail"
     until = _last_time(done, since) if is_complete else end_time(timeline)
     seconds = _seconds_between(since, until)
+    ranks: list[int] = []
     after: list[float] = []
-    for _, event in sorted(arrived.items()):
-        after.append(_seconds_between(since, event.at))
-    ranks = tuple(sorted(arrived))
+    for rank, at in arrived.times():
+        ranks.append(rank)
+        after.append(_seconds_between(since, at))
     missing = _missing_ranks(timeline, arrived)
     return Stage(
         name=name,
         seconds=seconds,
         verdict=verdict,
-        arrived=ranks,
+        arrived=tuple(ranks),
         missing=missing,
         limit=limit,
         after=tuple(after),
@@ -209,8 +209,8 @@ def _missing_ranks(timeline: Timeline, arrived: Container[int]) -> tuple[int, ..
     return tuple(rank for rank in world if rank not in arrived)
 
 
-def _last_time(events: Ranks, otherwise: float) -> float:
-    return max((event.at for event in events.values()), default=otherwise)
+def _last_time(turn: Turn, otherwise: float) -> float:
+    return max((at for _, at in turn.times()), default=otherwise)
 
 
 def _consistency(timeline: Timeline) -> Stage | None:
@@ -220,13 +220,13 @@ def _consistency(timeline: Timeline) -> Stage | None:
     """
     parts_by_rank: dict[int, set[str]] = {}
     took: dict[int, float] = {}
-    imported = timeline.ranks_with("imported")
+    imported = dict(timeline.turn("imported").times())
     for event in timeline.of("holds"):
         if event.rank is None or event.rank not in imported:
             continue
         part = str(event.data.get("part"))
         parts_by_rank.setdefault(event.rank, set()).add(part)
-        took[event.rank] = event.at - imported[event.rank].at
+        took[event.rank] = event.at - imported[event.rank]
     if not parts_by_rank:
         return None
     arrived: set[int] = set()

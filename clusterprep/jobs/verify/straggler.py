@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from statistics import median
 
-from clusterprep.jobs.verify.tally import SWEEP, nth_events
+from clusterprep.jobs.verify.tally import SWEEP
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding, Severity
 from clusterprep.model.nodeset import fold
@@ -117,9 +117,7 @@ def own_times_of(timeline: Timeline) -> tuple[int, dict[int, float]]:
         if (step.op, step.dtype) != SWEEP or step.bytes < largest:
             continue
         own: dict[int, float] = {}
-        left = nth_events(timeline, "left", number)
-        for rank, event in left.items():
-            seconds = event.data.get("own")
+        for rank, seconds in timeline.turn("left", number).told("own"):
             if seconds is not None:
                 own[rank] = float(seconds)
         if len(own) == timeline.plan.world_size:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 
+from clusterprep.jobs.verify.events import Event
 from clusterprep.jobs.verify.schedule import SLOWER_THAN_LINKS, ScheduledTest
-from clusterprep.jobs.verify.timeline import Event, Timeline
+from clusterprep.jobs.verify.timeline import Timeline
+from clusterprep.jobs.verify.turns import Turn
 from clusterprep.model import CollectiveResult, RankGpu, RankRow
 from clusterprep.model.units import format_size
 
@@ -39,19 +41,11 @@ def end_time(timeline: Timeline) -> float:
             ends.append(event.at)
     if ends:
         return min(ends)
-    return max((event.at for event in timeline.events), default=0.0)
+    return timeline.last_time
 
 
 def all_finished(timeline: Timeline) -> bool:
     return len(timeline.ranks_with("finished")) == timeline.plan.world_size
-
-
-def nth_events(timeline: Timeline, what: str, number: int) -> Mapping[int, Event]:
-    """Return, by rank, the event `what` that came as number `number` (from 0) on that rank."""
-    turns = timeline.in_turn(what)
-    if number < len(turns):
-        return turns[number]
-    return {}
 
 
 def step_name(step: ScheduledTest) -> str:
@@ -71,7 +65,7 @@ def scaled_down_steps(timeline: Timeline) -> tuple[str, ...]:
     """Return a sentence for each step that was made smaller than planned to fit memory or time."""
     sentences: list[str] = []
     for number, step in enumerate(timeline.plan.steps):
-        entered = nth_events(timeline, "entered", number)
+        entered = timeline.turn("entered", number)
         may_shrink = step.fit or step.longest is not None
         if not may_shrink or not entered:
             continue
@@ -100,9 +94,8 @@ def _sweep_steps_scaled(timeline: Timeline, reasons: Container[str]) -> tuple[Sc
         may_shrink = step.fit or step.longest is not None
         if not may_shrink or (step.op, step.dtype) != SWEEP:
             continue
-        entered = nth_events(timeline, "entered", number)
-        said = [event.data.get("scaled") in reasons for event in entered.values()]
-        if said and all(said):
+        entered = timeline.turn("entered", number)
+        if entered and all(why in reasons for _, why in entered.told("scaled")):
             steps.append(step)
     return tuple(steps)
 
@@ -135,7 +128,7 @@ def refusals(timeline: Timeline) -> dict[ScheduledTest, str]:
     """Return the steps that were left out because the backend refused them, and its words."""
     refused: dict[ScheduledTest, str] = {}
     for number, step in enumerate(timeline.plan.steps):
-        left = nth_events(timeline, "left", number)
+        left = timeline.turn("left", number)
         text = refusal_text(timeline, left)
         if text:
             refused[step] = text
@@ -150,10 +143,10 @@ def timed_collectives(timeline: Timeline) -> tuple[CollectiveResult, ...]:
     world = timeline.plan.world_size
     results: list[CollectiveResult] = []
     for number, step in enumerate(timeline.plan.steps):
-        left = nth_events(timeline, "left", number)
+        left = timeline.turn("left", number)
         is_complete = left and len(left) == world
         if is_complete and not refusal_text(timeline, left):
-            result = _collective(step, list(left.values()), world)
+            result = _collective(step, left, world)
             results.append(result)
     return tuple(results)
 
@@ -164,11 +157,12 @@ def bandwidth_sweep(timeline: Timeline) -> tuple[CollectiveResult, ...]:
     return tuple(result for result in results if (result.op, result.dtype) == SWEEP)
 
 
-def _collective(step: ScheduledTest, left: Sequence[Event], world: int) -> CollectiveResult:
+def _collective(step: ScheduledTest, left: Turn, world: int) -> CollectiveResult:
     """Return the speed of a step that all ranks left; bandwidths are in GB/s as in nccl-tests."""
-    size = int(left[0].data["bytes"])
-    seconds = max(float(event.data["seconds"]) for event in left)
-    wrong = sum(int(event.data["wrong"]) for event in left)
+    first = next(iter(left.values()))
+    size = int(first.data["bytes"])
+    seconds = max(float(seconds) for _, seconds in left.told("seconds"))
+    wrong = sum(int(wrong) for _, wrong in left.told("wrong"))
     algbw = size / max(seconds, 1e-9) / 1e9
     bus_factor = BUS_FACTOR[step.op]
     busbw = algbw * bus_factor(world)
@@ -220,13 +214,17 @@ def _gpu(ready: Event | None) -> RankGpu | None:
 
 def last_events(timeline: Timeline) -> dict[int, str]:
     """Return the last thing that every rank did by itself; an end that we brought about is none."""
+    described: dict[int, Event] = {}
+    for event in timeline.others:
+        if event.rank is not None and event_words(event):
+            described[event.rank] = event
     last: dict[int, str] = {}
-    for event in reversed(timeline.events):
-        if event.rank is None or event.rank in last:
-            continue
-        description = event_words(event)
-        if description:
-            last[event.rank] = description
+    for rank, step in timeline.last_steps().items():
+        event = described.setdefault(rank, step)
+        if event.at < step.at:
+            described[rank] = step
+    for rank, event in described.items():
+        last[rank] = event_words(event)
     return last
 
 

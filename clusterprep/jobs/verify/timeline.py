@@ -3,173 +3,146 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
+from clusterprep.jobs.verify.events import Event
 from clusterprep.jobs.verify.schedule import PlannedRank, TrialPlan
+from clusterprep.jobs.verify.turns import AMISS, FOR_EACH_COLLECTIVE, ONCE, Turn
 
-# Kinds of events that are observed of a rank from outside; they are no step that it takes by
-# itself.
-OBSERVED = ("state", "working", "nccl", "exit", "holds")
-
-EventsByKey = dict[str, list["Event"]]
-
-
-class Event(Struct, frozen=True, gc=False):  # a large trial has millions, and none has a cycle
-    """One thing that happened.
-
-    Of a rank (`rank` set): spawned, started, no_torch, imported, no_cuda, ready, store, joined,
-    met, entered, warmed, left, finished, error, holds (data: part, items); seen from outside: state
-    (data: state), working (not ready, and it has used the processor), nccl (data: lines, cut), exit
-    (data: signal or code, asked). Of a node: refused (its agent could not start ranks), lost (its
-    agent fell silent), sockets (of its ranks, when the trial hung; data: rows, own, cut), left_over
-    (processes that did not die). Of the controller (`node` empty): go, overdue, stopping.
-    """
-
-    node: str
-    what: str
-    at: float  # seconds since the trial began, by the controller's clock
-    rank: int | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
-    mono: float | None = None  # the node's own monotonic clock
-
-
-NO_DATA: Mapping[str, Any] = {}
-# Events that have the same data on most ranks: what they hold is a hundred texts on each.
-SAID_BY_ALL = ("entered", "warmed", "holds")
-
-
-class SharedEvents:
-    """Makes events of what agents tell; data that thousands of ranks have alike are kept once."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[str, str] = {}
-        self._data: dict[tuple[object, ...], Mapping[str, Any]] = {}
-
-    def event(
-        self,
-        node: str,
-        what: str,
-        at: float,
-        rank: int | None,
-        data: Mapping[str, Any],
-        mono: float,
-    ) -> Event:
-        """Return the event; `at` and `mono` are as in `Event`."""
-        what = self._kinds.setdefault(what, what)
-        if not data:
-            data = NO_DATA
-        elif what in SAID_BY_ALL:
-            data = self._shared(data)
-        return Event(
-            node,
-            what,
-            at,
-            rank,
-            data,
-            mono,
-        )
-
-    def _shared(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        try:
-            return self._data.setdefault(_key_of(data), data)
-        except TypeError:  # a list among the values, as for a file that cannot be read
-            return data
-
-
-def _key_of(data: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return what is equal for equal data alone, though True is 1 in Python."""
-    key: list[object] = []
-    for name, value in data.items():
-        if isinstance(value, dict):
-            key += (name, *value.items(), *map(type, value.values()))
-        else:
-            key += (name, type(value), value)
-    return tuple(key)
+_by_time = attrgetter("at")
+_NO_TURN = Turn("", ())
 
 
 class EventLog:
-    """Keeps the events of a trial as they arrive, but those that tell nothing any more.
+    """Takes the events of a trial as they arrive.
 
-    That a rank is within a collective is of no use once it has left it.
+    The steps of ranks are kept in turns, as there are millions of them. That a rank is within a
+    collective is of no use once it has left it.
     """
 
-    def __init__(self) -> None:
-        self._events: list[Event] = []
+    def __init__(self, plan: TrialPlan) -> None:
+        self._plan = plan
+        self._node_names = tuple(rank.node for rank in plan.ranks)
+        self._others: list[Event] = []
         self._within: dict[int, Event] = {}  # the event «warmed» of a rank that has not left
+        self._turns: dict[str, list[Turn]] = {}
+        self._counts: dict[str, array[int]] = {}  # how often each rank took a step
+        self._most = {
+            **dict.fromkeys(ONCE, 1),
+            **dict.fromkeys(FOR_EACH_COLLECTIVE, len(plan.steps)),
+        }
+        # By node what makes the controller's time of its own, by the event that came fastest.
+        self._offsets: dict[str, float] = {}
 
     def add(self, event: Event) -> None:
         """Keep an event that came after those before."""
-        if event.rank is not None:
-            if event.what == "warmed":
-                self._within[event.rank] = event
-                return
-            if event.what == "left":
-                self._within.pop(event.rank, None)
-        self._events.append(event)
+        if event.mono is not None:
+            offset = event.at - event.mono
+            smallest = self._offsets.get(event.node, offset)
+            self._offsets[event.node] = min(smallest, offset)
+        rank = event.rank
+        if rank is None:
+            self._others.append(event)
+            return
+        if event.what == "warmed":
+            self._within[rank] = event
+            return
+        if event.what == "left":
+            self._within.pop(rank, None)
+        turn = self._turn_of(event.what, rank)
+        if turn is None:
+            self._others.append(event)
+        else:
+            turn.add(rank, event)
 
-    def timeline(self, plan: TrialPlan) -> Timeline:
-        """Return the events in order of time; the log is empty then, as they are many."""
-        events = [*self._events, *self._within.values()]
-        self._events.clear()
-        self._within.clear()
-        return _take_over(plan, events)
+    def _turn_of(self, what: str, rank: int) -> Turn | None:
+        """Return the turn in which a rank takes this step now; None if it is no step.
+
+        A rank that takes a step more often than planned is none of ours, and makes no more turns.
+        """
+        world = len(self._node_names)
+        if what not in self._counts:
+            self._counts[what] = array("i", [0]) * world
+        counts = self._counts[what]
+        if rank >= world or counts[rank] >= self._most.get(what, 0):
+            return None
+        turns = self._turns.setdefault(what, [])
+        if counts[rank] == len(turns):
+            turns.append(Turn(what, self._node_names))
+        counts[rank] += 1
+        return turns[counts[rank] - 1]
+
+    def timeline(self) -> Timeline:
+        """Return the events in order of time, and end the log.
+
+        A node's clock is set against the controller's by the event that came fastest. The time
+        which that event took is the same error for all events of the node, a round trip at most.
+        """
+        events = [self._moved(event) for event in (*self._others, *self._within.values())]
+        events.sort(key=_by_time)
+        offsets = [self._offsets.get(name, 0.0) for name in self._node_names]
+        for turns in self._turns.values():
+            for turn in turns:
+                turn.settle(offsets, self._moved)
+        return Timeline(self._plan, tuple(events), self._turns)
+
+    def _moved(self, event: Event) -> Event:
+        """Return the event with the time at which it happened, by the controller's clock."""
+        if event.mono is None:
+            return event
+        at = event.mono + self._offsets[event.node]
+        return Event(event.node, event.what, at, event.rank, event.data)
 
 
 class Timeline(Struct, frozen=True, dict=True):
-    """A whole trial: its plan and its events, earliest first."""
+    """A whole trial: its plan, the steps that its ranks took, and all other events by time."""
 
     plan: TrialPlan
-    events: tuple[Event, ...]
+    others: tuple[Event, ...]
+    turns: Mapping[str, Sequence[Turn]]
 
     def of(self, what: str) -> Iterator[Event]:
-        events = self.by_what.get(what, ())
+        """Return the events of this kind, earliest first."""
+        events = list(self._others_by_kind.get(what, ()))
+        for turn in self.turns.get(what, ()):
+            events.extend(turn.values())
+        events.sort(key=_by_time)
         return iter(events)
 
     @functools.cached_property
-    def by_what(self) -> Mapping[str, tuple[Event, ...]]:
-        """Events by their kind, earliest first.
-
-        It is cached because thousands of ranks are looked at for each collective.
-        """
-        grouped: EventsByKey = {}
-        for event in self.events:
+    def _others_by_kind(self) -> Mapping[str, Sequence[Event]]:
+        """Cached, because thousands of ranks are looked at for each collective."""
+        grouped: dict[str, list[Event]] = {}
+        for event in self.others:
             grouped.setdefault(event.what, []).append(event)
-        return {what: tuple(events) for what, events in grouped.items()}
+        return grouped
 
-    def in_turn(self, what: str) -> Sequence[Mapping[int, Event]]:
-        """Return the first event of this kind of every rank, then the second one, and so on."""
-        turns = self._turns.get(what)
-        if turns is None:
-            turns = self._sort_into_turns(what)
-            self._turns[what] = turns
-        return turns
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All events, earliest first: those of a large trial take gigabytes."""
+        events = list(self.others)
+        for turn in self._all_turns():
+            events.extend(turn.values())
+        events.sort(key=_by_time)
+        return tuple(events)
 
-    def _sort_into_turns(self, what: str) -> Sequence[Mapping[int, Event]]:
-        counts: dict[int, int] = {}
-        turns: list[dict[int, Event]] = []
-        for event in self.of(what):
-            if event.rank is None:
-                continue
-            number = counts.get(event.rank, 0)
-            counts[event.rank] = number + 1
-            if number == len(turns):
-                turns.append({})
-            turns[number][event.rank] = event
-        return turns
-
-    @functools.cached_property
-    def _turns(self) -> dict[str, Sequence[Mapping[int, Event]]]:
-        return {}
+    def turn(self, what: str, number: int = 0) -> Turn:
+        """Return the events of a step that were the first, or nth, of their kind on each rank."""
+        turns = self.turns.get(what, ())
+        return turns[number] if number < len(turns) else _NO_TURN
 
     def first(self, what: str) -> Event | None:
         return next(self.of(what), None)
 
-    def ranks_with(self, what: str) -> dict[int, Event]:
-        """Return the first event of this kind of every rank that has one."""
+    def ranks_with(self, what: str) -> Mapping[int, Event]:
+        """Return the first event of this kind of every rank that has one, earliest first."""
+        if what in self.turns:
+            return self.turn(what)
         first: dict[int, Event] = {}
         for event in self.of(what):
             if event.rank is not None:
@@ -177,30 +150,57 @@ class Timeline(Struct, frozen=True, dict=True):
         return first
 
     def left_with(self, key: str) -> Sequence[Event]:
-        """Return the ends of collectives whose data have this key: wrong, refused or blame."""
+        """Return the ends of collectives whose data have this key, one of AMISS."""
         return self._left_with[key]
 
     @functools.cached_property
     def _left_with(self) -> Mapping[str, Sequence[Event]]:
-        grouped: EventsByKey = {
-            "wrong": [],
-            "refused": [],
-            "blame": [],
-        }
-        for event in self.of("left"):
+        unusual = list(self._others_by_kind.get("left", ()))
+        for turn in self.turns.get("left", ()):
+            unusual.extend(turn.unusual.values())
+        unusual.sort(key=_by_time)
+        grouped: dict[str, list[Event]] = {key: [] for key in AMISS}
+        for event in unusual:
             for key, events in grouped.items():
                 if event.data.get(key):
                     events.append(event)
         return grouped
 
+    @property
+    def last_time(self) -> float:
+        """Return when the last event happened, 0 if there is none."""
+        last = self.others[-1].at if self.others else 0.0
+        for turn in self._all_turns():
+            last_of_turn = max(time for _, time in turn.times())
+            last = max(last, last_of_turn)
+        return last
+
+    def last_steps(self) -> dict[int, Event]:
+        """Return the last step of every rank that took one."""
+        last: dict[int, tuple[float, Turn]] = {}
+        for turn in self._all_turns():
+            for rank, time in turn.times():
+                if rank not in last or time >= last[rank][0]:
+                    last[rank] = time, turn
+        return {rank: turn[rank] for rank, (_, turn) in last.items()}
+
+    def _all_turns(self) -> Iterator[Turn]:
+        return itertools.chain.from_iterable(self.turns.values())
+
+    def of_rank(self, rank: int) -> Sequence[Event]:
+        """Return the events of a rank, earliest first."""
+        events = list(self._others_by_rank.get(rank, ()))
+        events.extend([turn[rank] for turn in self._all_turns() if rank in turn])
+        events.sort(key=_by_time)
+        return events
+
     @functools.cached_property
-    def by_rank(self) -> Mapping[int, tuple[Event, ...]]:
-        """The events of every rank that has any, earliest first."""
+    def _others_by_rank(self) -> Mapping[int, Sequence[Event]]:
         grouped: dict[int, list[Event]] = {}
-        for event in self.events:
+        for event in self.others:
             if event.rank is not None:
                 grouped.setdefault(event.rank, []).append(event)
-        return {rank: tuple(events) for rank, events in grouped.items()}
+        return grouped
 
     def rank(self, number: int) -> PlannedRank:
         return self.plan.ranks[number]
@@ -221,26 +221,8 @@ class Timeline(Struct, frozen=True, dict=True):
 
 
 def ordered_timeline(plan: TrialPlan, events: Iterable[Event]) -> Timeline:
-    """Return events by the time at which they happened, not at which they arrived.
-
-    A node's clock is set against the controller's by the event that came fastest. The time which
-    that event took is the same error for all events of the node, a round trip at most.
-    """
-    return _take_over(plan, list(events))
-
-
-def _take_over(plan: TrialPlan, events: list[Event]) -> Timeline:
-    """Return the timeline of a list, whose events are replaced one by one: twice is too much."""
-    offsets: dict[str, float] = {}
-    for event in events:
-        if event.mono is None:
-            continue
-        offset = event.at - event.mono
-        smallest = offsets.get(event.node, float("inf"))
-        offsets[event.node] = min(smallest, offset)
-    for place, event in enumerate(events):
-        if event.mono is not None:
-            at = event.mono + offsets[event.node]
-            events[place] = Event(event.node, event.what, at, event.rank, event.data)
-    events.sort(key=attrgetter("at"))
-    return Timeline(plan, tuple(events))
+    """Return the timeline of events in any order."""
+    log = EventLog(plan)
+    for event in sorted(events, key=_by_time):
+        log.add(event)
+    return log.timeline()

@@ -14,7 +14,7 @@ from clusterprep.jobs.launch.logs import Logs
 from clusterprep.jobs.launch.outcome import LaunchRecord, judge
 from clusterprep.jobs.launch.plan import LaunchPlan, LaunchRequest, plan_launch
 from clusterprep.jobs.launch.summary import summary_lines
-from clusterprep.jobs.verify.timeline import Event
+from clusterprep.jobs.verify.events import Event
 from clusterprep.model import Node
 from clusterprep.reports.diagnosis import render
 

@@ -12,7 +12,7 @@ from clusterprep.jobs.launch.plan import LaunchPlan, LaunchRequest, plan_launch
 from clusterprep.jobs.launch.stacks import awaited_ranks, stack_of
 from clusterprep.jobs.launch.stage import missing_scripts
 from clusterprep.jobs.launch.torchrun_summary import exit_codes
-from clusterprep.jobs.verify.timeline import Event
+from clusterprep.jobs.verify.events import Event
 from clusterprep.model import LaunchResult, Node
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from clusterprep.jobs.verify.events import Event
 from clusterprep.jobs.verify.schedule import TrialPlan, plan_trial
-from clusterprep.jobs.verify.timeline import Event, Timeline, ordered_timeline
+from clusterprep.jobs.verify.timeline import Timeline, ordered_timeline
 from clusterprep.model import Node, VerifySettings
 
 SITUATIONS = sorted((Path(__file__).parent / "situations").glob("*.json"))

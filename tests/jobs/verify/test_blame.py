@@ -10,8 +10,9 @@ import pytest
 
 from clusterprep.jobs.verify.blame import findings, judge
 from clusterprep.jobs.verify.culprits import Fault
+from clusterprep.jobs.verify.events import Event
 from clusterprep.jobs.verify.schedule import TrialPlan
-from clusterprep.jobs.verify.timeline import Event, Timeline, ordered_timeline
+from clusterprep.jobs.verify.timeline import Timeline, ordered_timeline
 from clusterprep.model import Finding, VerifyResult
 from tests.jobs.verify.stories import (
     SITUATIONS,

@@ -12,10 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from clusterprep.jobs.verify.blame import findings, judge
+from clusterprep.jobs.verify.events import Event
 from clusterprep.jobs.verify.schedule import ScheduledTest, TrialPlan, other_steps, plan_trial
 from clusterprep.jobs.verify.speed_records import comparable
 from clusterprep.jobs.verify.straggler import MARGIN_ON_CPUS, slow
-from clusterprep.jobs.verify.timeline import Event, Timeline, ordered_timeline
+from clusterprep.jobs.verify.timeline import Timeline, ordered_timeline
 from clusterprep.model import EnvSetting, Finding, Node, VerifySettings
 from clusterprep.remote.agent.belongings import PIECE, cut, packages, variables
 from tests.support.operations import operations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from clusterprep.jobs.verify.events import Event
 from clusterprep.jobs.verify.pace import (
     GRACE,
     QUIET_LIMIT,
@@ -15,7 +16,6 @@ from clusterprep.jobs.verify.pace import (
     Decision,
     Pace,
 )
-from clusterprep.jobs.verify.timeline import Event
 from tests.jobs.verify.stories import MILESTONES, at_node, make_plan, on
 
 TIMEOUT = 10.0

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from clusterprep.jobs.verify.blame import judge
+from clusterprep.jobs.verify.events import Event
 from clusterprep.jobs.verify.schedule import plan_trial
 from clusterprep.jobs.verify.sockets import SYN_RECV, SYN_SENT, Edge, _leads_out, _node_words, cuts
-from clusterprep.jobs.verify.timeline import Event, Timeline
+from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import EnvSetting, Node, VerifySettings
 from tests.jobs.verify.stories import at_node, killed, make_plan, on, story
 

@@ -14,6 +14,7 @@ from clusterprep.jobs.verify.blame import Judged, findings, judge
 from clusterprep.jobs.verify.schedule import TrialPlan, plan_trial
 from clusterprep.jobs.verify.speed_records import SpeedRecords
 from clusterprep.jobs.verify.stage import limited_by_speed
+from clusterprep.jobs.verify.timeline import ordered_timeline
 from clusterprep.model import Finding, Node, VerifyResult, VerifySettings
 from tests.jobs.verify.stories import make_plan, story
 from tests.support.fleet import fleet
@@ -66,7 +67,7 @@ def quicker(trial: Judged, factor: float) -> Judged:
             data = {**event.data, "seconds": event.data["seconds"] / factor}
             event = replace(event, data=data)  # noqa: PLW2901
         events.append(event)
-    return judge(replace(timeline, events=tuple(events)))
+    return judge(ordered_timeline(timeline.plan, events))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from clusterprep.jobs.verify.events import Event
 from clusterprep.jobs.verify.evidence import end_words
 from clusterprep.jobs.verify.schedule import ScheduledTest, with_link_speed
 from clusterprep.jobs.verify.tally import (
@@ -19,7 +20,6 @@ from clusterprep.jobs.verify.tally import (
     refusals,
     scaled_down_steps,
 )
-from clusterprep.jobs.verify.timeline import Event
 from tests.jobs.verify.stories import killed, make_plan, on, story
 
 

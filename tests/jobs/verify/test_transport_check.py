@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from clusterprep.jobs.verify.blame import findings, judge
+from clusterprep.jobs.verify.events import Event
 from clusterprep.jobs.verify.evidence import last_words
 from clusterprep.jobs.verify.schedule import TrialPlan, plan_trial
-from clusterprep.jobs.verify.timeline import Event, Timeline
+from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding, Node, VerifySettings
 from tests.jobs.verify import nccl_logs
 from tests.jobs.verify.stories import killed, make_plan, on, story
