@@ -48,7 +48,7 @@ def _certificate_before(params: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the certificate that --against names, None without one. Raises InputError."""
     if not params.get("against"):
         return None
-    from clusterprep.cli.certificate import read_certificate
+    from clusterprep.cli.commands.certificate import read_certificate
 
     return read_certificate(params["against"])
 

@@ -540,6 +540,8 @@ def _watch(params: dict[str, Any]) -> NoReturn:
             with watching.Telling(channels, invocation, every, len(plan.checks)) as telling:
                 watch_command.run(invocation, every, plan, telling.tell)
     raise AssertionError("a watch ends by what ends the command")
+
+
 def _bundle_of_nodes(params: dict[str, Any], request: BundleRequest) -> Report:
     """Write the bundle of the nodes of an inventory and return the report about it."""
     from clusterprep.cli.commands import bundle as bundling

@@ -121,6 +121,7 @@ NOT_RUN = {
     ),
     "clusterprep bisect inventory.yaml --resume last -- train.py --steps 50": (
         SECONDS("tests/jobs/bisection")
+    ),
     "clusterprep bundle inventory.yaml": SECONDS("tests/hosts/test_bundle.py"),
     "clusterprep bundle inventory.yaml --limit 'gpu[3,7]'": SECONDS("tests/hosts/test_bundle.py"),
     "clusterprep bundle inventory.yaml --redact --log train.log --output case-4711.tar.gz": (
