@@ -196,6 +196,7 @@ def _play(
                 tally.expected.append(Expected(words, host.name, time.monotonic()))
             if kind == "power" and host.name in xids:
                 xids.discard(host.name)
+                tally.expected.append(Expected("gone gpu.xid", host.name, time.monotonic()))
             open_faults.append((time.monotonic() + undo_after, fault, kind, host.name))
         note()
         time.sleep(min(1.0, given.every / 4))

@@ -539,7 +539,6 @@ def _watch(params: dict[str, Any]) -> NoReturn:
             plan = watch_command.plan_watch(invocation)
             with watching.Telling(channels, invocation, every, len(plan.checks)) as telling:
                 watch_command.run(invocation, every, plan, telling.tell)
-    raise AssertionError("a watch ends by what ends the command")
 
 
 def _bundle_of_nodes(params: dict[str, Any], request: BundleRequest) -> Report:

@@ -2,9 +2,10 @@
 
 A trouble is what one check says about one node. It is told when it appears, gets worse and is gone:
 
-* What has failed is told at once. What is unknown, and what followed from another finding a look
-  ago, is told when a second look in a row has it: a node that was busy, or answers that were taken
-  before and after a change, are no change of their own.
+* What has failed is told at once. What followed from another finding a look ago is told when a
+  second look in a row has it: answers that were taken before and after a change are no change of
+  their own. What is unknown is told by the third look in a row: a busy node or controller measures
+  badly for a moment.
 * What appears for the third time within WINDOW looks is told once as unsteady. It is told again
   when it stays, or stays away, for STEADY looks.
 * What cannot be judged any more is not gone: it stays open until the check passes.
@@ -24,6 +25,7 @@ from clusterprep.survey.watch.changes import Change, Kind
 
 WINDOW = 60  # looks that are remembered
 STEADY = 20  # looks in a row after which something unsteady is steady again
+LOOKS_UNTIL_TOLD = {"fail": 2, "unknown": 3}  # in a row, of what is not told at once
 MOST_RISES = 3  # appearances within the window that make something unsteady
 MOST_PER_NODE = 200  # troubles of one node; more are of a node that makes them up
 
@@ -149,8 +151,10 @@ class Troubles:
             return "worse" if is_worse else None
         if entry.trouble.node not in self._known_nodes:
             return "there" if entry.standing else None
-        has_failed = entry.trouble.finding.verdict == "fail" and entry.is_sudden
-        if entry.standing == 0 or (entry.standing < 2 and not has_failed):
+        verdict = entry.trouble.finding.verdict
+        has_just_failed = verdict == "fail" and entry.is_sudden
+        needed = 1 if has_just_failed else LOOKS_UNTIL_TOLD[verdict]
+        if entry.standing < needed:
             return None
         return "unsteady" if entry.rises >= MOST_RISES else "new"
 
