@@ -69,7 +69,7 @@ def write_runs(page: ReportPage, report: Report) -> None:
     if report.runs is None:
         return
     if not report.runs:
-        commands = "check, plan, apply, verify, rollback and launch"
+        commands = "check, plan, apply, verify, rollback, launch and bisect"
         page.row("", f"no run is recorded yet; every {commands} will be")
     rows = [_cells(run, report.started) for run in report.runs]
     texts = _aligned(rows)

@@ -16,7 +16,7 @@ NORMAL = 1.4826  # standard deviations of a normal distribution in its median ab
 # A run hangs if it takes so many times longer than the longest that ended well. To import torch
 # from a cold file server may take a minute, whatever the command does.
 LIMIT_FACTOR = 4.0
-LIMIT_MARGIN = 20.0  # seconds
+LIMIT_MARGIN = 60.0  # seconds
 FIRST_LIMIT = 600.0  # seconds, as long as no run has ended well
 
 

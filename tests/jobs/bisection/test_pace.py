@@ -29,5 +29,5 @@ def test_where_most_are_slow_none_is_usual() -> None:
 
 def test_a_run_hangs_by_the_runs_that_ended_well() -> None:
     assert hang_limit([], None) == FIRST_LIMIT
-    assert hang_limit([10.0, 30.0], None) == 140.0
+    assert hang_limit([10.0, 30.0], None) == 180.0
     assert hang_limit([10.0], 7.0) == 7.0
