@@ -281,7 +281,8 @@ def _notices(
         yield "names, addresses and serial numbers are in it; --redact replaces them"
     lacking = list(missing(contents))
     if lacking:
-        yield f"{pluralize(len(lacking), 'answer')} missing or not whole, see index.html"
+        count = pluralize(len(lacking), "gap")
+        yield f"{count}: what is missing or not whole, and why, is in index.html"
     if material.not_asked:
         yield f"not asked: {fold(material.not_asked)}; --limit chooses others"
     yield from material.report.notices

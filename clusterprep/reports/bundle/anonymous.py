@@ -20,7 +20,6 @@ from clusterprep.reports.bundle.cleaning import without_secrets, without_tokens
 _ACCOUNTS = frozenset(
     [
         "root",
-        "nobody",
         "admin",
         "administrator",
         "ubuntu",

@@ -43,7 +43,7 @@ _PRIVATE_KEY = re.compile(
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with the values of secrets replaced, whoever it is for."""
+    """Return the text with the values of secrets replaced."""
     text = _PRIVATE_KEY.sub(REDACTED, text)
     for pattern in (_OPTION, _BEARER, _IN_URL):
         text = pattern.sub(_kept_name, text)

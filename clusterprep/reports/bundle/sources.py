@@ -174,7 +174,7 @@ NAMES = Source(
     "names that are replaced",
     _shell(
         "hostname; hostname -f; hostname -d; echo ==; id -un; "
-        "awk -F: '$3 >= 1000 {print $1}' /etc/passwd; echo ==; "
+        "awk -F: '$3 >= 1000 && $3 < 65534 {print $1}' /etc/passwd; echo ==; "
         "awk '/^(search|domain)/ {$1 = \"\"; print}' /etc/resolv.conf"
     ),
 )
