@@ -89,6 +89,7 @@ def test_options_are_for_every_file(repository: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # two minutes, most of them for what is installed
 def test_pre_commit_itself_runs_them(
     repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
