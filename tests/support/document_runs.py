@@ -101,6 +101,8 @@ SECONDS = "takes ten seconds and more; {} has it".format
 NOT_RUN = {
     "clusterprep fix cluster.yaml": "asks; tests/hosts/test_fix.py has it",
     "clusterprep fix cluster.yaml --only lim.,shm.size --yes": SECONDS("tests/hosts/test_fix.py"),
+    "clusterprep watch cluster.yaml": "goes on until Ctrl-C; tests/hosts/test_watch.py has it",
+    "clusterprep watch cluster.yaml --every 60s": "goes on until Ctrl-C, as above",
     "clusterprep verify cluster.yaml": "every apply of the documents verifies too",
     "clusterprep verify inventory.yaml --pick 14 --write-lists lists": SECONDS(
         "tests/hosts/test_chosen_nodes.py"
