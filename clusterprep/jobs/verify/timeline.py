@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -31,11 +32,13 @@ class EventLog:
         self._others: list[Event] = []
         self._within: dict[int, Event] = {}  # the event «warmed» of a rank that has not left
         self._turns: dict[str, list[Turn]] = {}
-        self._counts: dict[str, array[int]] = {}  # how often each rank took a step
         self._most = {
             **dict.fromkeys(ONCE, 1),
             **dict.fromkeys(FOR_EACH_COLLECTIVE, len(plan.steps)),
         }
+        self._counts: dict[str, array[int]] = {}  # how often each rank took a step
+        for what in self._most:
+            self._counts[what] = array("i", [0]) * len(plan.ranks)
         # By node what makes the controller's time of its own, by the event that came fastest.
         self._offsets: dict[str, float] = {}
 
@@ -43,8 +46,8 @@ class EventLog:
         """Keep an event that came after those before."""
         if event.mono is not None:
             offset = event.at - event.mono
-            smallest = self._offsets.get(event.node, offset)
-            self._offsets[event.node] = min(smallest, offset)
+            if offset < self._offsets.get(event.node, math.inf):
+                self._offsets[event.node] = offset
         rank = event.rank
         if rank is None:
             self._others.append(event)
@@ -65,17 +68,17 @@ class EventLog:
 
         A rank that takes a step more often than planned is none of ours, and makes no more turns.
         """
-        world = len(self._node_names)
-        if what not in self._counts:
-            self._counts[what] = array("i", [0]) * world
-        counts = self._counts[what]
-        if rank >= world or counts[rank] >= self._most.get(what, 0):
+        counts = self._counts.get(what)
+        if counts is None or rank >= len(counts):
             return None
+        number = counts[rank]
+        if number >= self._most[what]:
+            return None
+        counts[rank] = number + 1
         turns = self._turns.setdefault(what, [])
-        if counts[rank] == len(turns):
+        if number == len(turns):
             turns.append(Turn(what, self._node_names))
-        counts[rank] += 1
-        return turns[counts[rank] - 1]
+        return turns[number]
 
     def timeline(self) -> Timeline:
         """Return the events in order of time, and end the log.
