@@ -74,7 +74,9 @@ def test_the_image_runs(package: Path) -> None:
     name = image.build(package)
 
     def answer(*words: str) -> str:
-        command = ["podman", "run", "--rm", "--network=none", "--read-only", name, *words]
+        # Limits of this process: a container may not raise them.
+        options = ["--rm", "--ulimit=host", "--network=none", "--read-only"]
+        command = ["podman", "run", *options, name, *words]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
     try:

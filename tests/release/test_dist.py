@@ -30,6 +30,7 @@ def sums(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
+@pytest.mark.timeout(600)  # four seconds of processor time, which a machine in use gives slowly
 def test_two_builds_have_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second is of what the first has, in another folder, with other times, modes and zone."""
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
