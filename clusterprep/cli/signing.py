@@ -1,6 +1,6 @@
 """Signatures of files, made and checked by ssh-keygen: other programs can check them too.
 
-ssh-keygen -Y verify -f SIGNERS -I clusterprep -n clusterprep-certificate -s FILE.sig < FILE
+ssh-keygen -Y verify -f SIGNERS -I site -n clusterprep-certificate -s FILE.sig < FILE
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from pathlib import Path
 
 from clusterprep.errors import InputError
 from clusterprep.history import state_folder
+from clusterprep.runtime import files
 
 NAMESPACE = "clusterprep-certificate"  # a signature for another purpose is none
-IDENTITY = "clusterprep"  # the name of the signer in the file of those who may sign
+IDENTITY = "site"  # the name of the signer in the file of those who may sign
 LIMIT = 60.0  # seconds; a key with a passphrase asks for it
 SUFFIX = ".sig"
 
@@ -53,7 +54,7 @@ def trouble_with(data: bytes, signature: Path, public_key: Path) -> str:
         raise InputError.of(f"cannot be read: {why}", file=str(public_key)) from None
     with tempfile.TemporaryDirectory(prefix="clusterprep-") as folder:
         signers = Path(folder) / "signers"
-        signers.write_text(f"{IDENTITY} {line}\n")
+        files.write_new(signers, (f"{IDENTITY} {line}\n",), files.PRIVATE)
         words = ["-Y", "verify", "-f", str(signers), "-I", IDENTITY, "-n", NAMESPACE]
         answer = _start([*words, "-s", str(signature)], data)
     if answer.returncode == 0:

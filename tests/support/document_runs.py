@@ -124,6 +124,8 @@ NOT_RUN = {
     "clusterprep bisect inventory.yaml --resume last -- train.py --steps 50": (
         SECONDS("tests/jobs/bisection")
     ),
+    "clusterprep verify INVENTORY --for 30m": SECONDS("tests/jobs/acceptance"),
+    "clusterprep check INVENTORY --against FILE": SECONDS("tests/jobs/acceptance"),
     "clusterprep bundle inventory.yaml": SECONDS("tests/hosts/test_bundle.py"),
     "clusterprep bundle inventory.yaml --limit 'gpu[3,7]'": SECONDS("tests/hosts/test_bundle.py"),
     "clusterprep bundle inventory.yaml --redact --log train.log --output case-4711.tar.gz": (

@@ -10,6 +10,7 @@ What no stand-in shows: macOS's own kernel, file systems and resolver.
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import runpy
 import sys
@@ -64,11 +65,11 @@ def stand_in(executable: str) -> None:
     wait = os.waitid
     keep_alive = _keep_alive_number()
     for name, words in LINUX_ONLY.items():
-        module = __import__(name)
+        module = importlib.import_module(name)
         for word in words.split():
             _remove(module, word)
-    _remove(__import__("posix"), "waitid")
-    __import__("socket").TCP_KEEPALIVE = keep_alive
+    _remove(importlib.import_module("posix"), "waitid")
+    importlib.import_module("socket").TCP_KEEPALIVE = keep_alive
     sys.modules["_scproxy"] = _no_proxies()
     _limit_open_files()
     _refuse_groups_that_ended(wait)
