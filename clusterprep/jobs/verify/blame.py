@@ -48,6 +48,11 @@ class Judged(VerifyResult, frozen=True):
 
     timeline: Timeline | None = None
 
+    def without_timeline(self) -> VerifyResult:
+        """Return the result as reports and the history have it: the events of ranks are in none."""
+        fields = {name: getattr(self, name) for name in VerifyResult.__struct_fields__}
+        return VerifyResult(**fields)
+
 
 def judge(timeline: Timeline) -> Judged:
     """Return stages, speeds, ranks and culprits of a trial that is over. Pure."""

@@ -74,7 +74,7 @@ def run_trial(
     timeline = collect.run_verify(links, plan, check=fanout.check)
     load_findings = sampling.end(fanout, load, on_gpus=plan.backend == "nccl")
     trial = blame.judge(timeline)
-    result = with_reach(trial, fleet)
+    result = with_reach(trial.without_timeline(), fleet)
     measured = None
     link_findings: tuple[Finding, ...] = ()
     if first is not None:

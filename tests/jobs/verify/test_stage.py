@@ -11,7 +11,7 @@ from clusterprep.jobs.verify.blame import judge
 from clusterprep.jobs.verify.link_measurement import LOOKS, measure_first, measure_links
 from clusterprep.jobs.verify.speed import Yardsticks, slow_peers
 from clusterprep.jobs.verify.stage import limited_by_speed, with_peers
-from clusterprep.model import Culprit, Finding
+from clusterprep.model import Culprit, Finding, VerifyResult
 from tests.jobs.verify.stories import story
 from tests.jobs.verify.test_link_measurement import GOOD, Agents
 from tests.support.fleet import eth, fleet
@@ -97,3 +97,11 @@ def test_a_node_that_is_a_culprit_already_is_not_measured_again() -> None:
     found, agents = peers_of([0.02 * RATED], culprits=("n3",))
     assert slow_peers(found.peers) == ("n3",)
     assert agents.asked == []
+
+
+def test_reports_and_the_history_have_no_events_of_ranks() -> None:
+    judged = judge(story())
+    reported = judged.without_timeline()
+    assert type(reported) is VerifyResult
+    for name in VerifyResult.__struct_fields__:
+        assert getattr(reported, name) == getattr(judged, name)
