@@ -7,7 +7,7 @@ single trial too: net.tcp_bw, nccl.straggler, nccl.busbw_multi.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -155,11 +155,9 @@ def _node_at_fault(slow: Mapping[Direction, Slowdown], partners: Mapping[str, in
 def _link_finding(
     rounds: Rounds, names: tuple[str, ...], slow: Mapping[Direction, Slowdown], what: str
 ) -> Finding:
-    worst = max(slow.values(), key=lambda one: one.after / one.before)
-    earliest = min(one.first for one in slow.values())
-    last = max(one.last for one in slow.values())
-    seen = f"{_rate(1 / worst.before)} at first, then {_rate(1 / worst.after)}"
-    when = _when(rounds, earliest, last)
+    together = _together(slow.values())
+    seen = f"{_rate(1 / together.before)} at first, then {_rate(1 / together.after)}"
+    when = _when(rounds, together)
     subject = f"{names[0]}: {what}" if len(names) == 1 else what
     return Finding(
         check=LINKS,
@@ -184,11 +182,19 @@ def _rate(speed: float) -> str:
     return f"{bits / 1e6:.3g} Mbit/s"
 
 
-def _when(rounds: Rounds, first: int, last: int) -> str:
-    since = clock(rounds.rounds[first].at)
-    if last == len(rounds.rounds) - 1:
+def _together(slow: Collection[Slowdown]) -> Slowdown:
+    """Return several slowdowns as one: from the first to the last round, the worst speeds."""
+    worst = max(slow, key=lambda one: one.after / one.before)
+    first = min(one.first for one in slow)
+    last = max(one.last for one in slow)
+    return Slowdown(first, last, worst.before, worst.after)
+
+
+def _when(rounds: Rounds, slow: Slowdown) -> str:
+    since = clock(rounds.rounds[slow.first].at)
+    if slow.last == len(rounds.rounds) - 1:
         return f"from {since} on"
-    return f"from {since} to {clock(rounds.rounds[last + 1].at)}"
+    return f"from {since} to {clock(rounds.rounds[slow.last + 1].at)}"
 
 
 # ---------------------------------------------------------------- ranks
@@ -196,32 +202,38 @@ def _when(rounds: Rounds, first: int, last: int) -> str:
 
 def _rank_findings(rounds: Rounds, plan: TrialPlan) -> list[Finding]:
     """Return a failure for the ranks of each node that take longer than at first."""
+    slow_by_node: dict[str, dict[int, Slowdown]] = {}
+    for number, slow in slowdowns(_own_times(rounds, plan)).items():
+        node = plan.ranks[number].node
+        slow_by_node.setdefault(node, {})[number] = slow
+    found: list[Finding] = []
+    for node, slow_ranks in slow_by_node.items():
+        found.append(_rank_finding(rounds, node, slow_ranks))
+    return found
+
+
+def _own_times(rounds: Rounds, plan: TrialPlan) -> dict[int, list[float]]:
+    """Return the seconds of each rank round by round, of the ranks that every round has."""
     series: dict[int, list[float]] = {}
-    for rank in plan.ranks:
-        values = [one.own[rank.rank] for one in rounds.rounds if rank.rank in one.own]
+    for planned in plan.ranks:
+        rank = planned.rank
+        values = [one.own[rank] for one in rounds.rounds if rank in one.own]
         if len(values) == len(rounds.rounds):
-            series[rank.rank] = values
-    by_node: dict[str, dict[int, Slowdown]] = {}
-    for number, slow in slowdowns(series).items():
-        by_node.setdefault(plan.ranks[number].node, {})[number] = slow
-    return [_rank_finding(rounds, node, slow) for node, slow in by_node.items()]
+            series[rank] = values
+    return series
 
 
 def _rank_finding(rounds: Rounds, node: str, slow: Mapping[int, Slowdown]) -> Finding:
-    worst = max(slow.values(), key=lambda one: one.after / one.before)
-    earliest = min(one.first for one in slow.values())
-    last = max(one.last for one in slow.values())
-    seen = f"{_milliseconds(worst.before)} at first, then {_milliseconds(worst.after)}"
-    when = _when(rounds, earliest, last)
+    together = _together(slow.values())
+    seen = f"{_milliseconds(together.before)} at first, then {_milliseconds(together.after)}"
+    when = _when(rounds, together)
+    ranks = fold(map(str, sorted(slow)))
     return Finding(
         check=straggler.NAME,
         verdict="fail",
         severity="error",
         nodes=(node,),
-        message=(
-            f"rank {fold(map(str, sorted(slow)))} on {node} takes longer between collectives "
-            f"{when}: {seen}"
-        ),
+        message=f"rank {ranks} on {node} takes longer between collectives {when}: {seen}",
         seen=seen,
         wanted=STEADY,
         remedy=straggler.REMEDY,
@@ -248,7 +260,7 @@ def _fleet_findings(rounds: Rounds, nodes: tuple[str, ...], backend: str) -> Ite
     size = max(complete)
     for slow in slowdowns({size: complete[size]}).values():
         seen = f"{slow.before:.3g} s at first, then {slow.after:.3g} s"
-        when = _when(rounds, slow.first, slow.last)
+        when = _when(rounds, slow)
         yield Finding(
             check=SPEED,
             verdict="fail",
