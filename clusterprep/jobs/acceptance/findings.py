@@ -6,6 +6,7 @@ single trial too: net.tcp_bw, nccl.straggler, nccl.busbw_multi.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -71,7 +72,7 @@ def clock(seconds: float) -> str:
 
 
 def _of_broken(rounds: Rounds) -> Judgement:
-    number = len(rounds.rounds) + 1
+    number = rounds.count + 1
     when = f"in round {number}, {clock(rounds.broken_at)} after the first began"
     if rounds.broken is None:
         finding = Finding(
@@ -100,8 +101,8 @@ def _steady(rounds: Rounds, nodes: tuple[str, ...]) -> Finding:
         verdict="pass",
         severity="error",
         nodes=nodes,
-        message=f"nothing became slower in {len(rounds.rounds)} rounds, {clock(rounds.seconds)}",
-        seen=f"{len(rounds.rounds)} rounds",
+        message=f"nothing became slower in {rounds.count} rounds, {clock(rounds.seconds)}",
+        seen=f"{rounds.count} rounds",
         wanted=STEADY,
     )
 
@@ -135,11 +136,11 @@ def _link_findings(rounds: Rounds, nodes: Sequence[str]) -> list[Finding]:
 
 def _costs_of_links(rounds: Rounds) -> dict[Direction, list[float]]:
     """Return seconds per byte, round by round, of the directions that every round measured."""
-    every = set(rounds.rounds[0].links).intersection(*(one.links for one in rounds.rounds))
     costs: dict[Direction, list[float]] = {}
-    for ends in rounds.rounds[0].links:
-        if ends in every:
-            costs[ends] = [1 / max(one.links[ends], 1.0) for one in rounds.rounds]
+    for place, ends in enumerate(rounds.directions):
+        speeds = [one.links[place] for one in rounds.rounds]
+        if not any(map(math.isnan, speeds)):
+            costs[ends] = [1 / max(speed, 1.0) for speed in speeds]
     return costs
 
 

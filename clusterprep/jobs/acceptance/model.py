@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -15,19 +16,22 @@ Direction = tuple[str, str]  # the node that sends, and the one that receives
 class Round(Struct, frozen=True):
     """What one round measured.
 
-    `at` is when it began, in seconds since the first one did. `links` has bytes per second of each
-    direction that was measured, `own` the seconds that each rank takes between collectives of the
-    largest size.
+    `at` is when it began, in seconds since the first one did. `links` has bytes per second of the
+    directions of its `Rounds`, in their order, and no number where one was not measured; `own` the
+    seconds that each rank takes between collectives of the largest size.
     """
 
     at: float
-    links: Mapping[Direction, float]
+    links: array[float]
     own: Mapping[int, float]
     collectives: tuple[CollectiveResult, ...]
 
 
 class Rounds(Struct, frozen=True):
-    """All rounds that ended well, and the seconds until the last one ended.
+    """The rounds that ended well, and the seconds until the last one ended.
+
+    There were `count` of them; of very many only some are kept. `speeds` has the bus bandwidths of
+    all of them in GB/s, by the size of the all-reduce.
 
     `broken` is the trial of a round that did not: some rank did not finish, or had wrong results.
     `lost` are nodes whose agents fell silent between two trials. Either began at `broken_at`, and
@@ -36,6 +40,9 @@ class Rounds(Struct, frozen=True):
 
     rounds: tuple[Round, ...]
     seconds: float
+    directions: tuple[Direction, ...] = ()
+    count: int = 0
+    speeds: Mapping[int, Sequence[float]] = {}
     broken: Timeline | None = None
     broken_at: float = 0.0
     lost: tuple[str, ...] = ()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 
-from clusterprep.jobs.acceptance.drift import FEWEST
+from clusterprep.jobs.acceptance.drift import FEWEST, FIRST
 from clusterprep.jobs.acceptance.model import Direction, Round, Rounds
 from clusterprep.jobs.verify.collect import StandingRanks, run_verify, stop_standing_ranks
 from clusterprep.jobs.verify.culprits import wrong_ranks
@@ -13,9 +15,12 @@ from clusterprep.jobs.verify.link_measurement import measure_once
 from clusterprep.jobs.verify.link_verdicts import UNMEASURED, MeasuredPair
 from clusterprep.jobs.verify.schedule import TrialPlan
 from clusterprep.jobs.verify.straggler import own_times_of
-from clusterprep.jobs.verify.tally import all_finished, timed_collectives
-from clusterprep.model import Fleet
+from clusterprep.jobs.verify.tally import SWEEP, all_finished, timed_collectives
+from clusterprep.jobs.verify.timeline import Timeline
+from clusterprep.model import CollectiveResult, Fleet
 from clusterprep.survey.fanout import Fanout
+
+MOST = 512  # rounds kept besides the first ones; 64 nodes have 32 KiB in each
 
 
 def run_rounds(
@@ -32,26 +37,84 @@ def run_rounds(
     round, as those of a job do, and none is left at the end. Raises what ends the command.
     """
     standing = StandingRanks()
+    kept = KeptRounds()
     began = time.monotonic()
-    rounds: list[Round] = []
     try:
-        while time.monotonic() - began < seconds or len(rounds) < FEWEST:
+        while time.monotonic() - began < seconds or kept.count < FEWEST:
             at = time.monotonic() - began
             pairs = measure_once(fanout, fleet) if len(fleet.reached) > 1 else ()
             lost = [node.name for node in plan.nodes if node.name not in fanout.links]
             if lost:
-                return Rounds(tuple(rounds), at, broken_at=at, lost=tuple(lost))
+                return kept.rounds(at, broken_at=at, lost=tuple(lost))
             links = [fanout.links[node.name] for node in plan.nodes]
             timeline = run_verify(links, plan, standing, fanout.check)
             if not all_finished(timeline) or wrong_ranks(timeline):
-                return Rounds(tuple(rounds), time.monotonic() - began, timeline, at)
+                return kept.rounds(time.monotonic() - began, broken=timeline, broken_at=at)
             _, own = own_times_of(timeline)
-            rounds.append(Round(at, _speeds(pairs), own, timed_collectives(timeline)))
-            told(len(rounds), time.monotonic() - began)
+            kept.add(at, _speeds(pairs), own, timed_collectives(timeline))
+            told(kept.count, time.monotonic() - began)
     finally:
         present = [node.name for node in plan.nodes if node.name in fanout.links]
         stop_standing_ranks([fanout.links[name] for name in present], standing)
-    return Rounds(tuple(rounds), time.monotonic() - began)
+    return kept.rounds(time.monotonic() - began)
+
+
+class KeptRounds:
+    """Keeps the first rounds and at most MOST of the later ones, so that a day costs no memory.
+
+    Once there are more, every second one is dropped, and of those to come every second is kept.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._every = 1
+        self._first: list[Round] = []
+        self._later: list[Round] = []
+        self._directions: tuple[Direction, ...] = ()
+        self._bandwidths: dict[int, list[float]] = {}
+
+    def add(
+        self,
+        at: float,
+        links: Mapping[Direction, float],
+        own: Mapping[int, float],
+        collectives: tuple[CollectiveResult, ...],
+    ) -> None:
+        """Keep a round that ended well, or count it alone."""
+        if not self.count:
+            self._directions = tuple(links)
+        number = self.count
+        self.count += 1
+        for row in collectives:
+            if (row.op, row.dtype) == SWEEP:
+                self._bandwidths.setdefault(row.bytes, []).append(row.busbw_gbs)
+        if number >= FIRST and (number - FIRST) % self._every:
+            return
+        speeds = array("d", (links.get(ends, math.nan) for ends in self._directions))
+        kept = self._first if number < FIRST else self._later
+        kept.append(Round(at, speeds, own, collectives))
+        if len(self._later) > MOST:
+            self._later = self._later[::2]
+            self._every *= 2
+
+    def rounds(
+        self,
+        seconds: float,
+        broken: Timeline | None = None,
+        broken_at: float = 0.0,
+        lost: tuple[str, ...] = (),
+    ) -> Rounds:
+        """Return what was kept until now, after so many seconds."""
+        return Rounds(
+            rounds=(*self._first, *self._later),
+            seconds=seconds,
+            directions=self._directions,
+            count=self.count,
+            speeds=self._bandwidths,
+            broken=broken,
+            broken_at=broken_at,
+            lost=lost,
+        )
 
 
 def _speeds(pairs: Sequence[MeasuredPair]) -> dict[Direction, float]:

@@ -12,7 +12,6 @@ from clusterprep.jobs.acceptance.model import Rounds
 from clusterprep.jobs.acceptance.rounds import run_rounds
 from clusterprep.jobs.load import sampling
 from clusterprep.jobs.verify.stage import plan_of
-from clusterprep.jobs.verify.tally import SWEEP
 from clusterprep.model import Acceptance, Finding, Fleet, SpeedRange, VerifyResult
 from clusterprep.nccl.environment import Environment
 from clusterprep.survey.fanout import Fanout
@@ -65,7 +64,7 @@ def _with_rounds(
     acceptance = Acceptance(
         wanted=seconds,
         seconds=round(rounds.seconds, 3),
-        rounds=len(rounds.rounds),
+        rounds=rounds.count,
         speeds=_speeds(rounds),
     )
     return replace(
@@ -78,13 +77,8 @@ def _with_rounds(
 
 def _speeds(rounds: Rounds) -> tuple[SpeedRange, ...]:
     """Return the slowest, the median and the fastest round of each size of the all-reduce."""
-    by_size: dict[int, list[float]] = {}
-    for one in rounds.rounds:
-        for row in one.collectives:
-            if (row.op, row.dtype) == SWEEP:
-                by_size.setdefault(row.bytes, []).append(row.busbw_gbs)
-    ranges = []
-    for size, speeds in sorted(by_size.items()):
+    ranges: list[SpeedRange] = []
+    for size, speeds in sorted(rounds.speeds.items()):
         ordered = sorted(speeds)
         middle = ordered[len(ordered) // 2]
         ranges.append(SpeedRange(size, ordered[0], middle, ordered[-1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -34,11 +35,12 @@ def links(speeds: Mapping[frozenset[str], float] = {}) -> dict[Direction, float]
 def a_round(number: int, slow: Mapping[frozenset[str], float], own: Mapping[int, float]) -> Round:
     ranks = {rank: own.get(rank, 0.01) for rank in range(len(NODES))}
     collective = CollectiveResult("all_reduce", 1 << 20, 0.1, 1.0, 1.0, 0)
-    return Round(EVERY * number, links(slow), ranks, (collective,))
+    speeds = array("d", links(slow).values())
+    return Round(EVERY * number, speeds, ranks, (collective,))
 
 
 def rounds_of(each: Sequence[Round]) -> Rounds:
-    return Rounds(tuple(each), EVERY * len(each))
+    return Rounds(tuple(each), EVERY * len(each), tuple(links()), len(each))
 
 
 def test_nothing_that_changes_passes_once(plan: TrialPlan) -> None:
@@ -85,7 +87,7 @@ def test_a_rank_that_drifts_is_named_with_its_node(plan: TrialPlan) -> None:
 
 
 def test_a_node_that_fell_silent_is_a_failure(plan: TrialPlan) -> None:
-    lost = Rounds((a_round(0, {}, {}),), 12.0, broken_at=10.0, lost=("n2",))
+    lost = Rounds((a_round(0, {}, {}),), 12.0, count=1, broken_at=10.0, lost=("n2",))
     judged = judge_rounds(lost, plan)
     (finding,) = judged.findings
     assert (finding.verdict, finding.nodes) == ("fail", ("n2",))
