@@ -99,12 +99,16 @@ def serve() -> None:
         print(json.dumps(_forked(request["words"], moment)), flush=True)
 
 
+# Run in training scripts, and with an SDK that is not always installed.
+ELSEWHERE = ("clusterprep.guard", "clusterprep.cli.mcp.server")
+
+
 def _import_all() -> None:
     """Import everything that a command may import, so that every run has the same events."""
     import clusterprep
 
     for entry in pkgutil.walk_packages(clusterprep.__path__, "clusterprep."):
-        is_elsewhere = ".remote.agent." in entry.name or entry.name == "clusterprep.guard"
+        is_elsewhere = ".remote.agent." in entry.name or entry.name in ELSEWHERE
         if not is_elsewhere and not entry.name.endswith("__main__"):
             importlib.import_module(entry.name)
 
