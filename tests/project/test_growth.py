@@ -205,6 +205,7 @@ def slow(parse: Parse, original: str, small_size: int = SMALL) -> list[str]:
 # ---------------------------------------------------------------- logs
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_lines_of_logs() -> None:
     """Every cause is looked for in lines of the length up to which they are searched."""

@@ -124,7 +124,10 @@ FRAMEWORKS = {
 
 @pytest.mark.torch
 @pytest.mark.timeout(120 + training.LIMIT)  # the first time they are fetched
-@pytest.mark.parametrize("script", FRAMEWORKS)
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param("lightning_ddp.py", marks=pytest.mark.slow), "accelerate_gpt2.py"],
+)
 def test_frameworks_train_as_they_are(lab: Lab, script: str) -> None:
     python, (mode, last) = training.required(), FRAMEWORKS[script]
     words = ["--direct"] if mode == "direct" else []
