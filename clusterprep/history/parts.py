@@ -115,7 +115,7 @@ def slot_of(pci: str) -> str:
 def _name(text: str) -> str | None:
     """Return what a part says it is, None for what cannot be a serial number."""
     name = text.strip()
-    return name if name and len(name) <= LONGEST else None
+    return name if name.isprintable() and 0 < len(name) <= LONGEST else None
 
 
 def _guid(ports: Sequence[_Port]) -> str | None:
