@@ -207,12 +207,13 @@ def blamed(runs: Runs, report: Report) -> tuple[str, ...]:
     today = faults(report.findings or (), _facts_now(report))
     if not today:
         return ()
+    failing = {fault.check for fault in today}
     past = []
     for run, checks in runs.checks(report.cluster, TRIED):
         if failing.isdisjoint(checks):
             continue
         try:
-            past.append(PastFaults(run.started[:10], _faults_of(runs, run.run)))
+            past.append(PastFaults(run.started[:10], _faults_of(runs, run.run, failing)))
         except Unusable:
             continue
     return blame(today, past)
@@ -229,11 +230,21 @@ def _facts_now(report: Report) -> Facts:
     return facts
 
 
-def _faults_of(runs: Runs, run: str) -> frozenset[Fault]:
-    """Return the faults of a recorded run; its facts are read only if it has any."""
+def _faults_of(runs: Runs, run: str, checks: set[str]) -> frozenset[Fault]:
+    """Return the faults that these checks found in a recorded run.
+
+    Its facts are read only if there are any, and looked at only of the nodes that have them.
+    """
     report = runs.report(run, only=("findings", "nodes"))
-    failures = list(_failures(report.findings or ()))
-    if not failures:
+    failures = [failure for failure in _failures(report.findings or ()) if failure.check in checks]
+    failed: set[str] = set()
+    for failure in failures:
+        failed.update(failure.nodes)
+    if not failed:
         return frozenset()
     nodes = [snapshot.node for snapshot in report.nodes or ()]
-    return faults(failures, {name: runs.column(run, name, nodes) for name in FACTS})
+    facts = {}
+    for name in FACTS:
+        column = runs.column(run, name, nodes)
+        facts[name] = {node: value for node, value in column.items() if node in failed}
+    return faults(failures, facts)
