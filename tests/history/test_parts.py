@@ -147,6 +147,7 @@ def test_a_part_is_not_gone_where_that_is_not_known(after: Parts) -> None:
     assert moves(after, before) == ()
 
 
+@settings(max_examples=50)
 @given(
     st.dictionaries(st.sampled_from(SEATS), UUIDS), st.dictionaries(st.sampled_from(SEATS), UUIDS)
 )
