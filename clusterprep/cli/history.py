@@ -11,6 +11,7 @@ from clusterprep.cli import completion, options
 from clusterprep.errors import InputError
 
 if TYPE_CHECKING:
+    from clusterprep.history.parts import Parts
     from clusterprep.history.runs import Runs
     from clusterprep.model import Report
     from clusterprep.model.history import FactChange, RecordedRun
@@ -70,7 +71,7 @@ def report(run: str, **params: Any) -> None:
 @click.argument("after", metavar="B", default="last", shell_complete=completion.runs)
 @options.reporting
 def compare(before: str, after: str, **params: Any) -> None:
-    """What changed from run A to run B: failures, facts, environment, bandwidth.
+    """What changed from run A to run B: failures, parts, facts, environment, bandwidth.
 
     B by default: `last`.
     """
@@ -117,13 +118,21 @@ def _whole_report(runs: Runs, name: str) -> tuple[RecordedRun, Report]:
 def _comparison(runs: Runs, before: str, after: str) -> Report:
     """Return the report of `compare` for two runs, given by name."""
     from clusterprep.history import compare as comparing
+    from clusterprep.history.parts import moves
 
     old = runs.named(before)
     new = runs.named(after)
     old_report = runs.report(old.run)
     new_report = runs.report(new.run)
     changes, lacking = _fact_changes(runs, (old, old_report), (new, new_report))
-    comparison = comparing.compare((old, old_report), (new, new_report), changes, lacking)
+    moved = moves(_parts(runs, old_report), _parts(runs, new_report))
+    comparison = comparing.compare(
+        (old, old_report),
+        (new, new_report),
+        changes,
+        lacking,
+        moved,
+    )
     notices: list[str] = []
     if old.cluster != new.cluster:
         notice = f"{old.run} was of cluster {old.cluster}, {new.run} of {new.cluster}"
@@ -163,6 +172,14 @@ def _fact_changes(
         new_values = runs.column(new.run, fact, new_nodes)
         changes.extend(fact_changes(fact, old_values, new_values))
     return changes, sorted(old_names ^ new_names)
+
+
+def _parts(runs: Runs, report: Report) -> Parts:
+    """Return which parts were where in a recorded run."""
+    from clusterprep.history.parts import FACTS, parts_of
+
+    nodes = _node_names(report)
+    return parts_of({fact: runs.column(report.run, fact, nodes) for fact in FACTS})
 
 
 def _node_names(report: Report) -> Sequence[str]:

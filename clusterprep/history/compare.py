@@ -12,6 +12,7 @@ from clusterprep.model.history import (
     Comparison,
     EnvChange,
     FactChange,
+    PartMove,
     RecordedRun,
     Since,
     SpeedChange,
@@ -149,8 +150,12 @@ def compare(
     after: tuple[RecordedRun, Report],
     facts: Iterable[FactChange],
     beside: Sequence[str] = (),
+    parts: Sequence[PartMove] = (),
 ) -> Comparison:
-    """Return everything that differs between two runs; `facts` comes from `fact_changes`."""
+    """Return everything that differs between two runs.
+
+    `facts` comes from `fact_changes`, `parts` from `parts.moves`.
+    """
     old_run, old = before
     new_run, new = after
     new_findings, fixed = turns(old, new.findings or ())
@@ -167,6 +172,7 @@ def compare(
         speeds=tuple(speeds),
         came=_missing_nodes(old, new),
         went=_missing_nodes(new, old),
+        parts=tuple(parts),
         beside=tuple(beside),
     )
 

@@ -83,6 +83,25 @@ class SpeedChange(Struct, frozen=True):
     after: float
 
 
+class PartPlace(Struct, frozen=True):
+    """Where a part is. `slot` is a PCI address, "" for a disk, of which only the node is known."""
+
+    node: str
+    slot: str
+
+
+class PartMove(Struct, frozen=True):
+    """A part that is not where it was. It came if there is no place before, and went if none after.
+
+    `kind` is gpu, rdma or disk; `part` is its UUID, GUID or serial number.
+    """
+
+    kind: str
+    part: str
+    before: PartPlace | None
+    after: PartPlace | None
+
+
 class Comparison(Struct, frozen=True):
     """What differs between two runs."""
 
@@ -95,4 +114,5 @@ class Comparison(Struct, frozen=True):
     speeds: tuple[SpeedChange, ...] = ()
     came: tuple[str, ...] = ()  # nodes of the later run alone
     went: tuple[str, ...] = ()  # nodes of the earlier run alone
+    parts: tuple[PartMove, ...] = ()
     beside: tuple[str, ...] = ()  # facts that only one of the two asked for

@@ -11,6 +11,8 @@ from clusterprep.model.history import (
     Comparison,
     EnvChange,
     FactChange,
+    PartMove,
+    PartPlace,
     RecordedRun,
     Since,
     SpeedChange,
@@ -27,6 +29,7 @@ _TURN_NODES = 40  # characters of the nodes of one of them
 _RUN = 64  # characters of a run's name
 _STYLES = {"pass": "green", "fail": "bold red", "error": "bold red"}
 _RIGHT_ALIGNED = (1, 4)  # columns of the list of runs: the age, and the numbers of nodes
+_PARTS = {"gpu": "GPU", "rdma": "RDMA card", "disk": "disk"}
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -154,7 +157,7 @@ def _parse_time(text: str) -> datetime:
 
 
 def write_comparison(page: ReportPage, comparison: Comparison | None) -> None:
-    """Write new failures, then what is fixed, nodes, facts, environment and bandwidth."""
+    """Write new failures, then what is fixed, nodes, parts, facts, environment and bandwidth."""
     if comparison is None:
         return
     _write_run(page, "before", comparison.before)
@@ -164,6 +167,7 @@ def write_comparison(page: ReportPage, comparison: Comparison | None) -> None:
     _write_nodes(page, "only after", comparison.came)
     _write_nodes(page, "only before", comparison.went)
     page.blank()
+    _write_parts(page, comparison.parts)
     _write_facts(page, comparison.facts)
     _write_env(page, comparison.env)
     _write_speeds(page, comparison.speeds)
@@ -200,6 +204,35 @@ def _turn(page: ReportPage, turn: Turn) -> list[Part]:
 def _write_nodes(page: ReportPage, title: str, nodes: Sequence[str]) -> None:
     if nodes:
         page.row(("NODES", "bold"), f"{title}: ", (fold_nodes(nodes), "cyan"))
+
+
+def _write_parts(page: ReportPage, moves: Sequence[PartMove]) -> None:
+    """Write where each part was and is, or that it is new or gone."""
+    if not moves:
+        return
+    page.row(("Parts  ", "bold"), f"{len(moves)} moved, new or gone", indent=7)
+    shown = page.shown(moves, ROWS)
+    for move in shown:
+        kind = _PARTS.get(move.kind, move.kind)
+        page.row(f"  {kind} {safe_text(move.part, 80)}  ", *_way(move), indent=4)
+    remaining = len(moves) - len(shown)
+    if remaining:
+        page.under((f"… {remaining} more (-v shows all)", "dim"), indent=4)
+    page.blank()
+
+
+def _way(move: PartMove) -> list[Part]:
+    """Return «moved from n2 0000:1b:00.0 to n5 0000:1b:00.0», «new in …» or «gone from …»."""
+    if move.before is None:
+        return ["new in ", _place(move.after)]
+    if move.after is None:
+        return ["gone from ", _place(move.before)]
+    return ["moved from ", _place(move.before), " to ", _place(move.after)]
+
+
+def _place(place: PartPlace | None) -> Part:
+    text = f"{place.node} {place.slot}" if place is not None else ""
+    return (safe_text(text.strip(), 120), "cyan")
 
 
 def _write_facts(page: ReportPage, changes: Sequence[FactChange]) -> None:

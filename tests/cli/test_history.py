@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from clusterprep.history.runs import Runs, packed
 from clusterprep.reports import SUFFIXES, exit_code, render
-from tests.history.fleets import FLEETS, NAMES, line
+from tests.history.fleets import FLEETS, NAMES, line, swapped, with_serials
 from tests.history.regenerate import comparison
 from tests.support.command import CLI, asked, report_schema
 
@@ -104,6 +105,20 @@ def test_two_runs_are_compared(
     assert [
         (t["check"], t["verdict"], tuple(t["nodes"])) for t in (*found["new"], *found["fixed"])
     ] == [(t.check, t.verdict, t.nodes) for t in (*direct.new, *direct.fixed)]
+
+
+def test_parts_that_moved_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the facts that were kept tell them."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    runs = Runs(tmp_path / "clusterprep")
+    for report in (with_serials(), swapped()):
+        runs.record(packed(report, line(report)))
+    _, told = answer(capsys, "compare", *NAMES[:2])
+    direct = comparison(with_serials(), swapped())
+    assert told["comparison"]["parts"] == list(to_builtins(direct.parts))
+    assert {move.part for move in direct.parts} >= {"GPU-n2-3", "GPU-n4-3", "S64HNE0NEW"}
 
 
 @pytest.mark.parametrize(

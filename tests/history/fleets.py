@@ -5,10 +5,14 @@ All well, one odd node, half of them dead.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from msgspec.structs import replace
 
 from clusterprep.cli.commands.record import line_of
 from clusterprep.cli.exit_codes import findings_code
+from clusterprep.facts.nvme import Disk, Health
 from clusterprep.model import (
     Absent,
     CollectiveResult,
@@ -21,7 +25,7 @@ from clusterprep.model import (
 from clusterprep.model.history import RecordedRun
 from clusterprep.survey import registry
 from clusterprep.survey.judge import judge
-from tests.support.fleet import TODAY, healthy, silent, with_facts
+from tests.support.fleet import TODAY, healthy, nvml, silent, with_facts
 
 CHECKS = (
     "ssh.reach",
@@ -51,6 +55,33 @@ def one_odd() -> Report:
     return _report(
         with_facts(healthy(8), odd), NAMES[1], "2026-11-21T09:40:00Z", 0.69, debug="INFO"
     )
+
+
+def with_serials() -> Report:
+    """Four nodes whose GPUs and disks have numbers of their own."""
+    return _report(_of_parts({}), NAMES[0], "2026-11-21T09:30:00Z", 1.38)
+
+
+def swapped() -> Report:
+    """GPU 3 of n2 is in n4 now, in whose place another came; n2 has another disk."""
+    parts = {("n4", 3): "GPU-n2-3", ("n2", 3): "GPU-new", ("n2", "disk"): "S64HNE0NEW"}
+    return _report(_of_parts(parts), NAMES[1], "2026-11-21T09:40:00Z", 1.38)
+
+
+def _of_parts(swaps: Mapping[tuple[str, int | str], str]) -> Fleet:
+    """Four nodes with GPUs and a disk; `swaps` has what is in a place instead of the first one."""
+    facts: dict[tuple[str, str], Any] = {}
+    fleet = healthy(4)
+    for name in fleet.snapshots:
+        gpus = []
+        for gpu in nvml().gpus:
+            uuid = swaps.get((name, gpu.index), f"GPU-{name}-{gpu.index}")
+            gpus.append(replace(gpu, uuid=uuid))
+        facts[name, "gpu.nvml"] = replace(nvml(), gpus=tuple(gpus))
+        serial = swaps.get((name, "disk"), f"S64HNE0{name.upper()}")
+        disk = Disk("nvme0", "SAMSUNG MZQL21T9HCJR", serial, "live", Health(0, 3, 0))
+        facts[name, "disk.nvme"] = (disk,)
+    return with_facts(fleet, facts)
 
 
 def half_dead() -> Report:

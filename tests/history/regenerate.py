@@ -6,6 +6,7 @@ Read the diff before you keep it.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from clusterprep.history.compare import compare, fact_changes, since
-from clusterprep.model import Report
+from clusterprep.history.encoding import encoded
+from clusterprep.history.parts import FACTS, Parts, moves, parts_of
+from clusterprep.model import Absent, Report
 from clusterprep.model.history import Comparison
 from clusterprep.reports import render
 from clusterprep.survey import registry
 
-from .fleets import FLEETS, line
+from .fleets import FLEETS, line, swapped, with_serials
 
 GOLDEN = Path(__file__).parent / "golden"
 KINDS = {".txt": ("console", 0), ".v.txt": ("console", 1), ".json": ("json", 0)}
@@ -34,19 +37,32 @@ def comparison(old: Report, new: Report) -> Comparison:
     changes = [
         change
         for name in names
-        for change in fact_changes(name, _of(before, name), _of(after, name))
+        for change in fact_changes(name, _kept(before, name), _kept(after, name))
     ]
-    return compare((line(old), old), (line(new), new), changes)
+    moved = moves(_parts(before), _parts(after))
+    return compare((line(old), old), (line(new), new), changes, parts=moved)
 
 
-def _of(nodes: Mapping[str, Mapping[str, Any]], fact: str) -> dict[str, Any]:
-    return {name: facts[fact] for name, facts in nodes.items() if fact in facts}
+def _parts(nodes: Mapping[str, Mapping[str, Any]]) -> Parts:
+    return parts_of({name: _kept(nodes, name) for name in FACTS})
+
+
+def _kept(nodes: Mapping[str, Mapping[str, Any]], fact: str) -> dict[str, Any]:
+    """A fact by node, as the history gives it back."""
+    values = {}
+    for name, facts in nodes.items():
+        if fact in facts:
+            value = facts[fact]
+            is_absent = isinstance(value, Absent)
+            values[name] = value if is_absent else json.loads(encoded(value, 1 << 20))
+    return values
 
 
 def wanted() -> dict[str, tuple[Report, str, int]]:
     """File name -> report, format, verbosity."""
     reports = [make() for make in FLEETS]
     shown = {"history": _answer("history", runs=tuple(line(one) for one in reversed(reports)))}
+    shown["compare_parts"] = _answer("compare", comparison=comparison(with_serials(), swapped()))
     for (old, new), name in zip(itertools.pairwise(reports), ("odd", "dead"), strict=True):
         shown[f"compare_{name}"] = _answer("compare", comparison=comparison(old, new))
         nodes = tuple(replace(node, facts={}) for node in new.nodes or ())

@@ -15,6 +15,7 @@ from clusterprep.cli.commands.report import failure_report
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.errors import ClusterprepError, InputError
 from clusterprep.history import compare as compared
+from clusterprep.history.blame import blamed
 from clusterprep.history.database import Unusable
 from clusterprep.history.runs import Runs, packed
 from clusterprep.model import Finding, Report, Severity
@@ -28,15 +29,17 @@ LOOKED_THROUGH = 20  # runs among which the one to compare with is chosen
 def recorded(invocation: Invocation, report: Report) -> Report:
     """Write the report to the history and return it with what changed since the previous run.
 
-    With --budget neither is done: the time is for the nodes, and the state folder may be what
-    hangs.
+    What earlier runs tell of failing parts becomes notices. With --budget none of it is done: the
+    time is for the nodes, and the state folder may be what hangs.
     """
     if not _is_recorded(invocation):
         return report
     troubles: list[str] = []
     try:
         if report.findings is not None:
-            report = replace(report, since=_since(invocation.runs, report))
+            notices = (*report.notices, *blamed(invocation.runs, report))
+            since = _since(invocation.runs, report)
+            report = replace(report, since=since, notices=notices)
     except Unusable as error:
         troubles.append(str(error))
     trouble = _record(invocation, report)

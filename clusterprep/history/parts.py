@@ -1,0 +1,193 @@
+"""Which GPU, RDMA card or disk was where in a run, and which moved between two runs. Pure.
+
+A GPU is known by its UUID, an RDMA card by the GUID of its first port, an NVMe disk by its serial
+number. A slot is a PCI address; a disk has none, as its fact does not tell it. Memory modules are
+left out: no fact has their serial numbers.
+
+Facts are JSON that was kept, by this version or an older one, of what nodes said. A fact that is
+absent or not as expected tells nothing of its node and changes nothing for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv6Address
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from clusterprep.model.history import PartMove, PartPlace
+
+LONGEST = 80  # characters of a serial number; a UUID of NVML has 40
+_LOW = (1 << 64) - 1  # of an address: the half that is the interface's own
+# An EUI-64 made of a MAC has ff:fe in its middle. Its bit «universal» is set if the MAC was given
+# by the maker: one that software chose, as for virtual functions, may be another after a boot.
+_UNIVERSAL = 0x02 << 56
+_MIDDLE, _MADE_OF_MAC = 0xFFFF << 24, 0xFFFE << 24
+
+Place = tuple[str | None, str]
+"""What a part is known by, None where it does not tell it, and its slot."""
+PartId = tuple[str, str]
+"""The kind of a part, and what it is known by."""
+
+
+class Parts(Struct, frozen=True):
+    """Where the parts of a run were.
+
+    `whole` has kind and node wherever the node told all parts of the kind: only there is a part
+    that is not listed not there. `shared` has what is no name of one part: it was in two places.
+    """
+
+    places: Mapping[PartId, PartPlace]
+    whole: frozenset[tuple[str, str]]
+    shared: frozenset[PartId]
+
+
+# ---------------------------------------------------------------- the facts, as far as they matter
+
+
+class _Gpu(Struct):
+    uuid: str
+    pci: str
+
+
+class _Nvml(Struct):
+    gpus: tuple[_Gpu, ...]
+    lost: tuple[str, ...]
+    denied: tuple[int, ...]
+
+
+class _Gid(Struct):
+    index: int
+    address: str
+
+
+class _Port(Struct):
+    link_layer: str
+    gids: tuple[_Gid, ...]
+
+
+class _Card(Struct):
+    pci: str | None
+    ports: tuple[_Port, ...]
+
+
+class _Disk(Struct):
+    serial: str
+
+
+def _gpus(fact: Any) -> tuple[list[Place], bool]:
+    """Return the places of GPUs, and whether these are all: a lost one does not say who it is."""
+    nvml = msgspec.convert(fact, _Nvml)
+    places: list[Place] = [(_name(gpu.uuid), slot_of(gpu.pci)) for gpu in nvml.gpus]
+    return places, not nvml.lost and not nvml.denied
+
+
+def _cards(fact: Any) -> tuple[list[Place], bool]:
+    """Return the places of RDMA devices that are hardware."""
+    places: list[Place] = []
+    for card in msgspec.convert(fact, tuple[_Card, ...]):
+        if card.pci is not None:
+            places.append((_guid(card.ports), slot_of(card.pci)))
+    return places, True
+
+
+def _disks(fact: Any) -> tuple[list[Place], bool]:
+    disks = msgspec.convert(fact, tuple[_Disk, ...])
+    return [(_name(disk.serial), "") for disk in disks], True
+
+
+_KINDS = {
+    "gpu.nvml": ("gpu", _gpus),
+    "rdma.devices": ("rdma", _cards),
+    "disk.nvme": ("disk", _disks),
+}
+FACTS = tuple(_KINDS)
+
+
+def slot_of(pci: str) -> str:
+    """Return a PCI address as the kernel writes it; NVML's domain has eight digits."""
+    domain, colon, rest = pci.strip().lower().partition(":")
+    return f"{domain.lstrip('0').rjust(4, '0')}{colon}{rest}"[:LONGEST]
+
+
+def _name(text: str) -> str | None:
+    """Return what a part says it is, None for what cannot be a serial number."""
+    name = text.strip()
+    return name if name.isprintable() and 0 < len(name) <= LONGEST else None
+
+
+def _guid(ports: Sequence[_Port]) -> str | None:
+    """Return the GUID of the first port as ibstat writes it; None if it is not known.
+
+    On InfiniBand it is the lower half of the first GID, on Ethernet that of the link-local one.
+    """
+    if not ports:
+        return None
+    port = ports[0]
+    for gid in port.gids:
+        address = IPv6Address(gid.address)
+        guid = int(address) & _LOW
+        if port.link_layer == "InfiniBand" and gid.index == 0 and guid:
+            return f"0x{guid:016x}"
+        if port.link_layer == "Ethernet" and address.is_link_local and _is_of_maker(guid):
+            return f"0x{guid:016x}"
+    return None
+
+
+def _is_of_maker(guid: int) -> bool:
+    return bool(guid & _UNIVERSAL) and guid & _MIDDLE == _MADE_OF_MAC
+
+
+# ---------------------------------------------------------------- a run, two runs
+
+
+def parts_of(facts: Mapping[str, Mapping[str, Any]]) -> Parts:
+    """Return where the parts of a run were; `facts` is fact → node → its value as JSON."""
+    places: dict[PartId, PartPlace] = {}
+    whole: set[tuple[str, str]] = set()
+    shared: set[PartId] = set()
+    for fact, (kind, read) in _KINDS.items():
+        for node, value in facts.get(fact, {}).items():
+            try:
+                told, are_all = read(value)
+            except ValueError:  # msgspec's error of a wrong type is one
+                continue
+            for name, slot in told:
+                if name is None:
+                    are_all = False
+                    continue
+                place = PartPlace(node, slot)
+                if places.setdefault((kind, name), place) != place:
+                    shared.add((kind, name))
+            if are_all:
+                whole.add((kind, node))
+    for part in shared:
+        del places[part]
+    return Parts(places, frozenset(whole), frozenset(shared))
+
+
+def moves(before: Parts, after: Parts) -> tuple[PartMove, ...]:
+    """Return the parts that are elsewhere than before, came or went, by kind and place.
+
+    One came or went only if the node told all of its parts in the other run.
+    """
+    shared = before.shared | after.shared
+    found = []
+    for part in {**before.places, **after.places}:
+        old, new = before.places.get(part), after.places.get(part)
+        if part in shared or old == new:
+            continue
+        kind, name = part
+        came = old is None and new is not None and (kind, new.node) in before.whole
+        went = new is None and old is not None and (kind, old.node) in after.whole
+        has_moved = old is not None and new is not None
+        if has_moved or came or went:
+            found.append(PartMove(kind, name, old, new))
+    return tuple(sorted(found, key=_order))
+
+
+def _order(move: PartMove) -> tuple[str, str, str, str]:
+    place = move.after or move.before or PartPlace("", "")
+    return move.kind, place.node, place.slot, move.part
