@@ -16,10 +16,11 @@ from msgspec import Struct
 
 from clusterprep.errors import NotKnown
 from clusterprep.jobs.live import causes
-from clusterprep.jobs.live.connections import connections_of
+from clusterprep.jobs.live.connections import connections_of, of_places
 from clusterprep.jobs.live.grouping import jobs_of
 from clusterprep.jobs.live.judge import JobVerdict, judge
 from clusterprep.jobs.live.model import Answers, Job, Rank, State
+from clusterprep.jobs.live.resends import Resends
 from clusterprep.jobs.live.target import KEY, Target
 from clusterprep.model.units import pluralize
 from clusterprep.survey.watch.changes import Change
@@ -55,6 +56,7 @@ class JobWatch:
     def __init__(self, target: Target) -> None:
         self.ended = False
         self._target = target
+        self._resends = Resends()
         self._ranks: frozenset[RankKey] = frozenset()
         self._nodes: tuple[str, ...] = ()
         self._looks_without = 0
@@ -78,7 +80,10 @@ class JobWatch:
         self._keep_ranks(mine, answers)
         lost = tuple(answers.lost)
         verdicts = [judge(job, answers.looks, connections, lost) for job in mine]
-        return self._changes(now, standing_of(verdicts))
+        changes = self._changes(now, standing_of(verdicts))
+        names = {rank.place: rank.name for job in mine for rank in job.ranks}
+        own = of_places(connections, set(names))
+        return (*changes, *self._resends.look(own, names))
 
     def _is_mine(self, job: Job) -> bool:
         return self._target.is_in(job) or any(_key(rank) in self._ranks for rank in job.ranks)

@@ -14,7 +14,7 @@ from tests.support.watched import PATIENCE, Watch
 pytestmark = [pytest.mark.hosts, pytest.mark.torch, pytest.mark.slow]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def job(lab4: Lab) -> Iterator[Job]:
     """The job on four hosts, which goes on."""
     for host in lab4.hosts:
@@ -28,6 +28,14 @@ def job(lab4: Lab) -> Iterator[Job]:
         for rank in started.ranks:
             rank.kill()
             rank.wait()
+
+
+def test_a_process_of_no_job_is_said_with_the_jobs_that_run(job: Job) -> None:
+    argv = ["watch", str(job.lab.inventory()), "--only", "eth.mtu", "--job", "n2:1"]
+    run = job.lab.controller.run([*CLI, *argv], check=False, timeout=PATIENCE)
+    assert run.returncode == 3
+    assert "--job n2:1: no rank of a job" in run.stderr
+    assert f"with n1:{job.pid(job.lab.host('n1'))}" in run.stderr
 
 
 def test_a_job_is_followed_to_its_end(job: Job) -> None:
@@ -46,11 +54,3 @@ def test_a_job_is_followed_to_its_end(job: Job) -> None:
     assert "(rank_stopped, rank 2 on n3)" in stuck["message"]
     assert moving["message"] == "the job moves again"
     assert [event["kind"] for event in watch.told] == ["moving", "stuck", "moving", "ended"]
-
-
-def test_a_process_of_no_job_is_said_with_the_jobs_that_run(job: Job) -> None:
-    argv = ["watch", str(job.lab.inventory()), "--only", "eth.mtu", "--job", "n2:1"]
-    run = job.lab.controller.run([*CLI, *argv], check=False, timeout=PATIENCE)
-    assert run.returncode == 3
-    assert "--job n2:1: no rank of a job" in run.stderr
-    assert f"with n1:{job.pid(job.lab.host('n1'))}" in run.stderr
