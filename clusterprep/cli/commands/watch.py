@@ -195,7 +195,12 @@ class _Watcher:
         if self._job is None or now - self._job_seen < LEAST:
             return ()
         self._job_seen = now
-        return self._job.look(now, answers_of(ask(self._fanout, fleet)))
+        logs = {
+            node.name: fleet.fact(node.name, LOG.name)
+            for node in fleet.reached
+            if LOG.name in fleet.snapshots[node.name].facts
+        }
+        return self._job.look(now, answers_of(ask(self._fanout, fleet)), logs)
 
     def _ask(self, names: Collection[str]) -> None:
         """Ask these nodes. One whose connection is lost is logged in to anew before it is down."""

@@ -10,18 +10,21 @@ whether the job moves is told by the third one. The first look tells what it see
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from clusterprep.errors import NotKnown
+from clusterprep.facts.kernel_log import KernelLog
 from clusterprep.jobs.live import causes
+from clusterprep.jobs.live.began import since_began
 from clusterprep.jobs.live.connections import connections_of, of_places
 from clusterprep.jobs.live.grouping import jobs_of
 from clusterprep.jobs.live.judge import JobVerdict, judge
 from clusterprep.jobs.live.model import Answers, Job, Rank, State
 from clusterprep.jobs.live.resends import Resends
 from clusterprep.jobs.live.target import KEY, Target
+from clusterprep.model import Absent
 from clusterprep.model.units import pluralize
 from clusterprep.survey.watch.changes import Change
 
@@ -66,9 +69,12 @@ class JobWatch:
         self._still = 0  # looks in a row that did not see the job move
         self._still_since = 0.0
 
-    def look(self, now: float, answers: Answers) -> tuple[Change, ...]:
+    def look(
+        self, now: float, answers: Answers, logs: Mapping[str, KernelLog | Absent]
+    ) -> tuple[Change, ...]:
         """Return what is to be told of the job. `now` is of a clock that is never set.
 
+        `logs` are the kernels' logs by node, which count at the first look that finds the job.
         Raises NotKnown if no job is found at the first look although all nodes answered.
         """
         connections = connections_of(answers.looks, answers.addresses)
@@ -77,13 +83,14 @@ class JobWatch:
         if not mine:
             return self._without_ranks(now, answers, jobs)
         self._looks_without = 0
+        earlier = () if self._ranks else since_began(mine, answers.looks, logs)
         self._keep_ranks(mine, answers)
         lost = tuple(answers.lost)
         verdicts = [judge(job, answers.looks, connections, lost) for job in mine]
         changes = self._changes(now, standing_of(verdicts))
         names = {rank.place: rank.name for job in mine for rank in job.ranks}
         own = of_places(connections, set(names))
-        return (*changes, *self._resends.look(own, names))
+        return (*changes, *earlier, *self._resends.look(own, names))
 
     def _is_mine(self, job: Job) -> bool:
         return self._target.is_in(job) or any(_key(rank) in self._ranks for rank in job.ranks)

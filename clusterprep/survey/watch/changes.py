@@ -16,7 +16,8 @@ from clusterprep.model import Severity, Verdict
 # all the time. gone: it is not there any more. down, back: a node does not answer, and does again.
 # booted: a node has started anew. log: new lines in the kernel's log of a node. unseen: the
 # controller itself did not look for a while. Of the job that is followed: moving, stuck, unknown
-# (whether it moves), ended; resends: its TCP connections between two nodes send data again.
+# (whether it moves), ended; resends: its TCP connections between two nodes send data again; since:
+# what the kernel of a node said since the job began.
 Kind = Literal[
     "there",
     "new",
@@ -35,6 +36,7 @@ Kind = Literal[
     "unknown",
     "ended",
     "resends",
+    "since",
 ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clusterprep.errors import InputError, NotKnown
+from clusterprep.facts.kernel_log import KernelLog
 from clusterprep.jobs.live.job_watch import JobWatch
 from clusterprep.jobs.live.model import Answers, NodeLook
 from clusterprep.jobs.live.target import Target, target_of
@@ -46,7 +47,8 @@ class Watched:
         self.now += 10.0
         seen = {name: one for name, one in looks.items() if name not in lost}
         answers = Answers(seen, dict.fromkeys(lost, "timed_out: no answer"), ADDRESSES)
-        return self.watch.look(self.now, answers)
+        logs = dict.fromkeys(seen, KernelLog(self.now, 0, 0.0))
+        return self.watch.look(self.now, answers, logs)
 
     def kinds(self, *many: dict[str, NodeLook]) -> list[str]:
         """Return what each of these looks tells, `-` for nothing."""
