@@ -537,7 +537,7 @@ def _watch(params: dict[str, Any]) -> NoReturn:
         )
         with opening as invocation:
             target = watching.target(params, invocation.inventory)
-            plan = watch_command.plan_watch(invocation)
+            plan = watch_command.plan_watch(invocation, with_log=target is not None)
             with watching.Telling(channels, invocation, every, len(plan.checks)) as telling:
                 watch_command.run(invocation, every, plan, telling.tell, target)
     raise SystemExit(OK)

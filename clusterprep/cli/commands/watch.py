@@ -53,10 +53,12 @@ class Look(Struct, frozen=True):
 Tell = Callable[[Look], None]
 
 
-def plan_watch(invocation: Invocation) -> QueryPlan:
+def plan_watch(invocation: Invocation, *, with_log: bool = False) -> QueryPlan:
     """Return what is asked in every look: the selected checks that are cheap enough for it.
 
-    Raises InputError if none is.
+    `with_log`: the kernel's log too, also if no check looks at it.
+
+    Raises InputError if no check is left.
     """
     inventory = invocation.inventory
     known = registry.of(inventory)
@@ -72,7 +74,7 @@ def plan_watch(invocation: Invocation) -> QueryPlan:
             hint="`clusterprep check` looks once with all checks",
         )
     extra = [known.facts[BOOT_ID.name], known.facts[UPTIME.name]]
-    if any(not set(LOGS).isdisjoint((*check.facts, *check.uses)) for check in checks):
+    if with_log or any(not set(LOGS).isdisjoint((*check.facts, *check.uses)) for check in checks):
         extra.append(known.facts[LOG.name])
     return light_plan(plan_queries(checks, known.facts, extra), inventory)
 

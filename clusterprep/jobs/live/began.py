@@ -8,7 +8,7 @@ from clusterprep.facts.kernel_log import KernelLog
 from clusterprep.jobs.live.model import Job, NodeLook
 from clusterprep.model import Absent
 from clusterprep.model.units import format_duration
-from clusterprep.survey.watch.changes import Change
+from clusterprep.survey.watch.changes import Change, folded
 from clusterprep.survey.watch.kernel_news import LONGEST, MOST_LINES
 
 
@@ -35,7 +35,7 @@ def since_began(
             why = "it was not asked" if log is None else f"{log.reason}: {log.detail}"
             message = f"what the kernel said since the job began is not known ({why})"
             changes.append(Change("unknown", (node,), message=message))
-    return tuple(changes)
+    return folded(changes)
 
 
 def _of_node(node: str, log: KernelLog, started: float) -> list[Change]:

@@ -13,6 +13,7 @@ from tests.support.patience import eventually
 from tests.support.watched import PATIENCE, Watch
 
 pytestmark = [pytest.mark.hosts, pytest.mark.torch, pytest.mark.slow]
+STANDINGS = ("moving", "stuck", "ended")
 BEGINS = 240.0  # seconds; four ranks import torch, on a machine that may be busy
 
 
@@ -55,4 +56,5 @@ def test_a_job_is_followed_to_its_end(job: Job) -> None:
     assert code == 0
     assert "(rank_stopped, rank 2 on n3)" in stuck["message"]
     assert moving["message"] == "the job moves again"
-    assert [event["kind"] for event in watch.told] == ["moving", "stuck", "moving", "ended"]
+    kinds = [event["kind"] for event in watch.told if event["kind"] in STANDINGS]
+    assert kinds == ["moving", "stuck", "moving", "ended"]
