@@ -8,7 +8,7 @@ import pytest
 
 from tests.jobs.live.running import FOLDER, Job
 from tests.support.command import CLI
-from tests.support.lab import Lab
+from tests.support.lab import Lab, faults
 from tests.support.patience import eventually
 from tests.support.watched import PATIENCE, Watch
 
@@ -50,11 +50,15 @@ def test_a_job_is_followed_to_its_end(job: Job) -> None:
         stuck = watch.until("stuck", "n1")
         host.run(["kill", "-CONT", job.pid(host)])
         moving = watch.until("moving", "n1")
+        with faults.loss(job.lab.host("n2"), 0.05, spare_ssh=True):
+            resends = watch.until("resends", "n2")
         job.tell(job.lab.host("n1"), "end")
         watch.until("ended", "n1")
         code = watch.process.wait(PATIENCE)
     assert code == 0
     assert "(rank_stopped, rank 2 on n3)" in stuck["message"]
     assert moving["message"] == "the job moves again"
+    assert "n2" in resends["message"]
+    assert "segments since the last look" in resends["message"]
     kinds = [event["kind"] for event in watch.told if event["kind"] in STANDINGS]
     assert kinds == ["moving", "stuck", "moving", "ended"]
