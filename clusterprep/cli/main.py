@@ -514,7 +514,7 @@ def _diagnose_live(params: dict[str, Any]) -> NoReturn:
 
 
 def _watch(params: dict[str, Any]) -> NoReturn:
-    """Watch the nodes of an inventory until a signal or --timeout ends it."""
+    """Watch the nodes of an inventory until a signal, --timeout or the end of its job ends it."""
     from clusterprep.cli import watching
     from clusterprep.cli.commands import watch as watch_command
     from clusterprep.cli.commands.opening import opened
@@ -536,9 +536,11 @@ def _watch(params: dict[str, Any]) -> NoReturn:
             deadline,
         )
         with opening as invocation:
-            plan = watch_command.plan_watch(invocation)
+            target = watching.target(params, invocation.inventory)
+            plan = watch_command.plan_watch(invocation, with_log=target is not None)
             with watching.Telling(channels, invocation, every, len(plan.checks)) as telling:
-                watch_command.run(invocation, every, plan, telling.tell)
+                watch_command.run(invocation, every, plan, telling.tell, target)
+    raise SystemExit(OK)
 
 
 def _bundle_of_nodes(params: dict[str, Any], request: BundleRequest) -> Report:

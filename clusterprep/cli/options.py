@@ -365,6 +365,11 @@ watching = _all(
         help="From one look to the next: 10s, 2m.",
     ),
     click.option(
+        "--job",
+        metavar="NODE:PID|slurm:ID",
+        help="Follow the job of this process, too: whether it moves, and who holds it up.",
+    ),
+    click.option(
         "--format",
         "fmt",
         default="console",

@@ -17,6 +17,8 @@ from clusterprep.model.units import format_duration, pluralize
 if TYPE_CHECKING:
     from clusterprep.cli.commands.session import Invocation
     from clusterprep.cli.commands.watch import Look
+    from clusterprep.jobs.live.target import Target
+    from clusterprep.model import Inventory
 
 SHORTEST, LONGEST = 1.0, 86400.0  # seconds from one look to the next
 TEXTFILE = "--textfile"
@@ -38,6 +40,15 @@ def interval(text: str) -> float:
     if not SHORTEST <= every <= LONGEST:
         raise InputError.of(f"'{text}' is not between 1s and 24h", key="--every")
     return every
+
+
+def target(params: Mapping[str, Any], inventory: Inventory) -> Target | None:
+    """Return the job that is followed. Raises InputError for one that cannot be."""
+    from clusterprep.jobs.live.target import target_of
+
+    if params["job"] is None:
+        return None
+    return target_of(params["job"], [node.name for node in inventory.nodes])
 
 
 def channels(params: Mapping[str, Any]) -> Channels:

@@ -25,6 +25,8 @@ def inventory(tmp_path: Path) -> str:
         pytest.param(("--format", "yaml"), "'yaml' is not one of", id="no-stream"),
         pytest.param(("--only", "env.shadow"), "env.shadow", id="nothing-cheap"),
         pytest.param(("--only", "no.such"), "there is no check 'no.such'", id="no-check"),
+        pytest.param(("--job", "4711"), "--job: '4711' is neither NODE:PID", id="no-node-of-job"),
+        pytest.param(("--job", "n9:1"), "there is no node 'n9'", id="job-elsewhere"),
         pytest.param(("--limit", ""), "--limit: it is empty", id="no-nodes"),
         pytest.param(
             ("--webhook", "https://h/"), "needs a secret to sign with", id="nothing-to-sign-with"

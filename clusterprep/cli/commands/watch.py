@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timezone
-from typing import NoReturn
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +18,9 @@ from clusterprep.cli.commands.stages import chosen_checks, one_by_one, plan_surv
 from clusterprep.errors import InputError
 from clusterprep.facts.host import BOOT_ID, UPTIME
 from clusterprep.facts.kernel_log import LOG
+from clusterprep.jobs.live.command import answers_of, ask
+from clusterprep.jobs.live.job_watch import LEAST, JobWatch
+from clusterprep.jobs.live.target import Target
 from clusterprep.model import Finding, Fleet, NodeSnapshot, Report
 from clusterprep.survey import registry
 from clusterprep.survey.fanout import Fanout
@@ -34,22 +37,28 @@ PAUSE = 0.2  # seconds between two looks at whether the command is to end
 
 
 class Look(Struct, frozen=True):
-    """One look at all nodes, and what has changed since the one before."""
+    """One look at all nodes, and what has changed since the one before.
+
+    `is_last`: the job that is followed has ended.
+    """
 
     at: datetime
     seconds: float
     fleet: Fleet
     findings: tuple[Finding, ...]
     changes: tuple[Change, ...]
+    is_last: bool = False
 
 
 Tell = Callable[[Look], None]
 
 
-def plan_watch(invocation: Invocation) -> QueryPlan:
+def plan_watch(invocation: Invocation, *, with_log: bool = False) -> QueryPlan:
     """Return what is asked in every look: the selected checks that are cheap enough for it.
 
-    Raises InputError if none is.
+    `with_log`: the kernel's log too, also if no check looks at it.
+
+    Raises InputError if no check is left.
     """
     inventory = invocation.inventory
     known = registry.of(inventory)
@@ -65,21 +74,35 @@ def plan_watch(invocation: Invocation) -> QueryPlan:
             hint="`clusterprep check` looks once with all checks",
         )
     extra = [known.facts[BOOT_ID.name], known.facts[UPTIME.name]]
-    if any(not set(LOGS).isdisjoint((*check.facts, *check.uses)) for check in checks):
+    if with_log or any(not set(LOGS).isdisjoint((*check.facts, *check.uses)) for check in checks):
         extra.append(known.facts[LOG.name])
     return light_plan(plan_queries(checks, known.facts, extra), inventory)
 
 
-def run(invocation: Invocation, every: float, plan: QueryPlan, tell: Tell) -> NoReturn:
-    """Look at the nodes every so many seconds and call `tell` with each look, until interrupted."""
+def run(
+    invocation: Invocation,
+    every: float,
+    plan: QueryPlan,
+    tell: Tell,
+    target: Target | None = None,
+) -> None:
+    """Look at the nodes every so many seconds and call `tell` with each look, until interrupted.
+
+    With a target the job that it names is followed too, until that has ended.
+    """
     with invocation.fanout() as fanout:
         watcher = _Watcher(invocation, fanout, plan, every)
+        if target is not None:
+            watcher.follow(target)
         before: Moment | None = None
         while True:
             started = time.monotonic()
             if before is not None:
                 watcher.note_time(before)
-            tell(watcher.look())
+            look = watcher.look()
+            tell(look)
+            if look.is_last:
+                return
             _tidy(is_first=before is None)
             before = _moment()
             _wait_until(fanout, started + every)
@@ -130,6 +153,12 @@ class _Watcher:
         self._snapshots: dict[str, NodeSnapshot] = {}  # of the last try of each node
         self._heard: dict[str, NodeSnapshot] = {}  # what each node said last
         self._unseen: list[Change] = []
+        self._job: JobWatch | None = None
+        self._job_seen = -math.inf  # when the job was looked at last
+
+    def follow(self, target: Target) -> None:
+        """Follow a job from the next look on."""
+        self._job = JobWatch(target)
 
     def note_time(self, before: Moment) -> None:
         """Note if there was no look for longer than there should have been.
@@ -157,8 +186,23 @@ class _Watcher:
         self._unseen.clear()
         for node in fleet.reached:
             self._heard[node.name] = fleet.snapshots[node.name]
+        changes += self._look_at_job(fleet)
+        is_last = self._job is not None and self._job.ended
         seconds = time.monotonic() - started
-        return Look(at, seconds, fleet, findings, changes)
+        return Look(at, seconds, fleet, findings, changes, is_last)
+
+    def _look_at_job(self, fleet: Fleet) -> tuple[Change, ...]:
+        """Return what has changed with the job, at most every LEAST seconds."""
+        now = time.monotonic()
+        if self._job is None or now - self._job_seen < LEAST:
+            return ()
+        self._job_seen = now
+        logs = {
+            node.name: fleet.fact(node.name, LOG.name)
+            for node in fleet.reached
+            if LOG.name in fleet.snapshots[node.name].facts
+        }
+        return self._job.look(now, answers_of(ask(self._fanout, fleet)), logs)
 
     def _ask(self, names: Collection[str]) -> None:
         """Ask these nodes. One whose connection is lost is logged in to anew before it is down."""

@@ -14,7 +14,7 @@ from clusterprep.jobs.live.connections import connections_of
 from clusterprep.jobs.live.grouping import jobs_of
 from clusterprep.jobs.live.judge import judge
 from clusterprep.jobs.live.look import RANKS
-from clusterprep.jobs.live.model import JobRow, LiveDiagnosis, NodeLook, State
+from clusterprep.jobs.live.model import Answers, JobRow, LiveDiagnosis, NodeLook, State
 from clusterprep.model import Absent, Fleet
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.queries import QueryPlan
@@ -28,8 +28,30 @@ def diagnose(fanout: Fanout) -> LiveDiagnosis:
 
 def explain(fleet: Fleet) -> LiveDiagnosis:
     """Return what is known of the jobs of a fleet that was looked at."""
+    said = answers_of(fleet)
+    notices = [
+        f"{name} gave no answer ({why}), so its ranks are not known"
+        for name, why in said.lost.items()
+    ]
+    return explain_looks(said.looks, said.addresses, tuple(said.lost), notices)
+
+
+def ask(fanout: Fanout, fleet: Fleet) -> Fleet:
+    """Look at the jobs of the nodes that were just reached; the fleet has no other facts of them.
+
+    Nodes keep their connections.
+    """
+    names = {node.name for node in fleet.reached}
+    if not names:
+        return fleet
+    asked = fanout.survey(QueryPlan(checks=(), facts=(RANKS,)), names=names)
+    return Fleet(fleet.inventory, {**fleet.snapshots, **asked.snapshots})
+
+
+def answers_of(fleet: Fleet) -> Answers:
+    """Return what the nodes of a fleet told of their jobs."""
     looks: dict[str, NodeLook] = {}
-    lost: dict[str, str] = {}  # by node, why
+    lost: dict[str, str] = {}
     for node in fleet.inventory.nodes:
         snapshot = fleet.snapshots[node.name]
         look = fleet.fact(node.name, RANKS.name) if snapshot.reached else None
@@ -40,10 +62,7 @@ def explain(fleet: Fleet) -> LiveDiagnosis:
         else:
             lost[node.name] = f"{snapshot.reason}: {snapshot.detail}"
     addresses = {node.address: node.name for node in fleet.inventory.nodes}
-    notices = [
-        f"{name} gave no answer ({why}), so its ranks are not known" for name, why in lost.items()
-    ]
-    return explain_looks(looks, addresses, tuple(lost), notices)
+    return Answers(looks, lost, addresses)
 
 
 def explain_looks(

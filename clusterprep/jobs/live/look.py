@@ -59,7 +59,14 @@ def _process(row: Mapping[str, Any]) -> Process:
         gpus=gpus,
         first=None if first is None else _look(first),
         second=None if second is None else _look(second),
+        started=require_integer(row["started"]),
+        above=_pids(row["launchers"]),
+        below=_pids(row["children"]),
     )
+
+
+def _pids(value: Any) -> tuple[int, ...]:
+    return tuple(require_integer(pid, 1) for pid in as_list(value)[:MOST_TASKS])
 
 
 def _number(text: Any) -> int | None:
@@ -147,6 +154,8 @@ def _socket(row: Mapping[str, Any]) -> Socket:
         probing=bool(row["probing"]),
         received_ago=_counted(row["received_ago"]),
         passed=_counted(row["passed"]),
+        resent=_counted(row["resent"]),
+        segments=_counted(row["segments"]),
         old=bool(row["old"]),
         held=bool(row["held"]),
     )

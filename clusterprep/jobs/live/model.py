@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -53,7 +54,11 @@ class Look(Struct, frozen=True):
 
 
 class Process(Struct, frozen=True):
-    """A rank as its node tells it, looked at twice. A look is None once the process is gone."""
+    """A rank as its node tells it, looked at twice. A look is None once the process is gone.
+
+    `started` is in ticks since boot. `above` are the pids of what started it, `below` those of what
+    it started.
+    """
 
     pid: int
     comm: str
@@ -64,14 +69,17 @@ class Process(Struct, frozen=True):
     gpus: tuple[int, ...]
     first: Look | None
     second: Look | None
+    started: int
+    above: tuple[int, ...]
+    below: tuple[int, ...]
 
 
 class Socket(Struct, frozen=True):
     """A TCP socket of a rank or of its launcher, as the second look saw it.
 
     `passed`: bytes in both directions between the looks; `received_ago`: milliseconds since data
-    came. Both are None where the kernel does not count. `old`: the first look saw it too; `held`:
-    it had data to send then.
+    came; `resent` of `segments` were sent again since it exists. All are None where the kernel does
+    not count. `old`: the first look saw it too; `held`: it had data to send then.
     """
 
     pid: int
@@ -87,6 +95,8 @@ class Socket(Struct, frozen=True):
     probing: bool  # the peer has no room for more
     received_ago: int | None
     passed: int | None
+    resent: int | None
+    segments: int | None
     old: bool
     held: bool
 
@@ -103,6 +113,14 @@ class NodeLook(Struct, frozen=True):
     more: int  # ranks that were left out
     cut: bool  # sockets were left out, or are those of another network
     ras: str | None  # what NCCL's RAS says
+
+
+class Answers(Struct, frozen=True):
+    """What nodes told: looks by node, why others gave none, and the node of each address."""
+
+    looks: Mapping[str, NodeLook]
+    lost: Mapping[str, str]
+    addresses: Mapping[str, str]
 
 
 class Rank(Struct, frozen=True):

@@ -30,8 +30,9 @@ def read_sockets():
     """Return {inode: row} of the TCP sockets of this network, or None if the kernel does not say.
 
     A row is {"state", "address", "port", "peer", "peer_port", "sendq", "recvq", "again", "probing",
-    "acked", "received", "sent_ago", "received_ago"}: bytes, times sent again in a row, whether the
-    peer has no room, bytes in all, and milliseconds since data was last sent and received.
+    "acked", "received", "sent_ago", "received_ago", "resent", "segments"}: bytes, times sent again
+    in a row, whether the peer has no room, bytes in all, milliseconds since data was last sent and
+    received, and how many segments were sent again, of how many in all.
     """
     rows = {}
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -120,11 +121,15 @@ def _info(message):
 
 def _counters(info):
     """Return what is counted; None for what a kernel before 4.2 does not count."""
-    counters = dict.fromkeys(("acked", "received", "sent_ago", "received_ago"))
+    names = ("acked", "received", "sent_ago", "received_ago", "resent", "segments")
+    counters = dict.fromkeys(names)
     if len(info) >= 60:
         counters["sent_ago"], _, counters["received_ago"] = struct.unpack_from("=III", info, 44)
     if len(info) >= 136:
         counters["acked"], counters["received"] = struct.unpack_from("=QQ", info, 120)
+    if len(info) >= 140:
+        (counters["resent"],) = struct.unpack_from("=I", info, 100)
+        (counters["segments"],) = struct.unpack_from("=I", info, 136)
     return counters
 
 

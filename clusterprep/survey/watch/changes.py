@@ -15,7 +15,9 @@ from clusterprep.model import Severity, Verdict
 # and goes, and is not told again until it stays or stays away. stays: what came and went is there
 # all the time. gone: it is not there any more. down, back: a node does not answer, and does again.
 # booted: a node has started anew. log: new lines in the kernel's log of a node. unseen: the
-# controller itself did not look for a while.
+# controller itself did not look for a while. Of the job that is followed: moving, stuck, unknown
+# (whether it moves), ended; resends: its TCP connections between two nodes send data again; since:
+# what the kernel of a node said since the job began.
 Kind = Literal[
     "there",
     "new",
@@ -29,6 +31,12 @@ Kind = Literal[
     "booted",
     "log",
     "unseen",
+    "moving",
+    "stuck",
+    "unknown",
+    "ended",
+    "resends",
+    "since",
 ]
 
 

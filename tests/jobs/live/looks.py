@@ -55,7 +55,7 @@ def rank(number: int | None, *looks: Any, size: int = 4, **more: Any) -> dict[st
     row["size"] = None if number is None else str(size)
     row["local"] = "0"
     row["job"] = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
-    row["looks"] = pair
+    row.update(looks=pair, started=1000, launchers=[90], children=[])
     return {**row, **more}
 
 
@@ -71,6 +71,7 @@ def socket(one: int, other: int, **more: Any) -> dict[str, Any]:
     row["port"] = listener if one == high else 50000 + low
     row["peer_port"] = listener if other == high else 50000 + low
     row.update(again=0, probing=False, received_ago=40_000, passed=0, old=True, held=False)
+    row.update(resent=0, segments=1000)
     return {**row, **more}
 
 

@@ -177,6 +177,7 @@ def test_both_ways_to_read_sockets_agree() -> None:
                 assert [by_netlink[one][name] for name in same] == [
                     by_file[one][name] for name in same
                 ]
+            assert by_netlink[inode]["segments"] > by_netlink[inode]["resent"] == 0
             assert by_netlink[other]["received"] == by_netlink[other]["recvq"] == 5
 
 
