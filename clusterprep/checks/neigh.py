@@ -77,16 +77,18 @@ def _judge(node: Node, table: NeighbourTable, needed: int) -> Outcome | None:
     return None
 
 
-def raise_limits(needed: int, present: int) -> Remedy:
+def raise_limits(needed: int, present: int, is_ipv6: bool = False) -> Remedy:
     """Return the limits that hold four times what is needed and what is allowed at present.
 
     They relate to each other as the kernel's own limits do.
     """
     most = _enough(needed, present)
     return shell_line(
-        "sysctl -w net.ipv4.neigh.default.gc_thresh1={first} "
-        "net.ipv4.neigh.default.gc_thresh2={second} net.ipv4.neigh.default.gc_thresh3={third}"
+        "sysctl -w net.{family}.neigh.default.gc_thresh1={first} "
+        "net.{family}.neigh.default.gc_thresh2={second} "
+        "net.{family}.neigh.default.gc_thresh3={third}"
         "   # and the same in /etc/sysctl.d; all network namespaces of the host share the table",
+        family="ipv6" if is_ipv6 else "ipv4",
         first=most // 8,
         second=most // 2,
         third=most,

@@ -149,7 +149,11 @@ def _full_table(
     refused = max(table.refused for table in full)
     # Namespaces of one host share its table, so the entries say more than the number of nodes.
     needed = max(len(context.inventory.nodes), *(table.entries for table in full))
+    is_ipv6 = any(table.is_ipv6 for table in full)
     message = "the kernel's table of neighbours is full, so nodes cannot be reached: see net.neigh"
+    if is_ipv6:
+        # net.neigh judges the table of IPv4.
+        message = "the kernel's table of IPv6 neighbours is full, so nodes cannot be reached"
     seen = f"gc_thresh3 {most}, no place {refused:,} times while dialling; {_counts(explanation)}"
     return Outcome(
         "fail",
@@ -157,7 +161,7 @@ def _full_table(
         message,
         seen,
         wanted,
-        raise_limits(needed, most),
+        raise_limits(needed, most, is_ipv6),
     )
 
 

@@ -37,15 +37,17 @@ class Listen(Struct, frozen=True):
 
 
 class TableWhileDialling(Struct, frozen=True):
-    """The kernel's table of neighbours (ARP) of a node that dialled, as it is in any namespace.
+    """The kernel's table of neighbours of a node that dialled, as it is in any namespace.
 
     `most` is gc_thresh3 and `entries` are those after the last dial. `refused` counts how often
-    there was no place for a neighbour between the first dial and the last.
+    there was no place for a neighbour between the first dial and the last. It is the table of the
+    family that was dialled: IPv4 (ARP), or with `is_ipv6` IPv6 (NDP).
     """
 
     most: int
     entries: int
     refused: int
+    is_ipv6: bool = False
 
 
 LISTEN = Fact("net.listen", stage="pairs", moves=True)  # of the rendezvous host; None on all others

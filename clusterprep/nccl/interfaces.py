@@ -417,7 +417,7 @@ def _derived_choice(
     `fixed` has the interfaces of the nodes that declare one, which have to be reached as well.
     """
     nodes = [node for node in fleet.reached if node.name in usable]
-    if _is_alone(fleet) and not any(usable.values()):
+    if not any(usable.values()) and _takes_loopback(nodes, fleet, family):
         return _loopback_choice(nodes, known)
     problems: dict[str, str] = {}
     login: dict[str, Place | None] = {}
@@ -448,6 +448,22 @@ def _derived_choice(
         interface, address = place
         picks[name] = _pick(interface, address, known[name], why)
     return Choice(picks=picks, problems=problems, why=why, network=network)
+
+
+def _takes_loopback(nodes: Iterable[Node], fleet: Fleet, family: Family) -> bool:
+    """Return whether loopback is the way between ranks where no interface of a family will do.
+
+    An interface of the other family is better, unless IPv4 is declared. NCCL never takes ::1.
+    """
+    if family == "AF_INET6" or not _is_alone(fleet):
+        return False
+    if _declared_family(fleet) == "AF_INET":
+        return True
+    for node in nodes:
+        interfaces = fleet.fact(node.name, "net.interfaces")
+        if candidates(tuple(interface.seen_in("AF_INET6") for interface in interfaces)):
+            return False
+    return True
 
 
 def all_known(known: Collection[str], fleet: Fleet) -> str:

@@ -365,12 +365,13 @@ class _Matrix:
             for target in targets[name]:
                 attempts += [target] * max(1, len(sizes))
             dials[name] = _parse_dials(name, attempts, answer)
-            self._note_table(name, answer)
+            self._note_table(name, answer, targets[name])
         return dials
 
-    def _note_table(self, name: str, answer: Frame) -> None:
+    def _note_table(self, name: str, answer: Frame, targets: Sequence[Target]) -> None:
         """Note what a kernel says of its table: the last entries, and all refusals together."""
-        table = _parse_table(answer.get("neighbours"))
+        is_ipv6 = any(":" in address for _, address, _ in targets)
+        table = _parse_table(answer.get("neighbours"), is_ipv6)
         before = self.tables.get(name)
         if isinstance(before, TableWhileDialling) and isinstance(table, TableWhileDialling):
             refused = before.refused + table.refused
@@ -378,8 +379,8 @@ class _Matrix:
         self.tables[name] = table
 
 
-def _parse_table(row: Any) -> TableWhileDialling | Absent:
-    """Return the table of an agent's answer."""
+def _parse_table(row: Any, is_ipv6: bool) -> TableWhileDialling | Absent:
+    """Return the table of an agent's answer, which is of the family that was dialled."""
     if row is None:
         return NO_TABLE
     try:
@@ -387,6 +388,7 @@ def _parse_table(row: Any) -> TableWhileDialling | Absent:
             most=require_integer(row["most"]),
             entries=require_integer(row["entries"]),
             refused=require_integer(row["refused"]),
+            is_ipv6=is_ipv6,
         )
     except (TypeError, ValueError, LookupError):
         return Absent("garbled", shortened(f"no table of neighbours: {row!r:.80}"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.incidents.families import FAMILIES
 from tests.machines import tree
 from tests.support.command import Answer, clusterprep
 from tests.support.lab import Lab, faults
@@ -60,12 +61,12 @@ def box(lab: Lab) -> None:
     faults.sys_tree(host, {**files, **more}, {**links, **further})
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
+@pytest.fixture(scope="module", params=FAMILIES)
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     from tests.support.lab.fixtures import require_lab
 
     require_lab()
-    with Lab(1) as one:
+    with Lab(1, ipv6=request.param) as one:
         box(one)
         yield one
 

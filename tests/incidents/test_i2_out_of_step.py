@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.incidents.families import FAMILIES
 from tests.incidents.sizes import tried
 from tests.support.command import clusterprep
 from tests.support.lab import Host, Lab, processes
@@ -32,13 +33,7 @@ dist.barrier()
 """
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(None, id="ipv4"),
-        pytest.param("only", id="ipv6", marks=pytest.mark.slow),
-    ],
-)
+@pytest.fixture(scope="module", params=FAMILIES)
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     from tests.support.lab.fixtures import require_lab
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.incidents.families import FAMILIES
 from tests.jobs.launch import TABLE, tables
 from tests.support.command import Answer, clusterprep
 from tests.support.lab import Host, Lab, faults
@@ -18,13 +19,7 @@ from tests.support.lab import Host, Lab, faults
 pytestmark = [pytest.mark.hosts, pytest.mark.torch]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(None, id="ipv4"),
-        pytest.param("only", id="ipv6", marks=pytest.mark.slow),
-    ],
-)
+@pytest.fixture(scope="module", params=FAMILIES)
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     from tests.support.lab.fixtures import require_lab
 

@@ -5,24 +5,39 @@ Some of them set CUDA_VISIBLE_DEVICES, so nodes started different numbers of ran
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from tests.incidents.families import FAMILIES
 from tests.jobs.launch import TABLE, tables
 from tests.support.command import clusterprep
 from tests.support.lab import Host, Lab, faults
+from tests.support.lab.fixtures import require_lab
 
 pytestmark = pytest.mark.hosts
 NAMES = ("CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE")
 
 
-@pytest.fixture(scope="module")
-def lab(lab4: Lab) -> Lab:
+@pytest.fixture(scope="module", params=FAMILIES)
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Four nodes of eight GPUs each; half of them show their sessions four."""
-    for host in lab4.hosts:
+    if request.param is None:
+        shared: Lab = request.getfixturevalue("lab4")
+        some_show_fewer(shared)
+        yield shared
+        return
+    require_lab()
+    with Lab(4, ipv6=request.param) as four:
+        some_show_fewer(four)
+        yield four
+
+
+def some_show_fewer(lab: Lab) -> None:
+    for host in lab.hosts:
         faults.gpus(host, [{"count": 8}])
-    for host in lab4.hosts[1::2]:
+    for host in lab.hosts[1::2]:
         faults.session_environment(host, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
-    return lab4
 
 
 def seen_by_a_login(lab: Lab, host: Host) -> dict[str, str]:

@@ -606,6 +606,33 @@ def test_a_single_machine_may_use_loopback() -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "family", "address"),
+    [
+        pytest.param({}, "AF_INET6", "fd00::1", id="derived"),
+        pytest.param(
+            {"env": {"NCCL_SOCKET_FAMILY": EnvSetting("AF_INET", "env")}},
+            "AF_INET",
+            "127.0.0.1",
+            id="ipv4-is-declared",
+        ),
+    ],
+)
+def test_a_single_machine_with_ipv6_needs_no_loopback(
+    settings: dict[str, Any], family: str, address: str
+) -> None:
+    choice = choose(fleet(each=settings, **nets(n1=over_ipv6(1))))
+    assert (choice.family, choice.picks["n1"].address) == (family, address)
+
+
+def test_loopback_is_no_way_where_ipv6_is_declared() -> None:
+    """NCCL skips ::1 whatever it is told."""
+    settings = {"env": {"NCCL_SOCKET_FAMILY": EnvSetting("AF_INET6", "env")}}
+    choice = choose(fleet(each=settings, **nets(n1=(eth("eth0", "10.0.0.1/24"),))))
+    words = "no interface is up with a global IPv6 address (eth0 10.0.0.1/24)"
+    assert (choice.picks, choice.problems) == ({}, {"n1": words})
+
+
+@pytest.mark.parametrize(
     "seen",
     [
         pytest.param(fleet(**nets(n1=()), n2=silent("n2")), id="the-other-is-not-reached"),
@@ -918,6 +945,14 @@ def test_nodes_of_one_machine_without_a_network_meet_on_loopback() -> None:
         "n2": ("lo", "127.0.0.1"),
     }
     assert "this machine" in choose(seen).why
+
+
+def test_nodes_of_one_machine_with_ipv6_alone_meet_on_its_own_interface() -> None:
+    seen = here(*over_ipv6(1))
+    assert {name: pick.address for name, pick in choose(seen).picks.items()} == {
+        "n1": "fd00::1",
+        "n2": "fd00::1",
+    }
 
 
 def test_two_machines_never_meet_on_loopback() -> None:

@@ -8,12 +8,14 @@ and the table that each host's kernel told afterwards.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterprep import reports
+from clusterprep.facts.network import Interface
 from clusterprep.model import Finding, Fleet, Report
 from clusterprep.survey import registry
 from clusterprep.survey.consequences import rules_of, standing, with_causes
@@ -36,18 +38,23 @@ def answer(row: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def kept_apart() -> Fleet:
+def probed(interface: Callable[[int], Interface]) -> Fleet:
+    """A fleet after the dials of the recording, each node with an interface of its number."""
     nodes = {}
     answers = {}
     for number, row in enumerate(RECORDED, 1):
         nodes[f"n{number}"] = {
-            "net.interfaces": (eth("eth0", f"10.77.0.{number}/16"),),
+            "net.interfaces": (interface(number),),
             "net.port_range": (32768, 60999),
         }
         answers[f"n{number}"] = lambda body, row=row: answer(row, body)
     agents = Agents(list(nodes), dial=answers)
     return probe_pairs(agents, fleet(**nodes), "n1")  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def kept_apart() -> Fleet:
+    return probed(lambda number: eth("eth0", f"10.77.0.{number}/16"))
 
 
 def test_it_is_one_finding_that_names_the_cause(kept_apart: Fleet) -> None:
@@ -62,6 +69,18 @@ def test_it_is_one_finding_that_names_the_cause(kept_apart: Fleet) -> None:
     assert failed.remedy == (
         "sysctl -w net.ipv4.neigh.default.gc_thresh1=512 net.ipv4.neigh.default.gc_thresh2=2050 "
         "net.ipv4.neigh.default.gc_thresh3=4100"
+    )
+
+
+def test_over_ipv6_it_is_the_table_of_ipv6_neighbours() -> None:
+    seen = probed(lambda number: eth("eth0", ipv6=(f"fd00:77::{number:x}/64",)))
+    (failed,) = findings(seen, "net.ports")
+    assert failed.message == (
+        "the kernel's table of IPv6 neighbours is full, so nodes cannot be reached"
+    )
+    assert failed.remedy == (
+        "sysctl -w net.ipv6.neigh.default.gc_thresh1=512 net.ipv6.neigh.default.gc_thresh2=2050 "
+        "net.ipv6.neigh.default.gc_thresh3=4100"
     )
 
 

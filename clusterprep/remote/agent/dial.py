@@ -157,10 +157,16 @@ def dial(agent, request):
     in µs, size of that packet in bytes or 0 if none was measured, whether it was acknowledged, the
     path's MTU as the kernel then knows it]. With `sizes` each target is dialled once for each of
     them, the packet being at most so large; 0 stands for a full-size one. `neighbours` is the
-    kernel's table of neighbours afterwards, in which `refused` counts since the request came; None
-    where the kernel does not say.
+    kernel's table of neighbours of their family afterwards, in which `refused` counts since the
+    request came; None where the kernel does not say.
     """
     Dialing(agent, request).begin()
+
+
+def _family_of(targets):
+    """Return the family of the targets, which are all of one: that of the job."""
+    is_ipv6 = any(":" in address for address, _ in targets)
+    return socket.AF_INET6 if is_ipv6 else socket.AF_INET
 
 
 class Dialing(object):
@@ -169,7 +175,8 @@ class Dialing(object):
     def __init__(self, agent, request):
         self.agent, self.request = agent, request
         self.end = time.monotonic() + request["limit"]
-        self.table = read_table()
+        self.family = _family_of(request["targets"])
+        self.table = read_table(self.family)
         self.rows = []
         self.calls = {}  # by index of their rows
         sizes = request.get("sizes") or [0]
@@ -212,7 +219,7 @@ class Dialing(object):
 
     def _table_now(self):
         """Return the table of neighbours, with the number of refusals since the request came."""
-        now = read_table()
+        now = read_table(self.family)
         if now is None or self.table is None:
             return None
         now["refused"] -= self.table["refused"]

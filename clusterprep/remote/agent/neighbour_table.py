@@ -1,4 +1,4 @@
-"""The kernel's table of IPv4 neighbours (ARP), asked over netlink.
+"""The kernel's tables of neighbours, of IPv4 (ARP) and of IPv6 (NDP), asked over netlink.
 
 Files of /proc show it in the host's network namespace alone; netlink answers in every one, and
 without root.
@@ -18,8 +18,8 @@ FULLS_OFFSET = 80  # of ndts_table_fulls in struct ndt_stats
 LIMIT = 2.0  # seconds
 
 
-def read_table():
-    """Return {"most", "entries", "refused"} of the table; None where the kernel does not say.
+def read_table(family=socket.AF_INET):
+    """Return {"most", "entries", "refused"} of a family's table; None if the kernel does not say.
 
     `refused` counts since boot how often there was no place for an entry.
     """
@@ -29,7 +29,7 @@ def read_table():
         return None
     try:
         sock.settimeout(LIMIT)
-        sock.send(_request())
+        sock.send(_request(family))
         return _first_table(sock)
     except (OSError, struct.error):
         return None
@@ -37,10 +37,10 @@ def read_table():
         sock.close()
 
 
-def _request():
+def _request(family):
     size = HEADER_BYTES + NDTMSG_BYTES
     header = struct.pack("=IHHII", size, RTM_GETNEIGHTBL, NLM_F_REQUEST_DUMP, 1, 0)
-    return header + struct.pack("=Bxxx", socket.AF_INET)
+    return header + struct.pack("=Bxxx", family)
 
 
 def _first_table(sock):

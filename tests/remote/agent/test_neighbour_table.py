@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from pathlib import Path
 
 import pytest
 
+from clusterprep.remote.agent.dial import Dialing
 from clusterprep.remote.agent.neighbour_table import read_table, table_of
 
-HOST_ALONE = Path("/proc/net/stat/arp_cache")
+STATISTICS = Path("/proc/net/stat")  # of the host's own network namespace alone
+LIMITS = Path("/proc/sys/net")
 
 
 def attribute(kind: int, value: bytes) -> bytes:
@@ -36,11 +39,35 @@ def test_a_message_without_counts_is_no_table(body: bytes) -> None:
     assert table_of(body) is None
 
 
-def test_the_kernel_here_tells_what_its_files_say() -> None:
-    if not HOST_ALONE.exists():
+@pytest.mark.parametrize(
+    ("family", "name", "statistics"),
+    [(socket.AF_INET, "ipv4", "arp_cache"), (socket.AF_INET6, "ipv6", "ndisc_cache")],
+)
+def test_the_kernel_here_tells_what_its_files_say(family: int, name: str, statistics: str) -> None:
+    counts = STATISTICS / statistics
+    if not counts.exists():
         pytest.skip("only the host's own network namespace shows these files")
-    limit = Path("/proc/sys/net/ipv4/neigh/default/gc_thresh3")
-    found = read_table()
+    limit = LIMITS / name / "neigh/default/gc_thresh3"
+    header, *_ = counts.read_text().splitlines()
+    place = header.split().index("table_fulls")
+
+    def refused() -> int:
+        rows = counts.read_text().splitlines()[1:]
+        return sum(int(row.split()[place], 16) for row in rows)
+
+    before = refused()
+    found = read_table(family)
     assert found is not None
     assert found["most"] == int(limit.read_text())
-    assert found["entries"] >= 0 <= found["refused"]
+    assert found["entries"] >= 0
+    assert before <= found["refused"] <= refused()
+
+
+@pytest.mark.parametrize(
+    ("address", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)]
+)
+def test_dials_are_told_with_the_table_of_their_family(address: str, family: int) -> None:
+    dialing = Dialing(None, {"targets": [[address, 9]], "limit": 1.0})
+    for call in dialing.calls.values():
+        call.sock.close()
+    assert dialing.family == family

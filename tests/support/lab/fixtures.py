@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import real_nccl
 from tests.support.lab.lab import Lab, why_not
+from tests.support.lab.layout import Family
 from tests.support.lab.slurm import Slurm, why_no_slurm
 
 HOSTS = 4
@@ -112,8 +113,8 @@ def make_lab() -> Iterator[Callable[..., Lab]]:
     require_lab()
     labs: list[Lab] = []
 
-    def start(n: int = 4, *, chrony: bool = False) -> Lab:
-        lab = Lab(n, chrony=chrony)
+    def start(n: int = 4, *, chrony: bool = False, ipv6: Family | None = None) -> Lab:
+        lab = Lab(n, chrony=chrony, ipv6=ipv6)
         lab.start(owner=os.getpid())
         labs.append(lab)
         return lab
