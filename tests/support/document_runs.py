@@ -103,6 +103,8 @@ NOT_RUN = {
     "clusterprep fix cluster.yaml --only lim.,shm.size --yes": SECONDS("tests/hosts/test_fix.py"),
     "clusterprep watch cluster.yaml": "goes on until Ctrl-C; tests/hosts/test_watch.py has it",
     "clusterprep watch cluster.yaml --every 60s": "goes on until Ctrl-C, as above",
+    "clusterprep watch cluster.yaml -b --job n2:4711": SECONDS("tests/jobs/live"),
+    "clusterprep watch cluster.yaml -b --job slurm:1234": SECONDS("tests/jobs/live"),
     "clusterprep verify cluster.yaml": "every apply of the documents verifies too",
     "clusterprep verify inventory.yaml --pick 14 --write-lists lists": SECONDS(
         "tests/hosts/test_chosen_nodes.py"
