@@ -16,8 +16,8 @@ from clusterprep.reports.bundle.cleaning import SecretCleaner, cleaned_json, wit
         ("python x.py --api-key f00 -p 3", "python x.py --api-key <redacted> -p 3"),
         ("curl -H 'Authorization: Bearer abcdef12'", "curl -H 'Authorization: Bearer <redacted>'"),
         (
-            "pip install https://bob:f00@pypi.corp/x",
-            "pip install https://bob:<redacted>@pypi.corp/x",
+            "pip install https://bob:f00@packages.example/x",
+            "pip install https://bob:<redacted>@packages.example/x",
         ),
         ("loaded hf_abcdefghijkl now", "loaded <redacted> now"),
         (
