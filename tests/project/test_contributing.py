@@ -152,7 +152,8 @@ def test_nothing_is_written_by_hand_but_the_check_and_its_test(copy: Path) -> No
 @pytest.mark.machine
 @pytest.mark.timeout(300)
 def test_the_gates_pass(copy: Path) -> None:
-    words = ("-q", "-p", "no:cacheprovider", "-m", "not hosts")
+    # In two processes, as `make gates` has several: it is among the last tests that are run.
+    words = ("-q", "-n2", "--dist=loadfile", "-p", "no:cacheprovider", "-m", "not hosts")
     run(copy, "pytest", *words, *gates())
 
 
