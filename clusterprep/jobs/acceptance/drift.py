@@ -5,7 +5,7 @@ byte, or a rank between two collectives. What slows all series alike is the mach
 a round is first divided by what its better series became. A series is slow in a round if it is
 worse than at its own beginning by DOUBLE, and by more than the noise of all series explains. One
 slow round proves nothing, and the more rounds there are the longer is a row of slow ones that comes
-by chance: see `lasting`.
+by chance: see `lasts`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ COMPARABLE = 4  # series; with fewer it is not known what all of them share
 Key = TypeVar("Key", bound=Hashable)
 
 
-def lasting(rounds: int) -> int:
-    """Return how many slow rounds in a row, of so many, are no chance: the square root of them.
+def lasts(first: int, last: int, seconds: Sequence[float]) -> bool:
+    """Return whether these slow rounds are no chance, of rounds that took so many seconds.
 
-    That was enough on hosts whose two processors had ten times their work, where links were slow
-    for four rounds of 45 by chance.
+    They are as many as the square root of all rounds, or a sixth of the time: what is slow makes
+    its rounds long and therefore few. On hosts whose two processors had ten times their work links
+    were slow for four rounds of 45 by chance.
     """
-    return max(LASTING, math.isqrt(rounds))
+    count = last - first + 1
+    is_long = 6 * sum(seconds[first : last + 1]) >= sum(seconds)
+    return count >= LASTING and (count >= math.isqrt(len(seconds)) or is_long)
 
 
 class Slowdown(Struct, frozen=True):
@@ -50,10 +53,13 @@ class Slowdown(Struct, frozen=True):
     after: float
 
 
-def slowdowns(series: Mapping[Key, Sequence[float]]) -> dict[Key, Slowdown]:
+def slowdowns(
+    series: Mapping[Key, Sequence[float]], seconds: Sequence[float]
+) -> dict[Key, Slowdown]:
     """Return the series that became slower and stayed so for some rounds.
 
-    All series are of equal length. With fewer than FEWEST rounds none is returned.
+    All series have a value for each round, which took so many `seconds`. With fewer than FEWEST
+    rounds none is returned.
     """
     growth = {key: _growth(values) for key, values in series.items() if len(values) >= FEWEST}
     if len(growth) >= COMPARABLE:
@@ -61,7 +67,7 @@ def slowdowns(series: Mapping[Key, Sequence[float]]) -> dict[Key, Slowdown]:
     limit = max(DOUBLE, _noise_limit(growth))
     found: dict[Key, Slowdown] = {}
     for key, factors in growth.items():
-        spell = _longest_spell([factor > limit for factor in factors])
+        spell = _longest_spell([factor > limit for factor in factors], seconds)
         if spell is not None:
             first, last = spell
             values = series[key]
@@ -109,9 +115,8 @@ def _noise_limit(growth: Mapping[Key, list[float]]) -> float:
     return math.exp(Z * sigma)
 
 
-def _longest_spell(slow: Sequence[bool]) -> tuple[int, int] | None:
+def _longest_spell(slow: Sequence[bool], seconds: Sequence[float]) -> tuple[int, int] | None:
     """Return the first and the last round of the longest run of slow ones, if it is long enough."""
-    least = lasting(len(slow))
     best: tuple[int, int] | None = None
     first = None
     for number, is_slow in enumerate((*slow, False)):
@@ -119,8 +124,8 @@ def _longest_spell(slow: Sequence[bool]) -> tuple[int, int] | None:
             first = number if first is None else first
             continue
         if first is not None:
-            length = number - first
-            if length >= least and (best is None or length > best[1] - best[0] + 1):
+            is_longer = best is None or number - first > best[1] - best[0] + 1
+            if is_longer and lasts(first, number - 1, seconds):
                 best = (first, number - 1)
         first = None
     return best

@@ -113,7 +113,7 @@ def _steady(rounds: Rounds, nodes: tuple[str, ...]) -> Finding:
 def _link_findings(rounds: Rounds, nodes: Sequence[str]) -> list[Finding]:
     """Return a failure for each node whose links became slow, and for each link beside these."""
     costs = _costs_of_links(rounds)
-    slow = slowdowns(costs)
+    slow = slowdowns(costs, _seconds(rounds))
     partners = Counter(source for source, _ in costs)
     found: list[Finding] = []
     remaining = dict(slow)
@@ -183,6 +183,13 @@ def _rate(speed: float) -> str:
     return f"{bits / 1e6:.3g} Mbit/s"
 
 
+def _seconds(rounds: Rounds) -> list[float]:
+    """Return how long each round took until the next one that was kept."""
+    begins = [one.at for one in rounds.rounds]
+    ends = [*begins[1:], rounds.seconds]
+    return [end - begin for begin, end in zip(begins, ends, strict=True)]
+
+
 def _together(slow: Collection[Slowdown]) -> Slowdown:
     """Return several slowdowns as one: from the first to the last round, the worst speeds."""
     worst = max(slow, key=lambda one: one.after / one.before)
@@ -204,7 +211,7 @@ def _when(rounds: Rounds, slow: Slowdown) -> str:
 def _rank_findings(rounds: Rounds, plan: TrialPlan) -> list[Finding]:
     """Return a failure for the ranks of each node that take longer than at first."""
     slow_by_node: dict[str, dict[int, Slowdown]] = {}
-    for number, slow in slowdowns(_own_times(rounds, plan)).items():
+    for number, slow in slowdowns(_own_times(rounds, plan), _seconds(rounds)).items():
         node = plan.ranks[number].node
         slow_by_node.setdefault(node, {})[number] = slow
     found: list[Finding] = []
@@ -259,7 +266,7 @@ def _fleet_findings(rounds: Rounds, nodes: tuple[str, ...], backend: str) -> Ite
     if not complete:
         return
     size = max(complete)
-    for slow in slowdowns({size: complete[size]}).values():
+    for slow in slowdowns({size: complete[size]}, _seconds(rounds)).values():
         seen = f"{slow.before:.3g} s at first, then {slow.after:.3g} s"
         when = _when(rounds, slow)
         yield Finding(

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterprep.jobs.acceptance.drift import FEWEST, FIRST, LASTING, slowdowns
+from clusterprep.jobs.acceptance import drift
+from clusterprep.jobs.acceptance.drift import FEWEST, FIRST, LASTING, Slowdown
 
 Series = dict[int, list[float]]
+
+
+def slowdowns(series: Mapping[Any, Sequence[float]]) -> dict[Any, Slowdown]:
+    """What is found in rounds of a second each."""
+    return drift.slowdowns(series, [1.0] * max(map(len, series.values())))
 
 
 def noisy(seed: int, count: int, rounds: int, spread: float = 0.15) -> Series:
@@ -88,3 +96,11 @@ def test_half_of_the_links_of_four_nodes_are_those_of_one_node() -> None:
 
 def test_too_few_rounds_say_nothing() -> None:
     assert slowdowns({key: [1.0, 1.0, 9.0, 9.0, 9.0] for key in "ab"}) == {}
+
+
+def test_slow_rounds_are_few_because_they_are_long() -> None:
+    series = {key: [1.0] * 27 for key in "abcde"}
+    series["f"] = [1.0] * 24 + [20.0] * 3
+    assert drift.slowdowns(series, [2.0] * 27) == {}
+    found = drift.slowdowns(series, [2.0] * 24 + [22.0] * 3)
+    assert (found["f"].first, found["f"].last) == (24, 26)

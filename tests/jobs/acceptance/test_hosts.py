@@ -32,7 +32,7 @@ while True:
                 sys.exit()
         time.sleep(seconds)
 """
-NAMED = re.compile(r"became slow from (\d+):(\d\d) on|between collectives from (\d+):(\d\d) on")
+NAMED = re.compile(r"(?:became slow|between collectives) from (\d+):(\d\d) (?:on|to)")
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def since(answer: Answer) -> float:
     (culprit,) = answer.report["verify"]["culprits"]
     found = NAMED.search(culprit["cause"])
     assert found, culprit["cause"]
-    minutes, seconds = (int(group) for group in found.groups() if group is not None)
+    minutes, seconds = map(int, found.groups())
     return 60 * minutes + seconds
 
 

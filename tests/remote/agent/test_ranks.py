@@ -137,8 +137,8 @@ def test_an_exit_code_is_told_and_its_moment(agent: Heard) -> None:
         "os.write(fd, json.dumps(report).encode() + b'\\n'); os._exit(7)"
     )
     assert eventually(lambda: not agent.processes())
-    # What has happened before the answer to a second question is noted by then, and read afterwards:
-    # the first one may be answered in the turn in which the end is about to be noticed.
+    # What has happened before the second answer is noted by then, and read afterwards: the first
+    # one may be given in the turn in which the end is about to be noticed.
     for _ in range(2):
         agent.ask("ping")
     noted = time.monotonic()
