@@ -32,13 +32,13 @@ Key = TypeVar("Key", bound=Hashable)
 def lasts(first: int, last: int, seconds: Sequence[float]) -> bool:
     """Return whether these slow rounds are no chance, of rounds that took so many seconds.
 
-    They are as many as the square root of all rounds, or a sixth of the time: what is slow makes
-    its rounds long and therefore few. On hosts whose two processors had ten times their work links
-    were slow for four rounds of 45 by chance.
+    They are LASTING and as many as the square root of all rounds, or two and a quarter of the time:
+    what is slow makes its rounds long and therefore few. On hosts whose two processors had ten
+    times their work links were slow for four rounds of 45 by chance.
     """
     count = last - first + 1
-    is_long = 6 * sum(seconds[first : last + 1]) >= sum(seconds)
-    return count >= LASTING and (count >= math.isqrt(len(seconds)) or is_long)
+    is_long = 4 * sum(seconds[first : last + 1]) >= sum(seconds)
+    return count >= max(LASTING, math.isqrt(len(seconds))) or (count >= 2 and is_long)
 
 
 class Slowdown(Struct, frozen=True):
@@ -117,6 +117,7 @@ def _noise_limit(growth: Mapping[Key, list[float]]) -> float:
 
 def _longest_spell(slow: Sequence[bool], seconds: Sequence[float]) -> tuple[int, int] | None:
     """Return the first and the last round of the longest run of slow ones, if it is long enough."""
+    slow = _without_gaps(slow)
     best: tuple[int, int] | None = None
     first = None
     for number, is_slow in enumerate((*slow, False)):
@@ -129,3 +130,12 @@ def _longest_spell(slow: Sequence[bool], seconds: Sequence[float]) -> tuple[int,
                 best = (first, number - 1)
         first = None
     return best
+
+
+def _without_gaps(slow: Sequence[bool]) -> list[bool]:
+    """Return the rounds with a single quick one between two slow ones as slow: it was luck."""
+    filled = list(slow)
+    for number in range(1, len(slow) - 1):
+        if slow[number - 1] and slow[number + 1]:
+            filled[number] = True
+    return filled

@@ -100,7 +100,13 @@ def test_too_few_rounds_say_nothing() -> None:
 
 def test_slow_rounds_are_few_because_they_are_long() -> None:
     series = {key: [1.0] * 27 for key in "abcde"}
-    series["f"] = [1.0] * 24 + [20.0] * 3
+    series["f"] = [1.0] * 25 + [20.0] * 2
     assert drift.slowdowns(series, [2.0] * 27) == {}
-    found = drift.slowdowns(series, [2.0] * 24 + [22.0] * 3)
-    assert (found["f"].first, found["f"].last) == (24, 26)
+    found = drift.slowdowns(series, [2.0] * 25 + [24.0] * 2)
+    assert (found["f"].first, found["f"].last) == (25, 26)
+
+
+def test_one_quick_round_among_slow_ones_ends_no_spell() -> None:
+    quiet = {key: [1.0] * 12 for key in "abcde"}
+    found = slowdowns({**quiet, "f": [1.0] * 4 + [9.0, 9.0, 1.0, 9.0, 9.0, 1.0, 1.0, 1.0]})
+    assert (found["f"].first, found["f"].last) == (4, 8)
