@@ -323,13 +323,6 @@ choosing = _all(
         help="Choose N of the nodes that pass, whole groups first; with fewer: exit 1.",
     ),
 )
-retry = click.option(
-    "--retry-failed",
-    metavar="RUN",
-    shell_complete=completion.runs,
-    help="Only nodes that failed in that run; `last`.",
-)
-
 accepting = _all(
     click.option(
         "--for",

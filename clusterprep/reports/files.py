@@ -27,16 +27,19 @@ def check(fmt: str, names: Sequence[str]) -> None:
     check_places(names)
 
 
-def check_places(names: Sequence[str]) -> None:
-    """Raise InputError with every file that cannot be written now, or that is given twice."""
+def check_places(names: Sequence[str], key: str = OPTION) -> None:
+    """Raise InputError with every file that cannot be written now, or that is given twice.
+
+    `key` is the option that names them.
+    """
     problems = []
     for name in dict.fromkeys(names):
         obstacle = _obstacle(name)
         if obstacle:
-            problems.append(Problem(obstacle, file=name, key=OPTION))
+            problems.append(Problem(obstacle, file=name, key=key))
     repeated = _first_repeated(names)
     if repeated is not None:
-        problems.append(Problem("two reports cannot be one file", file=repeated, key=OPTION))
+        problems.append(Problem("two reports cannot be one file", file=repeated, key=key))
     if problems:
         raise InputError(tuple(problems))
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
+from clusterprep.cli import exit_codes, signing
 from clusterprep.cli.commands.picked_trial import Tried
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import Trial
 from clusterprep.errors import InputError
 from clusterprep.history import state_folder
+from clusterprep.history.certificate import certificate_text
 from clusterprep.model import Fleet, Report
 from clusterprep.remedies import shell_line
 from clusterprep.reports import files
@@ -53,31 +56,71 @@ def accept_tried(invocation: Invocation, fanout: Fanout, tried: Tried) -> Tried:
     )
 
 
-def certified(invocation: Invocation, report: Report) -> Report:
-    """Write and sign the certificate of an acceptance that passed, and say where it is.
+class Seal(Struct, frozen=True):
+    """Where a certificate will be, and the private key that will sign it."""
 
-    A report that did not pass has none, and says so. Raises InputError if it cannot be written.
+    place: str
+    key: Path
+
+
+def prepared_seal(invocation: Invocation) -> Seal | None:
+    """Return the seal of an acceptance, None without --for.
+
+    Raises InputError for a file that cannot be written and for a key that does not sign: at the end
+    of the rounds, after hours, it would be of no use.
     """
-    from clusterprep.cli import signing
-    from clusterprep.history.certificate import certificate_text
-
-    if report.verdict != "pass" or report.verify is None or report.verify.acceptance is None:
-        return _noted(report, "no certificate was made, as this is no pass of an acceptance")
     settings = invocation.settings
+    if settings.accept_for is None:
+        return None
+    if settings.accept_for <= 0:
+        raise InputError.of("rounds take time; give a time such as 30m", key="--for")
     place = settings.certificate
     if not place:
-        folder = state_folder() / "certificates"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place = str(folder / f"{report.run}.json")
-    text = certificate_text(report)
+        place = str(_folder() / f"{invocation.run}.json")
+    files.check_places((place, place + signing.SUFFIX), key="--certificate")
     key = Path(settings.sign_key) if settings.sign_key else signing.make_site_key()
-    signature = signing.sign(text.encode("ascii"), key)
-    for name, part in ((place, text), (place + signing.SUFFIX, signature)):
-        why = files.write(name, (part,))
-        if why:
-            raise InputError.of(why, key="--certificate")
-    line = shell_line("clusterprep certificate verify {place}", place=place)
-    return _noted(report, f"the certificate is {place}: {line}")
+    signing.sign(b"", key)
+    return Seal(place, key)
+
+
+def _folder() -> Path:
+    """Return the folder for certificates, which is made if need be. Raises InputError."""
+    folder = state_folder() / "certificates"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        hint = "--certificate FILE names another place"
+        raise InputError.of(f"{folder} cannot be made: {error.strerror}", hint=hint) from None
+    return folder
+
+
+def certified(report: Report, seal: Seal) -> Report:
+    """Write and sign the certificate of an acceptance that passed, and say where it is.
+
+    A report that did not pass has none, and says so. One that could not be written is said too,
+    and the report is kept.
+    """
+    if report.verdict != "pass" or report.verify is None or report.verify.acceptance is None:
+        return _noted(report, "no certificate was made, as this is no pass of an acceptance")
+    why = _write(certificate_text(report), seal)
+    if why:
+        code = exit_codes.UNKNOWN
+        report = msgspec.structs.replace(report, code=code, verdict=exit_codes.verdict_of(code))
+        return _noted(report, f"the nodes passed, and there is no certificate of it: {why}")
+    line = shell_line("clusterprep certificate verify {place}", place=seal.place)
+    return _noted(report, f"the certificate is {seal.place}: {line}")
+
+
+def _write(text: str, seal: Seal) -> str:
+    """Write a certificate and its signature. Return "", or why that failed."""
+    try:
+        signature = signing.sign(text.encode("ascii"), seal.key)
+    except InputError as error:
+        return str(error)
+    # A certificate without its signature is not valid; a signature of nothing would be in the way.
+    return files.write(seal.place, (text,)) or files.write(
+        seal.place + signing.SUFFIX, (signature,)
+    )
 
 
 def _noted(report: Report, notice: str) -> Report:

@@ -303,7 +303,7 @@ def _ask_nodes(
 
 
 def _with_pairs(invocation: Invocation, fanout: Fanout, fleet: Fleet, keeps_known: bool) -> Fleet:
-    """Return the fleet with who reaches whom; absent if the time is over and the rest is kept."""
+    """Return the fleet with its pairs; absent if the time is over and the rest is kept."""
     if not invocation.deadline.over:
         try:
             return probe_pairs(fanout, fleet, _rendezvous(invocation, fleet))

@@ -6,7 +6,7 @@ import msgspec
 
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands import node_lists
-from clusterprep.cli.commands.acceptance import accept_tried, certified
+from clusterprep.cli.commands.acceptance import accept_tried, certified, prepared_seal
 from clusterprep.cli.commands.picked_trial import Tried, try_nodes, try_picked
 from clusterprep.cli.commands.report import survey_report
 from clusterprep.cli.commands.session import Invocation
@@ -18,6 +18,7 @@ from clusterprep.survey.fanout import Fanout
 
 def run(invocation: Invocation) -> Report:
     """Survey, judge, and run the all-reduce unless a finding says that it could only hang."""
+    seal = prepared_seal(invocation)
     with invocation.fanout() as fanout:
         tried = _try(invocation, fanout)
     counted = node_lists.counted_findings(tried.surveyed, tried.lists)
@@ -34,9 +35,7 @@ def run(invocation: Invocation) -> Report:
         verify=tried.trial.result,
     )
     report = msgspec.structs.replace(report, lists=lists)
-    if invocation.settings.accept_for is not None:
-        return certified(invocation, report)
-    return report
+    return report if seal is None else certified(report, seal)
 
 
 def _try(invocation: Invocation, fanout: Fanout) -> Tried:
