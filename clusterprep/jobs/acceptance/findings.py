@@ -45,18 +45,22 @@ class Judgement(Struct, frozen=True):
 
 
 def judge_rounds(rounds: Rounds, plan: TrialPlan) -> Judgement:
-    """Return what became worse while the rounds were run, or one pass if nothing did."""
+    """Return what became worse while the rounds were run, or one pass if nothing did.
+
+    Links that were not measured in every round are unknown, and nothing passes then.
+    """
     nodes = tuple(node.name for node in plan.nodes)
     if not rounds.ended_well:
         return _of_broken(rounds)
+    unmeasured = _unmeasured(rounds, nodes)
     links = _link_findings(rounds, nodes)
     ranks = _rank_findings(rounds, plan)
     found = (*links, *ranks)
     if not found:
         found = tuple(_fleet_findings(rounds, nodes, plan.backend))
-    if not found:
-        return Judgement((_steady(rounds, nodes),), ())
-    return Judgement(found, tuple(map(_culprit, (*links, *ranks))))
+    if not found and not unmeasured:
+        found = (_steady(rounds, nodes),)
+    return Judgement((*found, *unmeasured), tuple(map(_culprit, (*links, *ranks))))
 
 
 def clock(seconds: float) -> str:
@@ -132,6 +136,29 @@ def _link_findings(rounds: Rounds, nodes: Sequence[str]) -> list[Finding]:
         names = tuple(sorted(link, key=nodes.index))
         found.append(_link_finding(rounds, names, directions, _arrows(directions)))
     return found
+
+
+def _unmeasured(rounds: Rounds, nodes: Sequence[str]) -> list[Finding]:
+    """Return that the links of some nodes are unknown; nothing if every round measured all."""
+    names: set[str] = set()
+    for place, ends in enumerate(rounds.directions):
+        if any(math.isnan(one.links[place]) for one in rounds.rounds):
+            names.update(ends)
+    if not names:
+        return []
+    unknown = tuple(name for name in nodes if name in names)
+    return [
+        Finding(
+            check=LINKS,
+            verdict="unknown",
+            severity="error",
+            nodes=unknown,
+            message=f"{fold(unknown)}: some links were not measured in every round",
+            wanted=STEADY,
+            remedy=REMEDY_OF_LINKS,
+            reason="not measured",
+        )
+    ]
 
 
 def _costs_of_links(rounds: Rounds) -> dict[Direction, list[float]]:

@@ -120,12 +120,13 @@ class KeptRounds:
 def _speeds(pairs: Sequence[MeasuredPair]) -> dict[Direction, float]:
     """Return bytes per second of each direction, 0 for a pair that could not connect.
 
-    Nodes on one machine have no link between them.
+    A pair that was not measured has no number. Nodes on one machine have no link between them.
     """
     speeds: dict[Direction, float] = {}
     for pair in pairs:
-        if pair.same_machine or pair.outcome in UNMEASURED:
+        if pair.same_machine:
             continue
-        speeds[pair.dialer, pair.listener] = pair.out
-        speeds[pair.listener, pair.dialer] = pair.back
+        is_known = pair.outcome not in UNMEASURED
+        speeds[pair.dialer, pair.listener] = pair.out if is_known else math.nan
+        speeds[pair.listener, pair.dialer] = pair.back if is_known else math.nan
     return speeds

@@ -61,6 +61,8 @@ def _with_rounds(
     verdict = trial.verdict
     if any(one.verdict == "fail" and one.severity == "error" for one in judgement.findings):
         verdict = "fail"
+    elif verdict == "pass" and any(one.verdict == "unknown" for one in judgement.findings):
+        verdict = "unknown"
     acceptance = Acceptance(
         wanted=seconds,
         seconds=round(rounds.seconds, 3),

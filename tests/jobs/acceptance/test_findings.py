@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Mapping, Sequence
 
@@ -84,6 +85,15 @@ def test_a_rank_that_drifts_is_named_with_its_node(plan: TrialPlan) -> None:
     (finding,) = judge_rounds(rounds_of(each), plan).findings
     assert (finding.check, finding.nodes) == ("nccl.straggler", ("n2",))
     assert "rank 1 on n2 takes longer between collectives from 0:" in finding.message
+
+
+def test_a_link_that_one_round_did_not_measure_is_no_pass(plan: TrialPlan) -> None:
+    each = [a_round(number, {}, {}) for number in range(8)]
+    place = list(links()).index(("n2", "n4"))
+    each[5].links[place] = math.nan
+    (finding,) = judge_rounds(rounds_of(each), plan).findings
+    assert (finding.verdict, finding.severity) == ("unknown", "error")
+    assert finding.nodes == ("n2", "n4")
 
 
 def test_a_node_that_fell_silent_is_a_failure(plan: TrialPlan) -> None:
