@@ -99,6 +99,8 @@ def _certified(
     known = certificate["nodes"].get(node)
     if known is None:
         return Absent("not_certified", "the certificate does not have this node")
+    if not any(_is_known(known.get(name)) for name in FACTS):
+        return Absent("not_certified", "the certificate knows nothing of this node")
     differing: list[CertifiedPart] = []
     untold: list[str] = []
     for name in FACTS:

@@ -38,9 +38,13 @@ def write_bisect(page: ReportPage, bisect: BisectResult | None) -> None:
 
 def _write_run(page: ReportPage, run: BisectRun) -> None:
     style = _RUN_STYLES.get(run.ended, "bold yellow")
-    number = f"  run {run.number:<3}"
-    ended = (f"{safe_text(run.ended):7}", style)
-    text = f"{run.seconds:8.1f} s  {fold_nodes(run.nodes)}"
-    page.row(number, ended, text, indent=INDENT + 8)
+    word = safe_text(run.ended)
+    nodes = fold_nodes(run.nodes)
+    page.row(
+        f"  run {run.number:<3}",
+        (f"{word:7}", style),
+        f"{run.seconds:8.1f} s  {nodes}",
+        indent=INDENT + 8,
+    )
     if page.verbose and run.cause:
         page.under((safe_text(run.cause), "dim"), indent=INDENT + 8)

@@ -114,6 +114,13 @@ def test_what_is_not_told_today_is_unknown() -> None:
     assert [(one.verdict, one.nodes) for one in found] == [("unknown", ("n1",)), ("pass", ("n2",))]
 
 
+def test_a_node_of_which_nothing_was_certified_does_not_pass() -> None:
+    certified = certificate()
+    certified["nodes"]["n1"] = {"gpu.nvml": {"absent": "denied", "detail": ""}}
+    found = certified_findings(certified, fleet())
+    assert [(one.verdict, one.nodes) for one in found] == [("unknown", ("n1",)), ("pass", ("n2",))]
+
+
 def test_without_a_certificate_it_is_skipped() -> None:
     (finding,) = certified_findings(None, fleet())
     assert (finding.verdict, finding.nodes) == ("skip", NAMES)

@@ -371,15 +371,19 @@ def _require(fleet: Fleet, nodes: Sequence[Node]) -> list[Part]:
 
 def _not_starting(fleet: Fleet, nodes: Sequence[Node]) -> list[Part]:
     """Return a comment on interpreters that do not start, with the words of the loader."""
-    by_words: dict[tuple[str, str], list[str]] = {}
+    names_by_failure: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         build = fleet.fact(node.name, "torch.build")
         if isinstance(build, Absent) and build.reason == NO_START:
-            by_words.setdefault((node.python, build.detail), []).append(node.name)
+            failure = (node.python, build.detail)
+            names_by_failure.setdefault(failure, []).append(node.name)
+    if not names_by_failure:
+        return []
     lines: list[str] = []
-    for (python, words), names in by_words.items():
-        lines.append(f"{python} does not start on {fold(names)}, which need another one: {words}")
-    return [Note(tuple(lines))] if lines else []
+    for (python, words), names in names_by_failure.items():
+        where = fold(names)
+        lines.append(f"{python} does not start on {where}, which need another one: {words}")
+    return [Note(tuple(lines))]
 
 
 def _version(key: str, versions: Mapping[str, Version]) -> list[Part]:

@@ -26,6 +26,7 @@ alone, so a search that was cut off goes on when they are given to a new one.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Generator, Iterable, Sequence
 from typing import Literal, TypeVar
 
@@ -107,12 +108,14 @@ def groups_of(nodes: Sequence[str], least: int) -> list[tuple[str, ...]]:
 
     Of few nodes these are all pairs: with two slow nodes one of them is still fast.
     """
-    if len(nodes) <= FEW:
-        pairs = list(itertools.combinations(nodes, least))
-        return pairs if len(nodes) >= FEWEST_GROUPS + 1 and least <= LEAST else []
-    size = max(least, -(-len(nodes) // GROUPS))
-    groups = blocks_of(nodes, size)
-    return groups if len(nodes) // size >= FEWEST_GROUPS else []
+    count = len(nodes)
+    if count <= FEW:
+        has_pairs = count > FEWEST_GROUPS and least <= LEAST
+        return list(itertools.combinations(nodes, least)) if has_pairs else []
+    size = max(least, math.ceil(count / GROUPS))
+    if count // size < FEWEST_GROUPS:
+        return []
+    return blocks_of(nodes, size)
 
 
 def blocks_of(nodes: Sequence[str], size: int) -> list[tuple[str, ...]]:

@@ -180,12 +180,14 @@ class Timeline(Struct, frozen=True, dict=True):
 
     def last_steps(self) -> dict[int, Event]:
         """Return the last step of every rank that took one."""
-        last: dict[int, tuple[float, Turn]] = {}
+        times: dict[int, float] = {}
+        turns: dict[int, Turn] = {}
         for turn in self._all_turns():
             for rank, time in turn.times():
-                if rank not in last or time >= last[rank][0]:
-                    last[rank] = time, turn
-        return {rank: turn[rank] for rank, (_, turn) in last.items()}
+                if time >= times.get(rank, -math.inf):
+                    times[rank] = time
+                    turns[rank] = turn
+        return {rank: turn[rank] for rank, turn in turns.items()}
 
     def _all_turns(self) -> Iterator[Turn]:
         return itertools.chain.from_iterable(self.turns.values())

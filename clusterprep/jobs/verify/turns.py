@@ -136,4 +136,5 @@ class Turn(Mapping[int, Event]):
             values = self._measured[key].tolist()
         for rank, event in self.unusual.items():
             values[rank] = event.data.get(key)
-        return ((rank, values[rank]) for rank, _ in self.times())
+        for rank, _ in self.times():
+            yield rank, values[rank]

@@ -50,6 +50,8 @@ _ACCOUNTS = frozenset(
         "jobs",
     ]
 )
+_HOST = re.compile(r"[\w.-]{2,}")
+_USER = re.compile(r"[\w.-]{3,}")
 _SERIAL_LINE = re.compile(
     r"\b(?:serial[ _-]?(?:number|no)?|s/n|\[?sn\]?(?: serial number)?|vendor sn|uuid|guid|"
     r"asset[ _-]?tag|machine[ _-]?id|boot[ _-]?id|service tag|chassis id)"
@@ -121,10 +123,12 @@ class Anonymizer:
         """Learn what a node answered to the source of names: its own, its users, its domains."""
         hosts, _, rest = said.partition("==\n")
         users, _, domains = rest.partition("==\n")
-        self.know_hosts(word for word in hosts.split() if re.fullmatch(r"[\w.-]{2,}", word))
-        self.know_users(word for word in users.split() if re.fullmatch(r"[\w.-]{3,}", word))
-        names = [word.strip(".") for word in domains.split()]
-        self._redactor.know("domain", [name for name in names if "." in name])
+        self.know_hosts(filter(_HOST.fullmatch, hosts.split()))
+        self.know_users(filter(_USER.fullmatch, users.split()))
+        for word in domains.split():
+            domain = word.strip(".")
+            if "." in domain:
+                self._redactor.know("domain", [domain])
 
     def learn(self, text: str) -> None:
         """Remember the names and serial numbers that a text gives away, for all texts."""

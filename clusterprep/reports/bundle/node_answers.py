@@ -139,39 +139,42 @@ class NodeReader:
         self._evidence[source.name] = Evidence(source, state, note, packed, size)
 
 
+_WITHOUT_BODY: Mapping[str, tuple[State, str]] = {
+    "no_file": ("absent", "it is no regular file"),
+    "refused": ("refused", "this login may not read it"),
+    "skipped": ("unknown", f"not asked: the {SECONDS} s of the node were over"),
+}
+
+
 def _judged(source: Source, ended: str, code: str, size: int, is_root: bool) -> tuple[State, str]:
     """Return how a source was answered, and in words what is missing."""
     if ended == "absent":
         return "absent", "there is no such file" if source.is_file else "not installed"
-    if ended == "no_file":
-        return "absent", "it is no regular file"
-    if ended == "refused":
-        return "refused", "this login may not read it"
-    if ended == "skipped":
-        return "unknown", f"not asked: the {SECONDS} s of the node were over"
-    notes = []
-    state: State = "present"
-    if ended == "timed_out":
-        state = "unknown"
-        notes.append(f"ended after {source.seconds} s; what it had printed is here")
-    elif ended != "answered":
-        state = "unknown"
-        notes.append(f"hangs since {source.seconds} s, and cannot be ended")
-    elif code != "0" and source.rights == "root" and not is_root:
-        state = "refused"
-        notes.append("it needs root")
-    elif code == TOO_LONG:
-        state = "failed"
-        notes.append("ended, as it printed more than a file may hold")
-    elif code != "0":
-        state = "failed"
-        notes.append(f"exit code {code}")
+    if ended in _WITHOUT_BODY:
+        return _WITHOUT_BODY[ended]
+    state, note = _end_of(source, ended, code, is_root)
+    notes = [note] if note else []
     if source.rights == "parts" and not is_root:
         notes.append("without root parts of it are missing")
     if size > source.most:
         part = "first" if source.keep == "start" else "last"
         notes.append(f"the {part} {rough_size(source.most)} of {rough_size(size)}")
     return state, "; ".join(notes)
+
+
+def _end_of(source: Source, ended: str, code: str, is_root: bool) -> tuple[State, str]:
+    """Return how a source ended that may have printed something, and in words what went wrong."""
+    if ended == "timed_out":
+        return "unknown", f"ended after {source.seconds} s; what it had printed is here"
+    if ended != "answered":
+        return "unknown", f"hangs since {source.seconds} s, and cannot be ended"
+    if code == "0":
+        return "present", ""
+    if source.rights == "root" and not is_root:
+        return "refused", "it needs root"
+    if code == TOO_LONG:
+        return "failed", "ended, as it printed more than a file may hold"
+    return "failed", f"exit code {code}"
 
 
 def answers_of(
