@@ -31,6 +31,11 @@ PIECE = 1 << 16  # bytes of one read
 COMPRESSED_FROM = 512  # bytes; longer records are compressed
 GRACE = 2.0  # seconds for a child to end once its stdin is closed
 TICK = 0.1  # seconds between looks at a child that is to end
+END_TICK = 0.01  # seconds between looks at a child whose stdout has ended
+# Seconds that the end of a child is kept back. A child that goes on without stdout does not end.
+END_DELAY = 0.1
+# A step that is cancelled is signalled process by process, so a child may end before this task.
+SIGNAL_DELAY = 1.0
 IDLE_TICK = 1.0  # seconds between looks at the others
 
 
@@ -42,6 +47,9 @@ class RelayedChild(object):
         self.waiting = b""  # for its stdin
         self.ending = False  # its stdin is to be closed once `waiting` is written
         self.kill_at = None  # when it is killed
+        self.was_killed = False  # by this task
+        self.stdout_ended_at = None  # while the end of its stdout is to be reported
+        self.signalled_at = None  # when it was seen to have been ended by a signal of others
         self.credit = WINDOW
         far_in, self.stdin = os.pipe()
         self.out, far_out = os.pipe()
@@ -100,6 +108,7 @@ class RelayedChild(object):
 
     def kill(self):
         """Kill its session; return whether there was any process to kill."""
+        self.was_killed = True
         found = {}
         for name in os.listdir("/proc"):
             if not name.isdigit():
@@ -234,10 +243,13 @@ class Relay(object):
         return sources
 
     def _longest_wait(self):
+        wait = IDLE_TICK
         for child in self.children.values():
+            if child.stdout_ended_at is not None:
+                return END_TICK
             if child.kill_at is not None or child.out is None:
-                return TICK
-        return IDLE_TICK
+                wait = TICK
+        return wait
 
     def _leave(self):
         """Take no more input and ask every child to end."""
@@ -333,7 +345,7 @@ class Relay(object):
         elif data is not None and is_stdout:
             if child.err is not None:  # its error messages come before the end of its stdout
                 self._carry_rest(child, child.err)
-            self.emit("f", child.channel)
+            child.stdout_ended_at = time.monotonic()
 
     def _look(self, child):
         """Notice the end of a child, and kill what remains of it in time."""
@@ -341,6 +353,12 @@ class Relay(object):
         # WNOWAIT: it is not reaped before its session is gone, so that its pid is not reused.
         status = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         has_ended = status is not None
+        if has_ended and self._may_be_cancelled(child, status, now):
+            return
+        if child.stdout_ended_at is not None:
+            if has_ended or now - child.stdout_ended_at > END_DELAY:
+                child.stdout_ended_at = None
+                self.emit("f", child.channel)
         if has_ended:
             child.kill_at = child.kill_at or now
         if child.kill_at is None:
@@ -351,6 +369,17 @@ class Relay(object):
         remains = child.kill() or not has_ended
         if not remains or now > child.kill_at + GRACE:
             self._forget(child)
+
+    def _may_be_cancelled(self, child, status, now):
+        """Return whether a child has just been ended by a signal that this task did not send.
+
+        If the step is cancelled, the same signal ends this task in a moment, and srun tells why.
+        An end of the child that was reported before would look like one of its own.
+        """
+        if child.was_killed or child.kill_at is not None or status.si_code == os.CLD_EXITED:
+            return False
+        child.signalled_at = child.signalled_at or now
+        return now - child.signalled_at < SIGNAL_DELAY
 
     def _forget(self, child):
         """Reap a child that has ended, and report its last output and its end."""

@@ -50,8 +50,9 @@ STDERR_KEPT = 8192  # bytes of srun's stderr
 STDERR_SHOWN = 500  # characters of it in a message
 END_LIMIT = 2.5  # seconds for the tasks to end once stdin is closed
 TERM_LIMIT = 1.0  # seconds for srun to end after SIGTERM
-# Seconds between srun's line that a task ended and the one with the reason, which may follow.
-REASON_DELAY = 0.2
+# Seconds between srun's line that a task ended and the one with the reason, which may follow: only
+# the step's first node tells of a cancellation, and srun hears the nodes in any order.
+REASON_DELAY = 1.0
 MOST_CLAIMS = 8  # of each task, that are kept until the layout is known
 LONGEST_NAME = 64  # characters of a task's own word for its host in a message
 _PIECE = 1 << 18  # bytes of one read
@@ -248,12 +249,14 @@ class JobStep:
         for line in lines:
             if not line.endswith(_NO_BINDING):
                 stderr += _LABELLED.sub(b"", line) + b"\n"
-        self._stderr = stderr[-STDERR_KEPT:]
+        with self.changed:
+            self._stderr = stderr[-STDERR_KEPT:]
+            self.changed.notify_all()
 
     def _note_end_of_tasks(self, line: str) -> None:
         """Fail the hosts whose tasks have ended, if a line of srun's says so.
 
-        It is done after a delay, because srun may report the reason a moment later.
+        It is done once the reason is known, because srun may report it a moment later.
         """
         match = _FAILED.match(line) or _ENDED.match(line)
         if match is None:
@@ -265,15 +268,15 @@ class JobStep:
             return
         if hosts:
             message = line.removeprefix("srun: ")
-            timer = threading.Timer(REASON_DELAY, self._lose, (hosts, message))
-            timer.daemon = True
-            timer.start()
+            arguments = (hosts, message)
+            threading.Thread(target=self._lose, args=arguments, daemon=True).start()
 
     def _lose(self, hosts: Sequence[str], line: str) -> None:
         """Note that the tasks of hosts have ended, and end their channels."""
-        reason = self._cancellation() or f"its task in the Slurm step ended: {line}"
         tasks = set()
         with self.changed:
+            self.changed.wait_for(self._cancellation, REASON_DELAY)
+            reason = self._cancellation() or f"its task in the Slurm step ended: {line}"
             for host in hosts:
                 self.failed[host] = reason
                 if host in self.started:

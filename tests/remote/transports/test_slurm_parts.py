@@ -8,13 +8,14 @@ from __future__ import annotations
 import base64
 import os
 import random
+import signal
 import zlib
 from collections import deque
 from collections.abc import Iterable
 
 import pytest
 
-from clusterprep.remote.agent.relay import Relay, is_among
+from clusterprep.remote.agent.relay import SIGNAL_DELAY, Relay, is_among
 from clusterprep.remote.transports.slurm_envelopes import Message, Outbox, envelopes, ranges
 from clusterprep.remote.transports.slurm_nodes import SlurmNode, matching, parse_nodes
 from clusterprep.remote.transports.slurm_records import MAX_PIECE, Record, RecordReader
@@ -184,6 +185,37 @@ def test_the_relay_ends_its_children_when_the_controller_is_silent() -> None:
     assert sorted(kinds) == ["f", "x"] or kinds == ["x"]
     os.close(silent)
     os.close(held)
+
+
+def ended_by(number: int) -> tuple[list[str], list[str]]:
+    """What a relay reports of a child that is sent a signal: at once, and after the delay."""
+    relay = Relay(NONCE, 0)
+    relay._serve(1, "open", b"cat")
+    child = relay.children[1]
+    os.kill(child.pid, number)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    relay._carry(child, child.out)
+    relay._look(child)
+    at_once = [record.kind for _, record in read(labelled(0, relay._outgoing))]
+    child.signalled_at -= SIGNAL_DELAY
+    relay._look(child)
+    return at_once, [record.kind for _, record in read(labelled(0, relay._outgoing))]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_child_that_a_signal_ended_is_reported_only_if_its_task_goes_on(number: int) -> None:
+    """A step that is cancelled ends its processes one by one, and the child may be the first."""
+    assert ended_by(number) == ([], ["f", "x"])
+
+
+def test_a_child_that_this_task_killed_is_reported_at_once() -> None:
+    relay = Relay(NONCE, 0)
+    relay._serve(1, "open", b"cat")
+    child = relay.children[1]
+    relay._serve(1, "kill", b"")
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    relay._look(child)
+    assert "x" in [record.kind for _, record in read(labelled(0, relay._outgoing))]
 
 
 # ---------------------------------------------------------------- nodes
