@@ -36,6 +36,7 @@ END_TICK = 0.01  # seconds between looks at a child whose stdout has ended
 END_DELAY = 0.1
 # A step that is cancelled is signalled process by process, so a child may end before this task.
 SIGNAL_DELAY = 1.0
+FIRST_SIGNAL_CODE, LAST_SIGNAL_CODE = 129, 192  # of a shell: 128 and the number of a signal
 IDLE_TICK = 1.0  # seconds between looks at the others
 
 
@@ -144,6 +145,13 @@ def become(streams, command, env):
         os.execve("/bin/sh", ["sh", "-c", command], env)  # noqa: S606 - it is a shell
     finally:
         os._exit(127)
+
+
+def ended_by_signal(status):
+    """Return whether a signal ended a child, or the command that its shell waited for."""
+    if status.si_code != os.CLD_EXITED:
+        return True
+    return FIRST_SIGNAL_CODE <= status.si_status <= LAST_SIGNAL_CODE
 
 
 def session(pid):
@@ -376,7 +384,7 @@ class Relay(object):
         If the step is cancelled, the same signal ends this task in a moment, and srun tells why.
         An end of the child that was reported before would look like one of its own.
         """
-        if child.was_killed or child.kill_at is not None or status.si_code == os.CLD_EXITED:
+        if child.was_killed or child.kill_at is not None or not ended_by_signal(status):
             return False
         child.signalled_at = child.signalled_at or now
         return now - child.signalled_at < SIGNAL_DELAY

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -177,10 +178,12 @@ def test_a_step_that_is_cancelled_is_told_in_slurms_words(slurm4: Slurm, start: 
     channels = opened(transport, "cat")
     job = slurm4.run("squeue", "--noheader", "--format=%i").stdout.strip()
     slurm4.run("scancel", f"{job}.0", check=True)
+    # srun does not always hear the words before it has ended, and then says what it saw.
+    words = r"the Slurm step was cancelled: STEP .* CANCELLED AT|task \d: Killed"
     for channel in channels:
-        with pytest.raises(LinkLost, match=r"the Slurm step was cancelled: STEP .* CANCELLED AT"):
+        with pytest.raises(LinkLost, match=words):
             channel.recv(60)
-    assert "the Slurm step was cancelled" in str(why(transport, "n1"))
+    assert re.search(words, str(why(transport, "n1")))
     with pytest.raises(LinkLost):
         channels[0].send(b"x")
 
