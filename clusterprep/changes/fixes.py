@@ -216,16 +216,21 @@ def feasible(fleet: Fleet, proposal: Proposal, environment: Environment) -> Prop
     if not gaps:
         return proposal
     impossible: dict[tuple[int, str], str] = {}
-    kept: list[Step] = []
+    possible: list[Step] = []
+    # One step after the other, each behind those that its nodes can have: what a step needs may be
+    # what an earlier one brings.
     for number, step in enumerate(proposal.steps):
-        there = step.nodes or frozenset()
-        tried = replace(step, nodes=there & gaps.keys())
-        found = predict_changes(fleet, (*kept, tried), environment).gaps
+        nodes = step.nodes or frozenset()
+        tried_nodes = nodes.intersection(gaps)  # the other nodes can have every step
+        tried = replace(step, nodes=tried_nodes)
+        found = predict_changes(fleet, (*possible, tried), environment).gaps
         if found and step.resource.name == "env":
-            found = dict.fromkeys(there, next(iter(found.values())))
+            first = next(iter(found.values()))
+            found = dict.fromkeys(nodes, first)
         for node, gap in found.items():
-            impossible[number, node] = f"{step.resource.name}: {gap.why.detail or gap.why.reason}"
-        kept.append(replace(tried, nodes=frozenset(tried.nodes or ()) - found.keys()))
+            why = gap.why.detail or gap.why.reason
+            impossible[number, node] = f"{step.resource.name}: {why}"
+        possible.append(replace(tried, nodes=tried_nodes.difference(found)))
     return _without(proposal, impossible)
 
 
