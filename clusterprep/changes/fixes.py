@@ -247,23 +247,33 @@ def _without(proposal: Proposal, impossible: Mapping[tuple[int, str], str]) -> P
             left[check, node] = reasons[0]
         else:
             wanted[check, node] = numbers
-    needed: dict[int, set[str]] = {}
-    for (_, node), numbers in wanted.items():
-        for number in numbers:
-            nodes = needed.setdefault(number, set())
-            # A step of the environment is for all nodes, whichever failure asks for it.
-            is_shared = proposal.steps[number].resource.name == "env"
-            nodes.update(proposal.steps[number].nodes or () if is_shared else (node,))
+    needed = _needed_nodes(proposal.steps, wanted)
     steps: list[Step] = []
     moved: dict[int, int] = {}
     for number, step in enumerate(proposal.steps):
         if number in needed:
             moved[number] = len(steps)
             steps.append(replace(step, nodes=frozenset(needed[number])))
-    renumbered = {
-        place: tuple(moved[number] for number in numbers) for place, numbers in wanted.items()
-    }
+    renumbered = {}
+    for place, numbers in wanted.items():
+        renumbered[place] = tuple(moved[number] for number in numbers)
     return Proposal(tuple(steps), renumbered, left)
+
+
+def _needed_nodes(
+    steps: Sequence[Step], wanted: Mapping[Place, Iterable[int]]
+) -> dict[int, set[str]]:
+    """Return the nodes on which each step is wanted, by its number; others are left out."""
+    needed: dict[int, set[str]] = {}
+    for (_, node), numbers in wanted.items():
+        for number in numbers:
+            step = steps[number]
+            nodes = needed.setdefault(number, set())
+            if step.resource.name == "env":  # for all nodes, whichever failure asks for it
+                nodes.update(step.nodes or ())
+            else:
+                nodes.add(node)
+    return needed
 
 
 # ---------------------------------------------------------------- what became of it
