@@ -8,7 +8,7 @@ rollback that first had to roll back an interrupted run stops there: that run wa
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -273,13 +273,28 @@ def other_nodes(remembered: RememberedRuns, run: str) -> OtherNodes:
     begun, later = _nodes_of_batches(parts)
     wanted.update(dict.fromkeys(begun))
     missing = [name for name in wanted if name not in seen]
-    undone = _taken_back(parts)
-    forgetful = tuple(name for name in missing if name in remembered and name not in undone)
     possible = [name for name in later if name not in seen and name not in wanted]
-    perhaps = tuple(name for name in possible if name in remembered)
-    not_asked = tuple(name for name in missing if name not in remembered)
-    perhaps_not_asked = tuple(name for name in possible if name not in remembered)
-    return OtherNodes(forgetful, not_asked, perhaps, perhaps_not_asked)
+    undone = _taken_back(parts)
+    forgetful, not_asked = _asked_and_not(missing, remembered)
+    perhaps, perhaps_not_asked = _asked_and_not(possible, remembered)
+    return OtherNodes(
+        forgetful=tuple(name for name in forgetful if name not in undone),
+        not_asked=tuple(not_asked),
+        perhaps=tuple(perhaps),
+        perhaps_not_asked=tuple(perhaps_not_asked),
+    )
+
+
+def _asked_and_not(names: Iterable[str], asked: Container[str]) -> tuple[list[str], list[str]]:
+    """Return the names of nodes that were asked, and the others."""
+    found: list[str] = []
+    others: list[str] = []
+    for name in names:
+        if name in asked:
+            found.append(name)
+        else:
+            others.append(name)
+    return found, others
 
 
 def _nodes_of_batches(parts: Iterable[tuple[OldRun, bool]]) -> tuple[list[str], list[str]]:

@@ -216,16 +216,21 @@ def feasible(fleet: Fleet, proposal: Proposal, environment: Environment) -> Prop
     if not gaps:
         return proposal
     impossible: dict[tuple[int, str], str] = {}
-    kept: list[Step] = []
+    possible: list[Step] = []
+    # One step after the other, each behind those that its nodes can have: what a step needs may be
+    # what an earlier one brings.
     for number, step in enumerate(proposal.steps):
-        there = step.nodes or frozenset()
-        tried = replace(step, nodes=there & gaps.keys())
-        found = predict_changes(fleet, (*kept, tried), environment).gaps
+        nodes = step.nodes or frozenset()
+        tried_nodes = nodes.intersection(gaps)  # the other nodes can have every step
+        tried = replace(step, nodes=tried_nodes)
+        found = predict_changes(fleet, (*possible, tried), environment).gaps
         if found and step.resource.name == "env":
-            found = dict.fromkeys(there, next(iter(found.values())))
+            first = next(iter(found.values()))
+            found = dict.fromkeys(nodes, first)
         for node, gap in found.items():
-            impossible[number, node] = f"{step.resource.name}: {gap.why.detail or gap.why.reason}"
-        kept.append(replace(tried, nodes=frozenset(tried.nodes or ()) - found.keys()))
+            why = gap.why.detail or gap.why.reason
+            impossible[number, node] = f"{step.resource.name}: {why}"
+        possible.append(replace(tried, nodes=tried_nodes.difference(found)))
     return _without(proposal, impossible)
 
 
@@ -242,23 +247,33 @@ def _without(proposal: Proposal, impossible: Mapping[tuple[int, str], str]) -> P
             left[check, node] = reasons[0]
         else:
             wanted[check, node] = numbers
-    needed: dict[int, set[str]] = {}
-    for (_, node), numbers in wanted.items():
-        for number in numbers:
-            nodes = needed.setdefault(number, set())
-            # A step of the environment is for all nodes, whichever failure asks for it.
-            is_shared = proposal.steps[number].resource.name == "env"
-            nodes.update(proposal.steps[number].nodes or () if is_shared else (node,))
+    needed = _needed_nodes(proposal.steps, wanted)
     steps: list[Step] = []
     moved: dict[int, int] = {}
     for number, step in enumerate(proposal.steps):
         if number in needed:
             moved[number] = len(steps)
             steps.append(replace(step, nodes=frozenset(needed[number])))
-    renumbered = {
-        place: tuple(moved[number] for number in numbers) for place, numbers in wanted.items()
-    }
+    renumbered = {}
+    for place, numbers in wanted.items():
+        renumbered[place] = tuple(moved[number] for number in numbers)
     return Proposal(tuple(steps), renumbered, left)
+
+
+def _needed_nodes(
+    steps: Sequence[Step], wanted: Mapping[Place, Iterable[int]]
+) -> dict[int, set[str]]:
+    """Return the nodes on which each step is wanted, by its number; others are left out."""
+    needed: dict[int, set[str]] = {}
+    for (_, node), numbers in wanted.items():
+        for number in numbers:
+            step = steps[number]
+            nodes = needed.setdefault(number, set())
+            if step.resource.name == "env":  # for all nodes, whichever failure asks for it
+                nodes.update(step.nodes or ())
+            else:
+                nodes.add(node)
+    return needed
 
 
 # ---------------------------------------------------------------- what became of it

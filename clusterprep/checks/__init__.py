@@ -364,14 +364,15 @@ def parse_count(
 
 def by_value(values: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]]]:
     """Return each value with the names that have it: frequent values first, else as they appear."""
-    if len(set(values.values())) == 1:
-        return [(next(iter(values.values())), tuple(values))]
-    groups: dict[str, list[str]] = {}
+    distinct = set(values.values())
+    if len(distinct) == 1:  # as it mostly is: ten thousand names need not be told apart
+        return [(distinct.pop(), tuple(values))]
+    names_by_value: dict[str, list[str]] = {}
     for name, value in values.items():
-        groups.setdefault(value, []).append(name)
-    counted = [(value, tuple(names)) for value, names in groups.items()]
-    counted.sort(key=lambda group: -len(group[1]))  # a stable sort
-    return counted
+        names_by_value.setdefault(value, []).append(name)
+    groups = [(value, tuple(names)) for value, names in names_by_value.items()]
+    groups.sort(key=lambda group: -len(group[1]))  # a stable sort
+    return groups
 
 
 def with_nodes(groups: Iterable[tuple[str, tuple[str, ...]]]) -> str:

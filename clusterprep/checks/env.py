@@ -424,19 +424,15 @@ def resolved(
     TensorPipe (`nccl` is false) take whole names alone. A list that excludes may name what does not
     exist.
     """
-    if not value:
+    least = 2 if nccl else 1  # NCCL takes a value of one character for none
+    is_exclusion = nccl and value.startswith("^")
+    if len(value) < least or is_exclusion:
         return [], []
-    is_exact = True
-    if nccl:
-        # NCCL takes a value of one character for none.
-        if len(value) < 2 or value.startswith("^"):
-            return [], []
-        is_exact = value.startswith("=")
-        if is_exact:
-            value = value[1:]
+    is_exact = not nccl or value.startswith("=")
+    items = value.removeprefix("=") if nccl else value
     missing: list[str] = []
     doubled: list[str] = []
-    for item in value.split(","):
+    for item in items.split(","):
         name, port = item, ""
         if nccl:
             name, _, port = item.partition(":")

@@ -107,16 +107,11 @@ def count(
         # A container may be given GPUs and no view of the bus.
         expected = len(pci) or visible
     if nvml is None and expected and not nodes.bound:
-        message = "no driver has the GPUs: it is not loaded, or its library is missing"
-        if not pci:
-            message = "there is no GPU of NVIDIA on the PCI bus, and the inventory declares some"
-        return failed(
-            node,
-            message,
-            seen,
-            wanted,
-            NO_DRIVER if pci else NO_CARD,
-        )
+        if pci:
+            message = "no driver has the GPUs: it is not loaded, or its library is missing"
+            return failed(node, message, seen, wanted, NO_DRIVER)
+        message = "there is no GPU of NVIDIA on the PCI bus, and the inventory declares some"
+        return failed(node, message, seen, wanted, NO_CARD)
     if visible < expected:
         remedy = shell_line(
             "dmesg | grep -e NVRM -e Xid   # fell off the bus: reseat or power cycle"

@@ -166,12 +166,13 @@ def _not_known(
     node: Node, unreadable: Mapping[int, Absent], total: int, wanted: str
 ) -> Iterable[Outcome]:
     """Yield one unknown for each reason, with the GPUs that have it."""
-    groups: dict[Absent, dict[int, str]] = {}
+    gpus_by_absent: dict[Absent, list[int]] = {}
     for index, absent in unreadable.items():
+        gpus_by_absent.setdefault(absent, []).append(index)
+    for absent, gpus in gpus_by_absent.items():
         detail = absent.detail or absent.reason
-        groups.setdefault(absent, {})[index] = detail
-    for absent, details in groups.items():
-        yield unknown(node, by_text(details, total), absent.reason, wanted=wanted)
+        message = by_text(dict.fromkeys(gpus, detail), total)
+        yield unknown(node, message, absent.reason, wanted=wanted)
 
 
 def each_gpu(fact: str, wrong: Judge, fine: str, wanted: str = "") -> NodeJudge:
@@ -344,14 +345,19 @@ def _usual_temperatures(context: CheckContext) -> dict[Seat, float]:
 
     In a box that is cooled with air the seats differ by design.
     """
-    seats: dict[Seat, list[int]] = {}
+    chips_by_seat: dict[Seat, list[int]] = {}
     for nodes in context.alike():
-        readings: Readings = context.value(nodes[0], "gpu.heat")
+        first = nodes[0]
+        readings: Readings = context.value(first, "gpu.heat")
         for index, heat in readings.items():
             if isinstance(heat, Temperatures):
-                chips = seats.setdefault(_seat(nodes[0], index), [])
+                chips = chips_by_seat.setdefault(_seat(first, index), [])
                 chips.extend([heat.chip] * len(nodes))
-    return {seat: median(values) for seat, values in seats.items() if len(values) >= PEERS}
+    usual = {}
+    for seat, chips in chips_by_seat.items():
+        if len(chips) >= PEERS:
+            usual[seat] = median(chips)
+    return usual
 
 
 def _too_hot(heat: Temperatures, margin: int, usual: float | None) -> Trouble | None:

@@ -233,24 +233,13 @@ def _partition_remedy(rail: RdmaRail, usual: str) -> Remedy:
 
 def guids(context: CheckContext) -> Iterable[Outcome]:
     """Judge that each device of the fleet has GUIDs of its own."""
-    first_owner: dict[str, tuple[object, str]] = {}
     by_node: dict[str, dict[str, str]] = {}
-    doubled: set[str] = set()
     for node in context.nodes:
-        machine = _machine(context, node)
-        known = by_node[node.name] = _guids(context.value(node, "ib.fabric"))
-        for guid, device in known.items():
-            owner = (machine, device)
-            if first_owner.setdefault(guid, owner) != owner or "," in device:
-                doubled.add(guid)
-    places: dict[str, list[str]] = {}
-    if doubled:
-        for name, known in by_node.items():
-            for guid in doubled.intersection(known):
-                places.setdefault(guid, []).append(f"{known[guid]} of {name}")
+        by_node[node.name] = _guids(context.value(node, "ib.fabric"))
+    places = _places_of_doubled(context, by_node)
     for node in context.nodes:
         known = by_node[node.name]
-        shared = [guid for guid in known if guid in doubled] if doubled else []
+        shared = [guid for guid in known if guid in places] if places else []
         unread = _unread(context.value(node, "ib.fabric"))
         if shared:
             texts = [f"{guid} is {', '.join(places[guid])}" for guid in shared]
@@ -262,6 +251,27 @@ def guids(context: CheckContext) -> Iterable[Outcome]:
             yield skipped(node, "no RDMA device with a GUID here")
         else:
             yield passed(node, "no other device has the GUIDs of this node's", str(len(known)))
+
+
+def _places_of_doubled(
+    context: CheckContext, by_node: Mapping[str, Mapping[str, str]]
+) -> dict[str, list[str]]:
+    """Return the devices of each GUID that several have, as in «mlx5_0 of n1»."""
+    first_owner: dict[str, tuple[object, str]] = {}
+    doubled: set[str] = set()
+    for node in context.nodes:
+        machine = _machine(context, node)
+        for guid, device in by_node[node.name].items():
+            owner = (machine, device)
+            if first_owner.setdefault(guid, owner) != owner or "," in device:
+                doubled.add(guid)
+    places: dict[str, list[str]] = {}
+    if not doubled:  # as it mostly is
+        return places
+    for name, known in by_node.items():
+        for guid in doubled.intersection(known):
+            places.setdefault(guid, []).append(f"{known[guid]} of {name}")
+    return places
 
 
 def _unread(fabric: Fabric) -> list[str]:

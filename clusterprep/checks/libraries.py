@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -33,34 +33,34 @@ def system_nccl(context: CheckContext) -> Iterable[Outcome]:
         message = "no node has an NCCL of the system; programs bring their own"
         yield Outcome("skip", tuple(versions), message, reason="not_applicable")
         return
-    exempt = set()
-    for node in context.nodes:
-        if _declares_no_gpus(node) and versions[node.name] == NONE:
-            exempt.add(node.name)
+    exempt = _without_need(context, versions)
     if exempt:
         yield Outcome("skip", tuple(exempt), "no NCCL and no GPU here", reason="not_applicable")
-    known: dict[str, str] = {}
-    silent: list[str] = []
+    silent = sorted(name for name, version in versions.items() if not version)
+    for name in silent:
+        yield _version_not_known(name, libraries[name])
+    known = {}
     for name, version in versions.items():
-        if name in exempt:
-            continue
-        if version:
+        if version and name not in exempt:
             known[name] = version
-        else:
-            silent.append(name)
-    for name in sorted(silent):
-        message = "the system's NCCL does not say its version"
-        path = libraries[name].system or ""
-        yield Outcome(
-            "unknown",
-            (name,),
-            message,
-            path,
-            reason="garbled",
-        )
     is_used = any(_torch_loads_system(libraries[name]) for name in known)
     for outcome in _judge_system_versions(context, known, exempt):
         yield replace(outcome, severity="error") if is_used else outcome
+
+
+def _without_need(context: CheckContext, versions: Mapping[str, str]) -> set[str]:
+    """Return the nodes that have no NCCL of the system and are declared to have no GPU."""
+    names = set()
+    for node in context.nodes:
+        if _declares_no_gpus(node) and versions[node.name] == NONE:
+            names.add(node.name)
+    return names
+
+
+def _version_not_known(name: str, libraries: Libraries) -> Outcome:
+    message = "the system's NCCL does not say its version"
+    seen = libraries.system or ""
+    return Outcome("unknown", (name,), message, seen, reason="garbled")
 
 
 def _any_declared(context: CheckContext) -> bool:

@@ -100,19 +100,24 @@ def wrong_links(models: Readings, readings: Readings) -> dict[int, Trouble]:
         name = _model_name(models, index)
         on_board = expected(name)
         wanted = on_board or most[name]
-        number = len(links.up)
-        if number >= wanted:
-            slow = _slow_links(links, least_speed(name) or _usual_speed(known, models, name))
-            if slow is not None:
-                troubles[index] = slow
-            continue
-        if on_board or links.up or _all_joined_alike(name):
-            seen = f"{number} of {wanted}"
-            if links.down and links.up:
-                down = ",".join(map(str, links.down))
-                seen = f"{seen}, down: {down}"
-            troubles[index] = Trouble("NVLinks are down", seen, SHOW_LINKS)
+        trouble = None
+        if len(links.up) >= wanted:
+            least = least_speed(name) or _usual_speed(known, models, name)
+            trouble = _slow_links(links, least)
+        elif on_board or links.up or _all_joined_alike(name):
+            trouble = _missing_links(links, wanted)
+        if trouble is not None:
+            troubles[index] = trouble
     return troubles
+
+
+def _missing_links(links: NvLinks, wanted: int) -> Trouble:
+    """Return that a GPU has fewer links than `wanted`, with those that are down beside others."""
+    seen = f"{len(links.up)} of {wanted}"
+    if links.down and links.up:
+        down = ",".join(map(str, links.down))
+        seen = f"{seen}, down: {down}"
+    return Trouble("NVLinks are down", seen, SHOW_LINKS)
 
 
 def _usual_speed(known: Mapping[int, NvLinks], models: Readings, name: str) -> int | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, by_value
+from clusterprep.checks import Check, CheckContext, Outcome, Proof
 from clusterprep.checks.eth import parse_mtu, set_mtu
 from clusterprep.checks.net import all_dials
 from clusterprep.checks.pair_causes import Cause, find_causes
@@ -190,9 +191,10 @@ class _Interfaces:
         for node in context.inventory.nodes:
             if "eth.mtu" in node.require:
                 self._declared[node.name] = parse_mtu(node.require["eth.mtu"])
-        values = by_value({name: str(pick.mtu) for name, pick in picks.items()})
-        usual, majority = values[0] if values else ("0", ())
-        self._usual = int(usual) if 2 * len(majority) > len(picks) else None
+        self._usual: int | None = None
+        for mtu, count in Counter(pick.mtu for pick in picks.values()).items():
+            if 2 * count > len(picks):
+                self._usual = mtu
 
     def wanted(self, node: str) -> int | None:
         """Return the MTU that is declared for a node, else that of most nodes, if it is known."""

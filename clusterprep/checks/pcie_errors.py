@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from clusterprep.checks import (
@@ -155,18 +155,28 @@ def _grave(
     logged: Mapping[str, list[str]],
 ) -> Outcome:
     """Return the failure of what was counted and of what the log has, each function once."""
-    worst = FATAL if fatal else next(iter(logged.values()))[0]
+    worst = FATAL
+    if not fatal:
+        first = next(iter(logged.values()))
+        worst = first[0]
     addresses = list(dict.fromkeys([*fatal, *logged]))
     texts = []
     for address in addresses[:MOST_FUNCTIONS]:
-        counts = [f"{name} {count}" for name, count in fatal.get(address, {}).items()]
-        said = logged.get(address, [])
-        if counts:  # then that it was fatal need not be said again
-            said = [words for words in said if words != FATAL]
-        texts.append(f"{_name(tree, address)} {', '.join((*counts, *said))}")
+        parts = _parts_of(fatal.get(address, {}), logged.get(address, []))
+        texts.append(f"{_name(tree, address)} {', '.join(parts)}")
     if len(addresses) > MOST_FUNCTIONS:
         texts.append(f"and {len(addresses) - MOST_FUNCTIONS} more")
-    return failed(node, MESSAGES[worst], "; ".join(texts), WANTED, _remedy(addresses[0]))
+    seen = "; ".join(texts)
+    return failed(node, MESSAGES[worst], seen, WANTED, _remedy(addresses[0]))
+
+
+def _parts_of(counts: Mapping[str, int], said: Iterable[str]) -> list[str]:
+    """Return what one function counted, and what the log says of it besides."""
+    parts = [f"{name} {count}" for name, count in counts.items()]
+    for words in said:
+        if words != FATAL or not counts:  # the counts themselves are of fatal errors
+            parts.append(words)
+    return parts
 
 
 def _span(sample: Sample) -> str:

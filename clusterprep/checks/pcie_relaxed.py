@@ -91,29 +91,35 @@ def _judge(context: CheckContext, node: Node, controls: Controls, usual: int | N
     ordered = [at for at, control in controls.items() if not control.relaxed_ordering]
     if required is not None:
         least = parse_size(required)
-        small = [at for at, control in controls.items() if control.max_read < least]
+        odd = [at for at, control in controls.items() if control.max_read < least]
         wanted = f"relaxed ordering, reads of {least} bytes or more"
     else:
         least = max(LEAST, usual or LEAST)
-        small = []
-        for at, control in controls.items():
-            is_unusual = usual is not None and control.max_read != usual
-            if control.max_read < LEAST or is_unusual:
-                small.append(at)
+        odd = _of_odd_size(controls, usual)
         wanted = f"relaxed ordering, reads of {usual or LEAST} bytes on all cards"
     if ordered:
         message = "relaxed ordering is off for a network card"
         cure = _setpci(ordered[0], ORDER_MASK, ORDER_MASK)
         return failed(node, message, _describe(controls, ordered), wanted, cure)
-    if small:
+    if odd:
         message = "a network card reads memory in requests of another size"
-        cure = _setpci(small[0], SIZES.index(least) << 12, READ_MASK)
-        return failed(node, message, _describe(controls, small), wanted, cure)
+        cure = _setpci(odd[0], SIZES.index(least) << 12, READ_MASK)
+        return failed(node, message, _describe(controls, odd), wanted, cure)
     if required is None and usual is None:
         message = "the size of reads differs from card to card, and none has a majority"
         return failed(node, message, _describe(controls, controls), "one size on all cards")
     seen = _describe(controls, [next(iter(controls))])
     return passed(node, "network cards read memory alike, in relaxed order", seen, wanted)
+
+
+def _of_odd_size(controls: Controls, usual: int | None) -> list[str]:
+    """Return the cards whose reads are smaller than LEAST, or not of the usual size."""
+    odd = []
+    for at, control in controls.items():
+        is_unusual = usual is not None and control.max_read != usual
+        if control.max_read < LEAST or is_unusual:
+            odd.append(at)
+    return odd
 
 
 def _describe(controls: Controls, addresses: Iterable[str]) -> str:

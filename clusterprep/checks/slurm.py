@@ -347,12 +347,16 @@ def _type_problems(place: Place, lines: Sequence[GresLine]) -> Iterator[Problem]
     if not isinstance(nvml, Nvml) or not nvml.gpus:
         return
     names = {gpu.name.lower().replace(" ", "_") for gpu in nvml.gpus}
-    types = {each.type for each in place.line.gres if each.name == "gpu" and each.type}
-    types |= {line.type for line in lines if line.name == "gpu" and line.type}
-    strangers = [kind for kind in sorted(types) if not any(kind.lower() in name for name in names)]
-    if strangers:
+    declared = [(gres.name, gres.type) for gres in place.line.gres]
+    declared += [(line.name, line.type) for line in lines]
+    types = {kind for name, kind in declared if name == "gpu" and kind}
+    unmatched = []
+    for kind in sorted(types):
+        if not any(kind.lower() in name for name in names):
+            unmatched.append(kind)
+    if unmatched:
         message = "with AutoDetect a type is a part of the GPU's name, and no GPU here has this one"
-        yield Problem(message, ", ".join(strangers), ", ".join(sorted(names)))
+        yield Problem(message, ", ".join(unmatched), ", ".join(sorted(names)))
 
 
 def _core_problems(place: Place, lines: Sequence[GresLine]) -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, passed, skipped, unknown
@@ -102,19 +103,23 @@ def _culprits(pairs: Mapping[Pair, tuple[str, str]], tried: Mapping[str, int]) -
 
     A node that fails with most others is at fault, and not those that it fails with.
     """
-    out: dict[str, int] = {}
-    into: dict[str, int] = {}
-    for dialer, listener in pairs:
-        out[dialer] = out.get(dialer, 0) + 1
-        into[listener] = into.get(listener, 0) + 1
-    # Each node is tried as often as it tries itself.
-    guilty = {name for name, count in out.items() if 2 * count > tried.get(name, 0)}
-    guilty |= {name for name, count in into.items() if 2 * count > tried.get(name, len(pairs))}
-    everyone = list(dict.fromkeys([*out, *into]))
-    if guilty and 2 * len(guilty) <= len(tried):
-        explained = [pair for pair in pairs if guilty.isdisjoint(pair)]
-        return sorted(guilty | {name for pair in explained for name in pair})
-    return everyone
+    failed_from = Counter(dialer for dialer, _ in pairs)
+    failed_to = Counter(listener for _, listener in pairs)
+    guilty = set()
+    for name, count in failed_from.items():
+        if 2 * count > tried.get(name, 0):
+            guilty.add(name)
+    for name, count in failed_to.items():
+        # Each node is tried as often as it tries itself.
+        if 2 * count > tried.get(name, len(pairs)):
+            guilty.add(name)
+    if not guilty or 2 * len(guilty) > len(tried):
+        return list(dict.fromkeys([*failed_from, *failed_to]))
+    culprits = set(guilty)
+    for pair in pairs:
+        if guilty.isdisjoint(pair):  # what no guilty node explains
+            culprits.update(pair)
+    return sorted(culprits)
 
 
 def _rest(node: Node, value: Reached, is_blamed: bool) -> Iterable[Outcome]:

@@ -401,18 +401,40 @@ readers = _all(
 
 def refuse_mix(params: dict[str, Any]) -> None:
     """Raise UsageError for options that contradict each other."""
-    if params["store"] and not params["deep"]:
-        raise click.UsageError("--store keeps the findings of deep checks; add --deep")
-    if params["deep"] and params["budget"] is not None:
-        raise click.UsageError("--deep asks what --budget has no time for; give one of them")
-    if params["stress"] and (params["deep"] or params["budget"] is not None):
-        raise click.UsageError("--stress takes minutes; leave --deep and --budget out")
-    if params["write_lists"] is not None and params["budget"] is not None:
-        raise click.UsageError("--budget has no time for lists; leave --write-lists out")
-    if params["on_busy"] and not params["stress"]:
-        raise click.UsageError("--on-busy says that --stress may load GPUs in use; add --stress")
-    if params["local"] and params["retry_failed"] is not None:
-        raise click.UsageError("--retry-failed chooses nodes of an INVENTORY; leave --local out")
+    deep = params["deep"]
+    stress = params["stress"]
+    has_budget = params["budget"] is not None
+    has_lists = params["write_lists"] is not None
+    has_retry = params["retry_failed"] is not None
+    contradictions = (
+        (
+            params["store"] and not deep,
+            "--store keeps the findings of deep checks; add --deep",
+        ),
+        (
+            deep and has_budget,
+            "--deep asks what --budget has no time for; give one of them",
+        ),
+        (
+            stress and (deep or has_budget),
+            "--stress takes minutes; leave --deep and --budget out",
+        ),
+        (
+            has_lists and has_budget,
+            "--budget has no time for lists; leave --write-lists out",
+        ),
+        (
+            params["on_busy"] and not stress,
+            "--on-busy says that --stress may load GPUs in use; add --stress",
+        ),
+        (
+            params["local"] and has_retry,
+            "--retry-failed chooses nodes of an INVENTORY; leave --local out",
+        ),
+    )
+    for is_given, message in contradictions:
+        if is_given:
+            raise click.UsageError(message)
 
 
 def refuse_certificate(params: dict[str, Any]) -> None:

@@ -446,6 +446,9 @@ _NO_SWITCH = Absent("not_applicable", "no NVSwitch on the PCI bus of this node")
 _SWITCH_CLASS = "0x0680"  # a bridge of another kind: NVSwitches of A100 and H100 systems
 
 
+_SEVERITIES = {"Severity 0": "Non-fatal", "Severity 1": "Fatal"}  # of the line with a number
+
+
 def _has_switch(rows: Sequence[Mapping[str, Any]]) -> bool:
     return any(str(row["class"]).startswith(_SWITCH_CLASS) for row in rows)
 
@@ -462,16 +465,22 @@ def _sxids(records: Sequence[KernelRecord]) -> tuple[SXid, ...]:
         match = _SXID.search(record.text)
         if match is None:
             continue
-        pci, code, said = match[1].lower(), int(match[2]), match[3]
+        pci = match[1].lower()
+        code = int(match[2])
+        said = match[3]
         if said in ("Fatal", "Non-fatal"):
             event = SXid(pci, code, said, record, _link(record.text))
             in_words.setdefault((pci, code), []).append(event)
         elif said != "Data" or (pci, code) not in others:
-            severity = {"Severity 0": "Non-fatal", "Severity 1": "Fatal"}.get(said, "")
+            severity = _SEVERITIES.get(said, "")
             others[pci, code] = SXid(pci, code, severity, record)
-    events = [event for found in in_words.values() for event in found]
-    lost = [event for place, event in others.items() if place not in in_words]
-    return (*events, *lost)
+    events: list[SXid] = []
+    for found in in_words.values():
+        events += found
+    for place, event in others.items():
+        if place not in in_words:
+            events.append(event)
+    return tuple(events)
 
 
 def _log_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:

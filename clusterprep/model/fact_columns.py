@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -38,7 +38,7 @@ class Column(Struct, frozen=True):
     """
 
     values: list[Any]
-    ids: array[int]
+    ids: Sequence[int]
     usual: Any
     odd: list[int]
 

@@ -5,7 +5,7 @@ It is declared, or it is the interface in the one network that reaches all nodes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -570,14 +570,7 @@ def _common_network(
     for place in login.values():
         if place is not None:
             logins.update(place[0].networks)
-    order = []
-    for network, members in tally.members.items():
-        # Where NCCL binds counts more than where a node can be reached: it does not use a second
-        # address.
-        bound, speed = tally.bound[network], tally.speeds[network]
-        is_rail, is_login = network in rails, network in logins
-        order.append((-bound, -members, is_rail, -speed, not is_login, network))
-    best = min(order)[-1]
+    best = _best_network(tally, rails, logins)
     members = tally.members[best]
     holders = sum(1 for interfaces in usable.values() if interfaces)
     by_login = "the interface that the login uses is taken on each"
@@ -594,6 +587,21 @@ def _common_network(
     if rails and best not in rails:
         why += "; those of the training ports are left to RDMA"
     return best, why
+
+
+def _best_network(tally: _Tally, rails: Container[str], logins: Container[str]) -> str:
+    """Return the network in which NCCL would bind most nodes, and of several the preferred one.
+
+    Where NCCL binds counts more than where a node can be reached: it does not use a second address.
+    """
+    order = []
+    for network, members in tally.members.items():
+        bound = tally.bound[network]
+        speed = tally.speeds[network]
+        is_rail = network in rails
+        is_login = network in logins
+        order.append((-bound, -members, is_rail, -speed, not is_login, network))
+    return min(order)[-1]
 
 
 class _Tally(Struct, frozen=True):

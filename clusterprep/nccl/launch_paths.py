@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from clusterprep.facts import under
 from clusterprep.facts.env_files import (
@@ -125,31 +125,56 @@ def _is_asked(fleet: Fleet) -> bool:
 
 def _rows(fleet: Fleet, node: Node, paths: Paths, writing: bool) -> list[Row]:
     """Return one row for each launch path of a node that is known."""
+    inventory = fleet.inventory
     planned = set(planned_environment(fleet).of(node.name))
-    wanted_by_nccl = _read_by_nccl(planned)
     closed = _closed_files(fleet, node)
     unread = _unread(fleet, node)
-    inventory = fleet.inventory
     names_by_path = _names_by_path(paths)
     if writing:
-        for path in _written_to(inventory, closed, unread):
-            if path in names_by_path:
-                names_by_path[path] |= wanted_by_nccl if path == "nccl" else planned
+        _add_planned(names_by_path, planned, _written_to(inventory, closed, unread))
     if "runtime" in names_by_path:
         names_by_path["runtime"] -= _unset_by_runtime(fleet, node)
-    everywhere = _read_by_nccl(names_by_path["nccl"])
     if not (writing or closed or _has_our_files(paths, inventory)):
         return [(path, tuple(sorted(names)), "") for path, names in names_by_path.items()]
     rows = []
-    for path, names in names_by_path.items():
-        lacking = (wanted_by_nccl if path == "nccl" else planned) - names
-        if path not in ENGINES:
-            lacking -= everywhere
-        add = _what_to_add(path, inventory, closed, unread) if lacking else ""
+    for path, lacking in _lacking_by_path(names_by_path, planned).items():
+        add = ""
         if path == "systemd" and "systemd" in inventory.env_targets:
-            add = _what_units_need(inventory, unread, writing or bool(lacking))
-        rows.append((path, tuple(sorted(names)), add))
+            is_new = writing or bool(lacking)
+            add = _what_units_need(inventory, unread, is_new)
+        elif lacking:
+            add = _what_to_add(path, inventory, closed, unread)
+        names = tuple(sorted(names_by_path[path]))
+        rows.append((path, names, add))
     return rows + _without_reader(paths, inventory)
+
+
+def _add_planned(
+    names_by_path: Mapping[str, set[str]], planned: set[str], written: Iterable[str]
+) -> None:
+    """Add the names of planned variables to the launch paths that get what apply writes."""
+    for path in written:
+        if path in names_by_path:
+            names_by_path[path] |= _read_by_nccl(planned) if path == "nccl" else planned
+
+
+def _lacking_by_path(
+    names_by_path: Mapping[str, set[str]], planned: set[str]
+) -> dict[str, set[str]]:
+    """Return the planned variables that each launch path gets neither itself nor by NCCL's files.
+
+    A container does not see NCCL's files of the node.
+    """
+    by_nccl_files = _read_by_nccl(names_by_path["nccl"])
+    lacking = {}
+    for path, names in names_by_path.items():
+        if path == "nccl":
+            lacking[path] = _read_by_nccl(planned) - names
+        elif path in ENGINES:
+            lacking[path] = planned - names
+        else:
+            lacking[path] = planned - names - by_nccl_files
+    return lacking
 
 
 def _written_to(

@@ -367,12 +367,9 @@ def _set_of_fastest(
     (board id). A card of the same make that differs in both is there for something else.
     """
     best = max(usual[rail.key].rate for rail in candidates)
-    fast = []
-    for rail in candidates:
-        rate = usual[rail.key].rate
-        # With a best rate of 0 no port says its rate.
-        if rate > best / 2 or not best:
-            fast.append(rail)
+    fast = list(candidates)
+    if best:  # else no port says its rate
+        fast = [rail for rail in candidates if usual[rail.key].rate > best / 2]
     layer = _usual_layer(usual[rail.key] for rail in fast)
     if layer is None:
         message = "InfiniBand and Ethernet ports are equal in speed and number"

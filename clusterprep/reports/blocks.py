@@ -243,7 +243,9 @@ def group_gaps(blocks: Iterable[Block]) -> list[list[Block]]:
         key: tuple[object, ...] = (len(groups),)  # no other group has this key
         if _is_gap(block):
             key = (block.severity, block.reason, block.nodes, *block.messages)
-        groups.setdefault(key, []).extend((block, *left_open(block)))
+        group = groups.setdefault(key, [])
+        group.append(block)
+        group.extend(left_open(block))
     return list(groups.values())
 
 
@@ -260,13 +262,15 @@ def follows_of(block: Block) -> list[Block]:
 
     The findings of one check are one block, whatever their reasons.
     """
-    is_gap = _is_gap(block)
+    consequences = block.consequences
+    if _is_gap(block):
+        consequences = tuple(each for each in consequences if each.reason != block.reason)
     groups: dict[tuple[object, ...], list[Finding]] = {}
-    for finding in block.consequences:
-        if not is_gap or finding.reason != block.reason:
-            key = (finding.check, finding.verdict, finding.severity)
-            groups.setdefault(key, []).append(finding)
-    return sorted((Block(tuple(group)) for group in groups.values()), key=gravity)
+    for finding in consequences:
+        key = (finding.check, finding.verdict, finding.severity)
+        groups.setdefault(key, []).append(finding)
+    blocks = [Block(tuple(group)) for group in groups.values()]
+    return sorted(blocks, key=gravity)
 
 
 def _is_gap(block: Block) -> bool:

@@ -63,6 +63,7 @@ DIFF = 400  # lines of one difference, and of an error
 TURNS = 20  # checks that are new, and that are fixed, since an earlier run
 NAME = 256  # characters of a node's name in the script's data
 TEMPLATE = "report.html"
+HEAD = "head.html"  # how each page begins
 
 # CSS classes.
 _OUTCOMES = {
@@ -95,9 +96,9 @@ def pieces(report: Report) -> Iterator[str]:
 @functools.cache
 def environment(template: str) -> Environment:
     """Return Jinja with a template that escapes everything and refuses names not defined."""
-    source = {template: _part(template)}
+    sources = {name: _part(name) for name in (template, HEAD)}
     made = Environment(
-        loader=DictLoader(source),
+        loader=DictLoader(sources),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

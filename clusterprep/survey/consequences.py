@@ -161,9 +161,9 @@ class _Links:
     def __init__(self, findings: Sequence[Finding]) -> None:
         self._findings = findings
         self._numbers = _numbers_by_check(findings)
-        # The checks that explain a finding, by its number and then by node.
+        # For each finding, in their order: the checks that explain it on a node, by node.
         self.causes: list[dict[str, list[str]]] = [{} for _ in findings]
-        # The same by check and node, for all findings of a check.
+        # The same for all findings of a check together, by check and node: to see loops.
         self._causes_of_check: dict[tuple[str, str], set[str]] = {}
 
     def add_declared(self, number: int, checks: Iterable[str], *, whole: bool) -> None:
@@ -342,12 +342,13 @@ class _Roots:
     """Finds the causes at the end of the links; of a finding without causes it is itself."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
-        self._findings: Sequence[Finding] = findings
-        self._numbers: dict[str, dict[str, list[int]]] = {}
-        if any(finding.because for finding in findings):
+        self._findings = findings
+        self._numbers: Mapping[str, Mapping[str, Sequence[int]]] = {}
+        self._known: dict[int, tuple[int, ...]] = {}
+        has_links = any(finding.because for finding in findings)
+        if has_links:  # without any, each finding is a root, and nothing is looked up
             self._findings = _of_one_each(findings, _alike_nodes(findings))
             self._numbers = _numbers_by_check(self._findings)
-        self._known: dict[int, tuple[int, ...]] = {}
 
     def of(self, number: int) -> tuple[int, ...]:
         """Return the numbers of the findings that a finding follows from in the end."""

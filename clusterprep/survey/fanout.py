@@ -223,10 +223,7 @@ class Fanout:
         nodes = inventory.nodes
         if names is not None:
             nodes = tuple(node for node in nodes if node.name in names)
-        sheets: dict[str, Sheet] = {}
-        for node in nodes:
-            sheet = queries.of(node)
-            sheets[node.name] = sheet
+        sheets = {node.name: queries.of(node) for node in nodes}
         self._need_parts(_agent_parts(plan, sheets.values(), inventory))
         drops_links = last and "pairs" not in plan.stages
         open_files.refuse_too_few(nodes, self._forks if drops_links else len(nodes))
@@ -249,14 +246,20 @@ class Fanout:
                 raise
         finally:
             queries.close()
-        in_order: dict[str, NodeSnapshot] = {}
-        for node in nodes:
-            snapshot = snapshots.get(node.name)
-            in_order[node.name] = snapshot or _late_snapshot(node, self._deadline.over)
-        fleet = Fleet(inventory, in_order)
+        fleet = Fleet(inventory, self._in_order(nodes, snapshots))
         if "clock" in plan.stages and self._deadline.over is None:
             return refine_clocks(fleet, self.links, self.each)
         return fleet
+
+    def _in_order(
+        self, nodes: Iterable[Node], snapshots: Mapping[str, NodeSnapshot]
+    ) -> dict[str, NodeSnapshot]:
+        """Return a snapshot for each node; one that did not answer in time has one that says so."""
+        in_order = {}
+        for node in nodes:
+            snapshot = snapshots.get(node.name)
+            in_order[node.name] = snapshot or _late_snapshot(node, self._deadline.over)
+        return in_order
 
     def _need_parts(self, parts: Iterable[str]) -> None:
         """Have every agent get these parts: a new one at its start, one that runs already now."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -17,12 +16,12 @@ class Round(Struct, frozen=True):
     """What one round measured.
 
     `at` is when it began, in seconds since the first one did. `links` has bytes per second of the
-    directions of its `Rounds`, in their order, and no number where one was not measured; `own` the
+    directions of its `Rounds`, in their order, and NaN where one was not measured. `own` has the
     seconds that each rank takes between collectives of the largest size.
     """
 
     at: float
-    links: array[float]
+    links: Sequence[float]
     own: Mapping[int, float]
     collectives: tuple[CollectiveResult, ...]
 

@@ -90,6 +90,7 @@ class KeptRounds:
                 self._bandwidths.setdefault(row.bytes, []).append(row.busbw_gbs)
         if number >= FIRST and (number - FIRST) % self._every:
             return
+        # As an array: a list would keep an object for each number.
         speeds = array("d", (links.get(ends, math.nan) for ends in self._directions))
         kept = self._first if number < FIRST else self._later
         kept.append(Round(at, speeds, own, collectives))

@@ -198,16 +198,19 @@ def _rank_of(line: LogLine) -> int | None:
 
 def _fewest(told: _Counts) -> UnevenData:
     """Return the ranks that have the fewest, and a note that compares one with one of the most."""
-    counts = {rank: count for rank, (count, _) in told.items()}
-    fewest = min(counts.values())
-    most = max(counts.values())
-    ranks = tuple(rank for rank in sorted(counts) if counts[rank] == fewest)
-    other = min(rank for rank in counts if counts[rank] == most)
+    ranks_by_count: dict[int, list[int]] = {}
+    for rank in sorted(told):
+        count, _ = told[rank]
+        ranks_by_count.setdefault(count, []).append(rank)
+    fewest = min(ranks_by_count)
+    most = max(ranks_by_count)
+    ranks = ranks_by_count[fewest]
+    other = ranks_by_count[most][0]
     _, line = told[ranks[0]]
     match = _COUNT.search(line.text)
     what = match["what"].lower() if match else "batches"
     note = f"rank {ranks[0]} has {fewest:,} {what} and rank {other} has {most:,}"
-    return UnevenData(line, ranks, note)
+    return UnevenData(line, tuple(ranks), note)
 
 
 # ---------------------------------------------------------------- calls

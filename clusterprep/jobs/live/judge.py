@@ -300,12 +300,17 @@ def _odd_places(situation: Situation, others: Sequence[Located]) -> list[Diagnos
             return []
         stacks.setdefault(place_in_program(look.stack), []).append(one)
     largest = max(stacks.values(), key=len, default=[])
-    odd = [one for group in stacks.values() if group is not largest for one in group]
-    if not odd or 2 * len(largest) <= len(others) or any(place.goes_on for _, place in others):
+    odd: list[Located] = []
+    for group in stacks.values():
+        if group is not largest:
+            odd += group
+    is_majority = 2 * len(largest) > len(others)
+    if not odd or not is_majority or any(place.goes_on for _, place in others):
         return []
     # With a GPU the others wait for it in any call that wants a result of it.
-    sure = all(place.kind == "elsewhere" for _, place in odd)
-    return [_of_ranks(situation, causes.ELSEWHERE, odd, LIKELY if sure else SYMPTOM)]
+    is_sure = all(place.kind == "elsewhere" for _, place in odd)
+    confidence = LIKELY if is_sure else SYMPTOM
+    return [_of_ranks(situation, causes.ELSEWHERE, odd, confidence)]
 
 
 def _other_collectives(situation: Situation, waiting: Sequence[Located]) -> list[DiagnosedCause]:
@@ -377,16 +382,19 @@ def _by_ras(situation: Situation) -> list[DiagnosedCause]:
 
 
 def _half_gone(situation: Situation) -> list[DiagnosedCause]:
+    """Return the connections of the job of which one end alone is left."""
     half = connections.half_gone(situation.connections, situation.looks)
     if not half:
         return []
     names = {rank.place: rank.name for rank, _ in situation.located}
     lines: list[LogLine] = []
     for one in half[:SHOWN]:
-        who = names.get(one.places[0], one.places[0])
-        state = "closed by the other end" if one.socket.state == connections.CLOSE_WAIT else ""
-        state = state or f"{_peer(one)} has no such socket"
-        lines.append(_line(one.places[0], f"{who}, {one.ends}: {state}"))
+        here = one.places[0]
+        who = names.get(here, here)
+        state = f"{_peer(one)} has no such socket"
+        if one.socket.state == connections.CLOSE_WAIT:
+            state = "closed by the other end"
+        lines.append(_line(here, f"{who}, {one.ends}: {state}"))
     peers = sorted({_peer(one) for one in half})
     culprit = f"host {peers[0]}" if len(peers) == 1 else None
     return [_cause(causes.HALF, LIKELY, culprit, lines, causes.HALF.message, len(half))]
@@ -408,15 +416,23 @@ def _of_ranks(
         lines.append(_line(rank.place, _rank_words(rank, place)))
     culprits = {rank.place for rank, _ in odd}
     lines += _waiting_lines(situation, culprits, SHOWN - len(lines))
-    rank, place = odd[0]
-    text = message or f"{rank.name} {place.does}. {cause.message}"
-    waiting = [one for one in situation.located if one[1].kind in ("collective", "waiting")]
-    others = sum(1 for rank, _ in waiting if rank.place not in culprits)
-    text += (
-        f" {pluralize(others, 'other rank')} of this job {'is' if others == 1 else 'are'} there."
-    )
+    if not message:
+        first, place = odd[0]
+        message = f"{first.name} {place.does}. {cause.message}"
+    others = _others_there(situation, culprits)
     culprit = _names([rank for rank, _ in odd])
-    return _cause(cause, confidence, culprit, lines, text + _quiet_words(situation))
+    text = f"{message} {others}{_quiet_words(situation)}"
+    return _cause(cause, confidence, culprit, lines, text)
+
+
+def _others_there(situation: Situation, culprits: set[str]) -> str:
+    """Return how many ranks wait besides the culprits, as a sentence."""
+    count = 0
+    for rank, place in situation.located:
+        if place.kind in ("collective", "waiting") and rank.place not in culprits:
+            count += 1
+    verb = "is" if count == 1 else "are"
+    return f"{pluralize(count, 'other rank')} of this job {verb} there."
 
 
 def _names(ranks: Sequence[Rank]) -> str:

@@ -124,7 +124,8 @@ def _outcome_of_ranks(
                 received.append(hop)
                 if not hop.direct:
                     indirect.append(rank.local_rank)
-    seen = f"GPUDirect RDMA on {sum(hop.direct for hop in received)} of {len(received)}"
+    direct = sum(hop.direct for hop in received)
+    seen = f"GPUDirect RDMA on {direct} of {len(received)}"
     if indirect:
         message = (
             f"{local_rank_words(indirect)} receives through the host's memory, though a card is "

@@ -158,17 +158,7 @@ def judge(seen: Seen) -> Iterable[Finding]:
     unseen = [name for name, result in by.items() if _is_unseen(result)]
     read = {name: result for name, result in by.items() if isinstance(result, float)}
     if unseen:
-        message = (
-            f"{mark.path}: what {writer[0]} wrote there was not read within {SECONDS:g} s: it is "
-            "another folder, or changes arrive late"
-        )
-        cure = shell_line(
-            "findmnt --target {path}; grep {path} /etc/fstab   # source and options as on {writer}",
-            path=mark.path,
-            writer=writer[0],
-        )
-        seen_of = f"read on {fold(read)}" if read else "read on no other node"
-        yield _finding("fail", tuple(unseen), message, seen_of, SEEN, cure)
+        yield _not_seen(mark, tuple(unseen), read)
     for name, result in by.items():
         if isinstance(result, Absent) and not _is_unseen(result):
             message = f"{mark.path}: whether the mark of {writer[0]} arrives is not known"
@@ -177,6 +167,22 @@ def judge(seen: Seen) -> Iterable[Finding]:
         slowest = format_duration(max(read.values()))
         message = f"{mark.path}: what {writer[0]} wrote was read within {slowest}"
         yield _finding("pass", tuple(read), message, slowest, SEEN)
+
+
+def _not_seen(mark: Mark, nodes: tuple[str, ...], read: Mapping[str, float]) -> Finding:
+    """Return the failure of nodes that did not read a mark in time; others `read` it."""
+    writer = mark.writer.name
+    message = (
+        f"{mark.path}: what {writer} wrote there was not read within {SECONDS:g} s: it is "
+        "another folder, or changes arrive late"
+    )
+    seen = f"read on {fold(read)}" if read else "read on no other node"
+    cure = shell_line(
+        "findmnt --target {path}; grep {path} /etc/fstab   # source and options as on {writer}",
+        path=mark.path,
+        writer=writer,
+    )
+    return _finding("fail", nodes, message, seen, SEEN, cure)
 
 
 def _is_unseen(result: float | Absent) -> bool:

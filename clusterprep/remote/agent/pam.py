@@ -149,6 +149,16 @@ def _env_file(words):
     return path
 
 
+def _rules(text):
+    """Return the words of each rule of a PAM file, which a backslash continues in the next line."""
+    rules = []
+    for line in text.replace("\\\n", " ").splitlines():
+        words = line.partition("#")[0].split()
+        if len(words) >= 2:
+            rules.append(words)
+    return rules
+
+
 def _lines_of_service(name, depth, kind=None):
     """Return the words of a service's lines that set up sessions, included ones in their place.
 
@@ -160,10 +170,7 @@ def _lines_of_service(name, depth, kind=None):
     if text is None:
         return None if path is not None or depth == 0 else []
     lines = []
-    for line in text.replace("\\\n", " ").splitlines():
-        words = line.partition("#")[0].split()
-        if len(words) < 2:
-            continue
+    for words in _rules(text):
         included, of_kind = _included(words)
         if included is None:
             if _counts(words[0].lstrip("-"), kind):

@@ -13,7 +13,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 FOLDER = Path(os.environ.get("CLUSTERPREP_LAB_ROOTS", "/var/cache/clusterprep-lab"))
@@ -67,15 +67,7 @@ BOOKWORM = System(
     openssh="9.2",
     init="systemd 252",
 )
-BOOKWORM_SYSV = System(
-    "Debian 12",
-    "bookworm",
-    ("sysvinit-core", "opendoas"),
-    glibc="2.36",
-    python="3.11",
-    openssh="9.2",
-    init="sysvinit",
-)
+BOOKWORM_SYSV = replace(BOOKWORM, packages=("sysvinit-core", "opendoas"), init="sysvinit")
 TRIXIE = System(
     "Debian 13",
     "trixie",
