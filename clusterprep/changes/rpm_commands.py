@@ -39,7 +39,7 @@ def erase_new(moves: Iterable[PackageChange]) -> list[RunCommand]:
     packages = []
     for move in moves:
         if move.before is None and move.after is not None:
-            packages.append(_full_name(move, move.after))
+            packages.append(_full_name(move.name, move.after, move.architecture))
     if not packages:
         return []
     return [RunCommand(("sh", "-c", _ERASE, "sh", *packages), LIMIT)]
@@ -50,15 +50,21 @@ def finish_changes(moves: Iterable[PackageChange]) -> list[RunCommand]:
     pairs: list[str] = []
     for move in moves:
         if move.before is not None and move.after is not None:
-            pairs += (_full_name(move, move.before), _full_name(move, move.after))
+            pairs.append(_full_name(move.name, move.before, former_architecture(move)))
+            pairs.append(_full_name(move.name, move.after, move.architecture))
     if not pairs:
         return []
     return [RunCommand(("sh", "-c", _FINISH, "sh", *pairs), LIMIT)]
 
 
-def _full_name(move: PackageChange, version: str) -> str:
+def former_architecture(move: PackageChange) -> str:
+    """Return the architecture of the version before a change."""
+    return move.architecture_before or move.architecture
+
+
+def _full_name(name: str, version: str, architecture: str) -> str:
     """Return «name-version-release.architecture», as rpm names an installed package."""
-    return f"{move.name}-{without_epoch(version)}.{move.architecture}"
+    return f"{name}-{without_epoch(version)}.{architecture}"
 
 
 def matches(version: str, wanted: str) -> bool:

@@ -1,4 +1,4 @@
-"""Judges whether the kernel's table of neighbours has a place for every node of the fleet."""
+"""Judges whether the kernel's tables of neighbours have a place for every node of the fleet."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed
-from clusterprep.facts.neighbours import NeighbourTable
-from clusterprep.facts.network import Interface, network_of
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, unknown
+from clusterprep.facts.neighbours import TABLE, TABLE_OF_IPV6, NeighbourTable
+from clusterprep.facts.network import Family, Interface, network_of
 from clusterprep.model import Absent, Node
 from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.model.units import pluralize
+from clusterprep.nccl.interfaces import choose
 from clusterprep.remedies import Remedy, shell_line
 
 INTERFACES = "net.interfaces"
@@ -20,34 +21,61 @@ NEARLY = 0.9
 
 
 def neighbours(context: CheckContext) -> Iterable[Outcome]:
-    """Judge the table of each node by the nodes that share a network with it, and by its counts."""
-    networks = {node.name: _networks(context, node) for node in context.fleet.reached}
-    members = Counter(itertools.chain.from_iterable(networks.values()))
+    """Judge the tables of each node by the nodes that share a network with it, and by counts.
+
+    The kernel has one table for IPv4 and one for IPv6.
+    """
+    needed = _needed(context, "AF_INET")
+    needed_of_ipv6 = _needed(context, "AF_INET6")
     well: dict[str, list[str]] = {}
     for node in context.nodes:
-        table: NeighbourTable = context.value(node, "net.neighbours")
-        # A job over the whole fleet takes one entry per peer and rail.
-        needed = sum(members[network] - 1 for network in networks[node.name])
-        outcome = _judge(node, table, needed)
-        if outcome is None:
-            seen = f"{table.most} places, {pluralize(needed, 'neighbour')} of this fleet"
-            well.setdefault(seen, []).append(node.name)
-        else:
-            yield outcome
+        tables = [
+            _judge(node, context.value(node, TABLE.name), needed[node.name]),
+            _judge_ipv6(node, context.value(node, TABLE_OF_IPV6.name), needed_of_ipv6[node.name]),
+        ]
+        outcomes = [outcome for outcome in tables if outcome is not None]
+        if outcomes:
+            yield from outcomes
+            continue
+        seen = _places(context, node, needed[node.name], needed_of_ipv6[node.name])
+        well.setdefault(seen, []).append(node.name)
     for seen, names in well.items():
         message = "the kernel's table of neighbours has a place for every node"
         yield Outcome("pass", tuple(names), message, seen)
 
 
-def _networks(context: CheckContext, node: Node) -> set[str]:
-    """Return the IPv4 networks of the interfaces that are up; none where they are not known."""
+def _needed(context: CheckContext, family: Family) -> dict[str, int]:
+    """Return how many other nodes a job reaches by addresses of a family, by the node's name.
+
+    A job over the whole fleet takes one entry per peer and rail.
+    """
+    nodes = context.fleet.reached
+    networks = {node.name: _networks(context, node, family) for node in nodes}
+    members = Counter(itertools.chain.from_iterable(networks.values()))
+    needed = {}
+    for name, own in networks.items():
+        needed[name] = sum(members[network] - 1 for network in own)
+    return needed
+
+
+def _networks(context: CheckContext, node: Node, family: Family) -> set[str]:
+    """Return the networks of the interfaces that are up; none where they are not known.
+
+    Those of IPv6 count where the job speaks it: on interfaces without IPv4, and on all if its
+    sockets are of that family.
+    """
     interfaces = context.value(node, INTERFACES)
     if isinstance(interfaces, Absent):
         return set()
+    every = choose(context.fleet).family == family
     networks: set[str] = set()
     for interface in interfaces:
-        if _has_neighbours(interface):
+        if not _has_neighbours(interface):
+            continue
+        if family == "AF_INET":
             networks.update(map(network_of, interface.ipv4))
+        elif every or not interface.ipv4:
+            networks.update(map(network_of, interface.ipv6))
     return networks
 
 
@@ -55,23 +83,43 @@ def _has_neighbours(interface: Interface) -> bool:
     return interface.up and not interface.loopback and not interface.tunnel
 
 
-def _judge(node: Node, table: NeighbourTable, needed: int) -> Outcome | None:
+def _places(context: CheckContext, node: Node, needed: int, needed_of_ipv6: int) -> str:
+    """Return how many places the tables have that the fleet needs, and for how many nodes."""
+    table: NeighbourTable = context.value(node, TABLE.name)
+    seen = f"{table.most} places, {pluralize(needed, 'neighbour')} of this fleet"
+    if not needed_of_ipv6:
+        return seen
+    table = context.value(node, TABLE_OF_IPV6.name)
+    return f"{seen}; IPv6: {table.most} places, {pluralize(needed_of_ipv6, 'neighbour')}"
+
+
+def _judge_ipv6(node: Node, table: NeighbourTable | Absent, needed: int) -> Outcome | None:
+    """Judge the table of IPv6 as that of IPv4; it may be unknown where no node is reached by it."""
+    if not isinstance(table, Absent):
+        return _judge(node, table, needed, is_ipv6=True)
+    if not needed:
+        return None
+    message = table.detail or "the kernel's table of IPv6 neighbours is not known"
+    return unknown(node, message, table.reason)
+
+
+def _judge(node: Node, table: NeighbourTable, needed: int, is_ipv6: bool = False) -> Outcome | None:
     """Return the failure of a table that is full or too small, None for one that is neither."""
+    kind = "IPv6 neighbours" if is_ipv6 else "neighbours"
     wanted = f"more than {pluralize(max(needed, table.entries), 'place')}"
     full = f", no place {table.refused:,} times since boot" if table.refused else ""
     seen = f"gc_thresh3 {table.most}, entries now {table.entries:,}{full}"
-    cure = raise_limits(max(needed, table.entries), table.most)
-    fix = _fix(max(needed, table.entries), table.most)
+    cure = raise_limits(max(needed, table.entries), table.most, is_ipv6)
+    fix = _fix(max(needed, table.entries), table.most, is_ipv6)
     if table.entries >= NEARLY * table.most:
-        message = "the kernel's table of neighbours is full: connections to other nodes fail"
+        message = f"the kernel's table of {kind} is full: connections to other nodes fail"
         return failed(node, message, seen, wanted, cure, fix=fix)
     if needed >= table.most:
-        message = "the kernel's table of neighbours has no place for all nodes of this network"
+        message = f"the kernel's table of {kind} has no place for all nodes of this network"
         return failed(node, message, seen, wanted, cure, fix=fix)
     if needed > table.crowded or (table.refused and table.entries > table.crowded):
         message = (
-            "the kernel's table of neighbours is crowded: entries are thrown out while they are "
-            "needed"
+            f"the kernel's table of {kind} is crowded: entries are thrown out while they are needed"
         )
         return failed(node, message, seen, f"gc_thresh2 above {needed}", cure, fix=fix)
     return None
@@ -88,46 +136,54 @@ def raise_limits(needed: int, present: int, is_ipv6: bool = False) -> Remedy:
         "net.{family}.neigh.default.gc_thresh2={second} "
         "net.{family}.neigh.default.gc_thresh3={third}"
         "   # and the same in /etc/sysctl.d; all network namespaces of the host share the table",
-        family="ipv6" if is_ipv6 else "ipv4",
+        family=_name(is_ipv6),
         first=most // 8,
         second=most // 2,
         third=most,
     )
 
 
+def _name(is_ipv6: bool) -> str:
+    """Return how the kernel's settings name the family."""
+    return "ipv6" if is_ipv6 else "ipv4"
+
+
 def _enough(needed: int, present: int) -> int:
     return max(4096, 4 * max(needed, present))
 
 
-def _fix(needed: int, present: int) -> Fix:
+def _fix(needed: int, present: int, is_ipv6: bool) -> Fix:
     """Return the same limits as settings of the kernel."""
     most = _enough(needed, present)
+    limit = f"net.{_name(is_ipv6)}.neigh.default.gc_thresh"
     limits = {
-        "net.ipv4.neigh.default.gc_thresh1": str(most // 8),
-        "net.ipv4.neigh.default.gc_thresh2": str(most // 2),
-        "net.ipv4.neigh.default.gc_thresh3": str(most),
+        f"{limit}1": str(most // 8),
+        f"{limit}2": str(most // 2),
+        f"{limit}3": str(most),
     }
     return fix_of(wanted_state("sysctl", **limits))
 
 
 CHECK = Check(
     "net.neigh",
-    facts=("net.neighbours",),
-    uses=(INTERFACES,),
+    facts=(TABLE.name,),
+    uses=(TABLE_OF_IPV6.name, INTERFACES),
     judge=neighbours,
     severity="warning",
-    title="The table of neighbours",
-    why="A kernel whose table of neighbours (ARP) is full cannot reach nodes that it has not just "
-    "talked to: ports look closed and collectives time out, here and there.",
+    title="The tables of neighbours",
+    why="A kernel whose table of neighbours (ARP, or NDP of IPv6) is full cannot reach nodes that "
+    "it has not just talked to: ports look closed and collectives time out, here and there.",
     how="gc_thresh1 to gc_thresh3 of net.ipv4.neigh.default against the nodes of the fleet in each "
-    "network of this node, and entries and table_fulls of /proc/net/stat/arp_cache. All network "
-    "namespaces of a host share the table. Containers do not see it.",
+    "network of this node, and entries and table_fulls of /proc/net/stat/arp_cache. The same for "
+    "net.ipv6.neigh.default and ndisc_cache, with the networks by which the job speaks IPv6: those "
+    "of interfaces without IPv4, or all if its sockets are IPv6. All network namespaces of a host "
+    "share the tables. Containers do not see them.",
     remedy=shell_line(
         "sysctl -w net.ipv4.neigh.default.gc_thresh3=8192 net.ipv4.neigh.default.gc_thresh2=4096"
         "   # and the same in /etc/sysctl.d"
     ),
     proof=Proof(
-        "net.neighbours",
+        TABLE.name,
         lambda table: NeighbourTable(table.keep, table.crowded, table.most, table.most, 5127),
         machine={
             "files": {
@@ -136,6 +192,11 @@ CHECK = Check(
                 "/proc/sys/net/ipv4/neigh/default/gc_thresh3": "1024\n",
                 "/proc/net/stat/arp_cache": "entries allocs destroys table_fulls\n"
                 "00000012 00005e2d 00005369 00000000\n",
+                "/proc/sys/net/ipv6/neigh/default/gc_thresh1": "128\n",
+                "/proc/sys/net/ipv6/neigh/default/gc_thresh2": "512\n",
+                "/proc/sys/net/ipv6/neigh/default/gc_thresh3": "1024\n",
+                "/proc/net/stat/ndisc_cache": "entries allocs destroys table_fulls\n"
+                "00000004 00003c28 00003bb5 00000000\n",
             }
         },
     ),

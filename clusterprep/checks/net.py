@@ -150,10 +150,8 @@ def _full_table(
     # Namespaces of one host share its table, so the entries say more than the number of nodes.
     needed = max(len(context.inventory.nodes), *(table.entries for table in full))
     is_ipv6 = any(table.is_ipv6 for table in full)
-    message = "the kernel's table of neighbours is full, so nodes cannot be reached: see net.neigh"
-    if is_ipv6:
-        # net.neigh judges the table of IPv4.
-        message = "the kernel's table of IPv6 neighbours is full, so nodes cannot be reached"
+    kind = "IPv6 neighbours" if is_ipv6 else "neighbours"
+    message = f"the kernel's table of {kind} is full, so nodes cannot be reached: see net.neigh"
     seen = f"gc_thresh3 {most}, no place {refused:,} times while dialling; {_counts(explanation)}"
     return Outcome(
         "fail",

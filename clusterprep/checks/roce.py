@@ -7,18 +7,31 @@ from ipaddress import IPv4Interface, IPv4Network
 
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped
 from clusterprep.checks.ib import FACTS, training_not_known
-from clusterprep.facts.network import Interface
+from clusterprep.facts.network import Family, Interface
 from clusterprep.facts.rdma import Gid, Port, Rail, RdmaDevice
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Absent, Node
 from clusterprep.model.versions import leading_numbers
-from clusterprep.nccl.gids import DYNAMIC, IPV6, addresses_of, only_ipv6, roce_rails, usable_gid
+from clusterprep.nccl.gids import (
+    DYNAMIC,
+    GidRules,
+    addresses_of,
+    declared_rules,
+    entry_taken,
+    leads_to_others,
+    roce_family,
+    roce_rails,
+    usable_gid,
+)
 from clusterprep.nccl.rails import RdmaRail, TrainingSet, training_sets
 from clusterprep.remedies import Remedy, sentence, shell_line
 
-WANTED = "a RoCE v2 GID of an IPv4 address that its interface has"
+WANTED: Mapping[Family, str] = {
+    "AF_INET": "a RoCE v2 GID of an IPv4 address that its interface has",
+    "AF_INET6": "a RoCE v2 GID of a global IPv6 address that its interface has",
+}
 Indices = Mapping[str, int]
 """The index of the GID that NCCL can use, by port."""
 
@@ -37,46 +50,62 @@ def gid(context: CheckContext) -> Iterable[Outcome]:
             yield skipped(node, "the training set is not RoCE")
             continue
         addresses = addresses_of(context.value(node, "net.interfaces"))
+        rules = declared_rules(node, roce_family(context.fleet))
         indices: dict[str, int] = {}
         missing: list[RdmaRail] = []
         for rail in rails:
-            entry = _find_gid(node, rail, addresses)
+            entry = _find_gid(rail, addresses, rules)
             if entry is None:
                 missing.append(rail)
             else:
                 indices[rail.name] = entry.index
-        if missing and only_ipv6(rails, addresses) and "NCCL_IB_GID_INDEX" not in node.env:
-            message = "the ports have IPv6 addresses and none of IPv4, which is not judged yet"
-            yield unknown(node, message, IPV6, _describe_rails(rails), WANTED)
-        elif missing:
-            yield _missing_gids(node, missing)
+        others = _taken_instead(rails, rules)
+        if missing:
+            yield _missing_gids(node, missing, rules)
+        elif others:
+            yield _wrong_entry(node, others, rules)
         else:
             indices_by_node[node.name] = indices
     yield from _judge_indices(context, indices_by_node)
 
 
-def _find_gid(node: Node, rail: RdmaRail, addresses: Mapping[str, set[str]]) -> Gid | None:
+def _find_gid(rail: RdmaRail, addresses: Mapping[str, set[str]], rules: GidRules) -> Gid | None:
     """Return the first GID that NCCL can use, among those that the inventory's index allows."""
-    declared_index = node.env.get("NCCL_IB_GID_INDEX")
-    gids = rail.port.gids
-    if declared_index is not None:
-        gids = tuple(gid for gid in gids if str(gid.index) == declared_index.value)
-    family = node.env.get("NCCL_IB_ADDR_FAMILY")
-    if family is None or family.value != "AF_INET6":
-        port = replace(rail.port, gids=gids)
-        return usable_gid(port, addresses)
-    for gid in gids:
-        if gid.kind == "RoCE v2" and gid.routable and gid.ipv4 is None:
-            return gid
-    return None
+    port = rail.port
+    if rules.index is not None:
+        gids = tuple(gid for gid in port.gids if gid.index == rules.index)
+        port = replace(port, gids=gids)
+    return usable_gid(port, addresses, rules.family, rules.version)
 
 
-def _missing_gids(node: Node, rails: list[RdmaRail]) -> Outcome:
+def _taken_instead(rails: Iterable[RdmaRail], rules: GidRules) -> dict[str, Gid]:
+    """Return the entries that NCCL takes although they lead to no other node, by port."""
+    others = {}
+    for rail in rails:
+        entry = entry_taken(rail.port, rules)
+        if not leads_to_others(entry, rules):
+            others[rail.name] = entry
+    return others
+
+
+def _wrong_entry(node: Node, others: Mapping[str, Gid], rules: GidRules) -> Outcome:
+    """Return the failure of ports that have a usable GID, of which NCCL takes another one."""
+    name, entry = next(iter(others.items()))
+    what = f"index {entry.index}, {_describe_gid(entry)}" if entry.kind else "an empty entry"
+    message = f"{', '.join(others)}: NCCL would not take the GID by which the port can be reached"
+    cure = sentence(
+        "take NCCL_IB_ADDR_RANGE out of `env:`, or write the network of the ports' addresses"
+    )
+    return failed(node, message, f"{name}: {what}", WANTED[rules.family], cure)
+
+
+def _missing_gids(node: Node, rails: list[RdmaRail], rules: GidRules) -> Outcome:
     """Return the failure of ports without a usable GID."""
+    wanted = WANTED[rules.family]
     names = [rail.name for rail in rails]
     seen = _describe_rails(rails)
     message = f"{', '.join(names)}: no GID by which the port can be reached"
-    if "NCCL_IB_GID_INDEX" in node.env:
+    if rules.index is not None:
         cure = sentence(
             "take NCCL_IB_GID_INDEX out of `env:`: NCCL finds the index by itself from 2.21 on"
         )
@@ -84,7 +113,7 @@ def _missing_gids(node: Node, rails: list[RdmaRail]) -> Outcome:
             node,
             message,
             seen,
-            WANTED,
+            wanted,
             cure,
         )
     cure = shell_line(
@@ -96,7 +125,7 @@ def _missing_gids(node: Node, rails: list[RdmaRail]) -> Outcome:
         node,
         message,
         seen,
-        WANTED,
+        wanted,
         cure,
     )
 
@@ -114,11 +143,12 @@ def _describe_rails(rails: Iterable[RdmaRail]) -> str:
 
 
 def _describe_gids(port: Port) -> str:
-    entries = []
-    for gid in port.gids:
-        address = gid.ipv4 or gid.address
-        entries.append(f"{gid.index} {address} {gid.kind}")
+    entries = [f"{gid.index} {_describe_gid(gid)}" for gid in port.gids]
     return ", ".join(entries) or "no GID"
+
+
+def _describe_gid(gid: Gid) -> str:
+    return f"{gid.ipv4 or gid.address} {gid.kind}"
 
 
 def _judge_indices(
@@ -128,6 +158,7 @@ def _judge_indices(
 
     NCCL before 2.21 reads a single NCCL_IB_GID_INDEX, so there all ports of a node need one index.
     """
+    family = roce_family(context.fleet)
     everywhere: set[int] = set()
     for indices in indices_by_node.values():
         everywhere.update(indices.values())
@@ -154,12 +185,14 @@ def _judge_indices(
         if len(everywhere) > 1:
             effect = "the index differs, so NCCL must find it or be told per node"
             message = f"every port has its GID; {effect}"
+        if family == "AF_INET6":
+            message = f"{message}; it is IPv6, so the job needs NCCL_IB_ADDR_FAMILY=AF_INET6"
         yield Outcome(
             "pass",
             (name,),
             message,
             seen,
-            WANTED,
+            WANTED[family],
         )
 
 
@@ -191,7 +224,7 @@ def route(context: CheckContext) -> Iterable[Outcome]:
         all_rails: tuple[Rail, ...] = context.value(node, "rdma.rails")
         rails = [rail for rail in all_rails if rail.interface in interfaces]
         if len(rails) < 2:
-            yield skipped(node, "there are no several RoCE rails with addresses")
+            yield skipped(node, "there are no several RoCE rails with IPv4 addresses")
         else:
             yield _judge_routes(node, rails)
 
@@ -306,12 +339,13 @@ GID = Check(
     judge=gid,
     severity="error",
     follows=("roce.route",),
-    title="RoCE ports can be reached by an IPv4 address",
-    why="Without a RoCE v2 entry for an IPv4 address NCCL falls back to index 0, RoCE v1 or "
-    "link-local: queue pairs time out with error 12 or 110 after minutes of silence.",
+    title="RoCE ports can be reached by an address",
+    why="Without a RoCE v2 entry for an address that others reach NCCL falls back to index 0, RoCE "
+    "v1 or link-local: queue pairs time out with error 12 or 110 after minutes of silence.",
     how="gids, gid_attrs/types and gid_attrs/ndevs of the Ethernet ports of the training set, "
-    "against the addresses of the interfaces. NCCL from 2.21 finds the index by itself; older ones "
-    "need the same index on all ports.",
+    "against the addresses of the interfaces: those of IPv4, or global ones of IPv6 where no port "
+    "of the fleet has IPv4 or NCCL_IB_ADDR_FAMILY is declared so. NCCL from 2.21 finds the index "
+    "by itself; older ones need the same index on all ports.",
     remedy=shell_line("show_gids; ip address show"),
     proof=Proof("rdma.devices", _without_v2, fleet="hgx-h100-roce"),
 )

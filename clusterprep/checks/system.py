@@ -69,7 +69,7 @@ def kernel(context: CheckContext) -> Iterable[Outcome]:
         newest = newest_waiting(seen, context.value(node, "kernel.installed"))
         if newest:
             yield from _waiting_kernels(nodes, seen, newest)
-    for part in kinds(context, _declared_distribution):
+    for part in kinds(context, declared_distribution):
         of_part = part.values("kernel.release")
         yield from as_wanted(part, of_part, kernel_satisfies, "the running kernel")
 
@@ -177,7 +177,7 @@ def _describe_parameters(parameters: Mapping[str, str], names: Iterable[str]) ->
     return ", ".join(parts) or "no parameter that matters"
 
 
-def _declared_distribution(node: Node) -> str | None:
+def declared_distribution(node: Node) -> str | None:
     """Return the distribution that `require:` says for a node.
 
     A fleet is mixed on purpose where its inventory says so: only that tells a second distribution
@@ -189,7 +189,7 @@ def _declared_distribution(node: Node) -> str | None:
 
 def release(context: CheckContext) -> Iterable[Outcome]:
     """Compare the distributions with what is declared, or nodes without such with each other."""
-    for part in kinds(context, _declared_distribution):
+    for part in kinds(context, declared_distribution):
         releases: dict[str, str] = part.values("os.release")
         for outcome in as_wanted(part, releases, str.__eq__, "the distribution"):
             is_mixed = outcome.verdict == "fail" and outcome.wanted == EQUAL
@@ -224,7 +224,7 @@ RELEASE = Check(
     how="ID and VERSION_ID of /etc/os-release, as `require: {os.release: debian 12}` says, and "
     "equal on all nodes without that. A fleet that is mixed on purpose has one group for each "
     "distribution that requires it, as `init` drafts them; what comes with a distribution (kernel, "
-    "glibc, OpenSSL) is not compared between them.",
+    "glibc, OpenSSL) is then compared within it.",
     remedy=sentence(
         "reinstall the odd nodes with the image of the others; or, if it is meant, give them a "
         "group with require: os.release"

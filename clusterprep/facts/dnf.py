@@ -8,10 +8,17 @@ the table, because dnf's own interface differs between its releases.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from clusterprep.facts.package_manager import only_for
-from clusterprep.facts.rpm import KERNEL_NAME, SCRIPT, parse_states, parts_of, shown_version
+from clusterprep.facts.rpm import (
+    KERNEL_NAME,
+    SCRIPT,
+    parse_architectures,
+    parse_states,
+    parts_of,
+    shown_version,
+)
 from clusterprep.model import Read
 from clusterprep.model.packages import GONE, Package, PackageChange, Simulation
 
@@ -91,7 +98,8 @@ def parse_answer(code: int, text: str) -> tuple[dict[str, Package], Simulation]:
         return packages, Simulation(failed=failed)
     exit_code, table = parts["table"]
     before = parse_states(parts["changed"][1], held)
-    changes = tuple(_changes(table, before))
+    architectures = parse_architectures(parts["changed"][1])
+    changes = tuple(_changes(table, before, architectures))
     if exit_code != "0" and "Operation aborted." not in table:
         failed += _reasons(table) or (f"dnf --assumeno ended with {exit_code}",)
     return packages, Simulation(
@@ -111,8 +119,13 @@ def _locked(text: str) -> Iterator[str]:
             yield match[1]
 
 
-def _changes(table: str, before: dict[str, Package]) -> Iterator[PackageChange]:
-    """Yield what the table of a transaction says."""
+def _changes(
+    table: str, before: Mapping[str, Package], architectures: Mapping[str, str]
+) -> Iterator[PackageChange]:
+    """Yield what the table of a transaction says.
+
+    It names the new architecture of a package: one that was for a processor may come for all.
+    """
     for section, row in _rows(table):
         verb = section.partition(" ")[0]
         replaced = _REPLACED.fullmatch(row)
@@ -128,10 +141,15 @@ def _changes(table: str, before: dict[str, Package]) -> Iterator[PackageChange]:
         if verb == "Removing":
             yield PackageChange(name, version, None, architecture)
         elif verb in _ADDED:
-            former = None
-            if verb != "Installing":
+            if verb == "Installing":
+                yield PackageChange(name, None, version, architecture)
+            elif f"{name}.{architecture}" in before:
                 former = before[f"{name}.{architecture}"].version
-            yield PackageChange(name, former, version, architecture)
+                yield PackageChange(name, former, version, architecture)
+            else:
+                former = before[name].version
+                other = architectures[name]
+                yield PackageChange(name, former, version, architecture, other)
 
 
 def _rows(table: str) -> Iterator[tuple[str, str]]:

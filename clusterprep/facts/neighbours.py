@@ -1,4 +1,4 @@
-"""The kernel's table of neighbours (ARP): its limits, and whether it was ever full."""
+"""The kernel's tables of neighbours, of ARP and of IPv6: limits, and whether one was ever full."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from clusterprep.model import Absent, Inventory, Node, Read
 
 LIMITS = "/proc/sys/net/ipv4/neigh/default/gc_thresh"
 STATISTICS = "/proc/net/stat/arp_cache"
+LIMITS_OF_IPV6 = "/proc/sys/net/ipv6/neigh/default/gc_thresh"
+STATISTICS_OF_IPV6 = "/proc/net/stat/ndisc_cache"
 
 
 class NeighbourTable(Struct, frozen=True):
@@ -30,10 +32,11 @@ class NeighbourTable(Struct, frozen=True):
 
 
 def parse_table(first: Any, second: Any, third: Any, statistics: Any) -> NeighbourTable | Absent:
-    """Parse three limits and /proc/net/stat/arp_cache.
+    """Parse three limits and /proc/net/stat/arp_cache, or ndisc_cache, which is like it.
 
-    The kernel shows them in its first network namespace alone: a container sees none of them. The
-    statistics are hexadecimal, a row for each CPU; the number of entries is the same on all rows.
+    The kernel shows them in its first network namespace alone: a container sees none of them. Those
+    of IPv6 do not exist either in a kernel without IPv6. The statistics are hexadecimal, a row for
+    each CPU; the number of entries is the same on all rows.
     """
     texts = (first, second, third, statistics)
     if any(text is None for text in texts):
@@ -61,8 +64,17 @@ def _limit(text: Any) -> int:
 
 
 def _reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
-    limits = [Read("file", (f"{LIMITS}{number}",)) for number in (1, 2, 3)]
-    return (*limits, Read("file", (STATISTICS,)))
+    return _reads_of(LIMITS, STATISTICS)
+
+
+def _reads_of_ipv6(node: Node, inventory: Inventory) -> tuple[Read, ...]:
+    return _reads_of(LIMITS_OF_IPV6, STATISTICS_OF_IPV6)
+
+
+def _reads_of(limits: str, statistics: str) -> tuple[Read, ...]:
+    files = (f"{limits}1", f"{limits}2", f"{limits}3", statistics)
+    return tuple(Read("file", (path,)) for path in files)
 
 
 TABLE = Fact("net.neighbours", _reads, parse_table, moves=True)
+TABLE_OF_IPV6 = Fact("net.neighbours6", _reads_of_ipv6, parse_table, moves=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from clusterprep.model.packages import Package
 
@@ -68,12 +68,22 @@ def parse_states(text: str, held: Iterable[str] = ()) -> dict[str, Package]:
     """
     locked = set(held)
     packages = {}
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) != 3:
-            continue
-        name, architecture, version = words
+    for name, architecture, version in _state_lines(text):
         package = Package("installed", version, held=name in locked)
         packages[name] = package
         packages[f"{name}.{architecture}"] = package
     return packages
+
+
+def parse_architectures(text: str) -> dict[str, str]:
+    """Return the architecture of each package in the lines of `states`; the last one counts."""
+    return {name: architecture for name, architecture, _ in _state_lines(text)}
+
+
+def _state_lines(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, architecture and version of each line of `states`."""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3:
+            name, architecture, version = words
+            yield name, architecture, version

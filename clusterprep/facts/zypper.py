@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from clusterprep.facts.package_manager import only_for
 from clusterprep.facts.rpm import KERNEL_NAME, SCRIPT, parse_states, parts_of, shown_version
 from clusterprep.model import Absent, Read
@@ -94,8 +96,10 @@ def parse_answer(code: int, text: str) -> tuple[dict[str, Package], Simulation] 
         failed = _reasons(summary) or (f"zypper --dry-run ended with {exit_code}",)
     if exit_code == LOCKED:
         return Absent("timed_out", "; ".join(failed))
+    # A package that changes its architecture or vendor is in two sections.
+    changes = dict.fromkeys(_changes(summary))
     return packages, Simulation(
-        tuple(_changes(summary)),
+        tuple(changes),
         failed,
         states=parse_states(parts["changed"][1], held),
         versions=_offered(parts["offered"][1]),
@@ -115,7 +119,10 @@ def _changes(summary: str) -> Iterator[PackageChange]:
             after: str | None = version
             if section == "to-remove":
                 former, after = version, None
-            yield PackageChange(solvable["name"], former, after, solvable["arch"])
+            architecture = solvable["arch"]
+            other = solvable.get("arch-old", architecture)
+            change = PackageChange(solvable["name"], former, after, architecture)
+            yield change if other == architecture else replace(change, architecture_before=other)
 
 
 def _solvables(text: str) -> Iterator[dict[str, str]]:

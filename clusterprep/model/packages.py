@@ -32,13 +32,15 @@ GONE = Package("not-installed", "")
 class PackageChange(Struct, frozen=True):
     """The change of one package from a version to another; None means not installed.
 
-    `architecture` is that of a package of rpm; those of apt have it in their names.
+    `architecture` is that of a package of rpm; those of apt have it in their names. Where the
+    version before was of another one, `architecture_before` names it.
     """
 
     name: str
     before: str | None
     after: str | None
     architecture: str = ""
+    architecture_before: str = ""
 
     def __str__(self) -> str:
         if self.before is None:

@@ -2,17 +2,121 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
 
-from clusterprep.facts.network import Interface
+from msgspec import Struct
+
+from clusterprep.facts.network import Family, Interface
 from clusterprep.facts.rdma import Gid, Port
-from clusterprep.nccl.rails import RdmaRail, TrainingSet
+from clusterprep.model import Absent, Fleet, Node
+from clusterprep.model.memoize import once_per_fleet
+from clusterprep.nccl.rails import RdmaRail, TrainingSet, training_sets
 
-IPV6 = "ipv6"
-"""The reason of what is not known of RoCE since ports have IPv6 addresses alone."""
+FAMILY_VARIABLE = "NCCL_IB_ADDR_FAMILY"
 
 # From this version on NCCL finds the index itself (src/transport/net_ib.cc, ncclIbGetGidIndex).
 DYNAMIC = (2, 21)
+# An empty slot of the table, which NCCL takes for an IPv6 address.
+EMPTY = Gid(0, IPv6Address(0), "", None)
+_VERSIONS = {"IB/RoCE v1": 1, "RoCE v1": 1, "RoCE v2": 2}
+Network = IPv4Network | IPv6Network
+
+
+class GidRules(Struct, frozen=True):
+    """What NCCL goes by when it looks for the entry of a port, as its variables say.
+
+    `index` is a fixed one, `addresses` those that an entry may have, where there is such a limit.
+    """
+
+    family: Family = "AF_INET"
+    version: int = 2
+    index: int | None = None
+    addresses: Network | None = None
+
+
+def declared_rules(node: Node, family: Family) -> GidRules:
+    """Return the rules that the inventory declares for a node; `family` where it declares none."""
+    return gid_rules({name: setting.value for name, setting in node.env.items()}, family)
+
+
+def gid_rules(env: Mapping[str, str], family: Family = "AF_INET") -> GidRules:
+    """Return the rules that variables make; `family` where they say nothing of it.
+
+    NCCL takes a variable without a value as unset, and IPv4 for a family that it does not know.
+    """
+    declared = env.get(FAMILY_VARIABLE)
+    if declared:
+        family = "AF_INET6" if declared == "AF_INET6" else "AF_INET"
+    index = _number(env.get("NCCL_IB_GID_INDEX") or "-1")
+    return GidRules(
+        family=family,
+        version=_number(env.get("NCCL_IB_ROCE_VERSION_NUM") or "2"),
+        index=None if index < 0 else index,
+        addresses=_addresses_allowed(env.get("NCCL_IB_ADDR_RANGE") or "", family),
+    )
+
+
+def _number(text: str) -> int:
+    """Return the decimal number that a text begins with, 0 if it begins with something else."""
+    match = re.match(r"\s*([+-]?\d{1,9})", text, re.ASCII)
+    return 0 if match is None else int(match[1])
+
+
+def _addresses_allowed(text: str, family: Family) -> Network | None:
+    """Return the network of NCCL_IB_ADDR_RANGE, None where NCCL ignores what is written."""
+    address, slash, length = text.partition("/")
+    if not slash:
+        return None
+    try:
+        network = ip_network(f"{address}/{_number(length)}", strict=False)
+    except ValueError:
+        return None
+    wanted = 6 if family == "AF_INET6" else 4
+    return network if network.version == wanted else None
+
+
+def entry_taken(port: Port, rules: GidRules) -> Gid:
+    """Return the entry that NCCL from 2.21 on takes; an empty one where there is none.
+
+    It goes through the table from the second entry on and leaves the first for one of the wanted
+    family, then for one of the wanted version, then it stays.
+    """
+    entries = {entry.index: entry for entry in port.gids}
+    if rules.index is not None:
+        return entries.get(rules.index, EMPTY)
+    taken = entries.get(0, EMPTY)
+    for index in range(1, max(entries, default=0) + 1):
+        candidate = entries.get(index, EMPTY)
+        if _family(candidate) != rules.family or not _is_allowed(candidate, rules):
+            continue
+        is_better = leads_to_others(candidate, rules) and not leads_to_others(taken, rules)
+        if is_better or _family(taken) != rules.family:
+            taken = candidate
+    return taken
+
+
+def _family(entry: Gid) -> Family:
+    return "AF_INET6" if entry.ipv4 is None else "AF_INET"
+
+
+def _is_allowed(entry: Gid, rules: GidRules) -> bool:
+    if rules.addresses is None:
+        return True
+    address = entry.address if entry.ipv4 is None else entry.address.ipv4_mapped
+    return address in rules.addresses
+
+
+def _is_valid(entry: Gid) -> bool:
+    return entry.routable and int(entry.address) != 0
+
+
+def leads_to_others(entry: Gid, rules: GidRules) -> bool:
+    """Return whether an entry is of the family and version that the rules want, and routable."""
+    if not _is_valid(entry) or _family(entry) != rules.family:
+        return False
+    return _VERSIONS.get(entry.kind) == rules.version
 
 
 def roce_rails(training: TrainingSet) -> list[RdmaRail]:
@@ -30,42 +134,61 @@ def roce_rails(training: TrainingSet) -> list[RdmaRail]:
     return ethernet
 
 
+@once_per_fleet
+def roce_family(fleet: Fleet) -> Family:
+    """Return the family of addresses by which RoCE ports reach each other, IPv4 or IPv6.
+
+    It is what NCCL_IB_ADDR_FAMILY declares on some node, else IPv4, which NCCL takes by itself. It
+    is IPv6 only where no port of the fleet can be reached by IPv4: a port without such an address
+    beside others that have one has lost it.
+    """
+    for node in fleet.reached:
+        if FAMILY_VARIABLE in node.env:
+            return declared_rules(node, "AF_INET").family
+    with_ipv6 = False
+    for node in fleet.reached:
+        addresses = _addresses(fleet, node)
+        for rail in _rails_of(fleet, node):
+            if usable_gid(rail.port, addresses) is not None:
+                return "AF_INET"
+            if usable_gid(rail.port, addresses, "AF_INET6") is not None:
+                with_ipv6 = True
+    return "AF_INET6" if with_ipv6 else "AF_INET"
+
+
+def _rails_of(fleet: Fleet, node: Node) -> list[RdmaRail]:
+    training = training_sets(fleet)[node.name]
+    return [] if isinstance(training, Absent) else roce_rails(training)
+
+
+def _addresses(fleet: Fleet, node: Node) -> Mapping[str, set[str]]:
+    interfaces = fleet.fact(node.name, "net.interfaces")
+    return {} if isinstance(interfaces, Absent) else addresses_of(interfaces)
+
+
 def addresses_of(interfaces: Iterable[Interface]) -> dict[str, set[str]]:
-    """Return interface → its IPv4 addresses, without their prefixes."""
+    """Return interface → its addresses of both families, without their prefixes."""
     addresses = {}
     for interface in interfaces:
-        addresses[interface.name] = {address.partition("/")[0] for address in interface.ipv4}
+        every = (*interface.ipv4, *interface.ipv6)
+        addresses[interface.name] = {address.partition("/")[0] for address in every}
     return addresses
 
 
-def usable_gid(port: Port, held: Mapping[str, set[str]]) -> Gid | None:
-    """Return the first RoCE v2 entry whose IPv4 address its interface has, or None.
+def usable_gid(
+    port: Port, held: Mapping[str, set[str]], family: Family = "AF_INET", version: int = 2
+) -> Gid | None:
+    """Return the first entry of RoCE v2 and this family whose address its interface has, or None.
 
-    `held` is interface → addresses.
+    `held` is interface → addresses. With `version` 1 the entry is one of RoCE v1.
     """
+    rules = GidRules(family, version)
     for entry in port.gids:
-        if entry.kind != "RoCE v2" or entry.ipv4 is None:
+        if not leads_to_others(entry, rules):
             continue
-        if entry.ipv4 in _held(entry, held):
+        if (entry.ipv4 or str(entry.address)) in _held(entry, held):
             return entry
     return None
-
-
-def only_ipv6(rails: Iterable[RdmaRail], held: Mapping[str, set[str]]) -> bool:
-    """Return whether all ports can be reached by IPv6 and none by IPv4.
-
-    Which entry is right for IPv6 is not judged. A port without IPv4 beside one that has it has
-    lost its address. `held` is as in `usable_gid`.
-    """
-    ports = [rail.port for rail in rails]
-    return all(_has_ipv6(port) and usable_gid(port, held) is None for port in ports)
-
-
-def _has_ipv6(port: Port) -> bool:
-    for entry in port.gids:
-        if entry.kind == "RoCE v2" and entry.routable and entry.ipv4 is None:
-            return True
-    return False
 
 
 def _held(entry: Gid, held: Mapping[str, set[str]]) -> set[str]:

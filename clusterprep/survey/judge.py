@@ -24,7 +24,6 @@ from clusterprep.model.fact_columns import absences
 from clusterprep.model.fixes import Fix
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
-from clusterprep.nccl.gids import IPV6
 from clusterprep.remedies import NO_REMEDY, Remedy, has_placeholder, placed, shell_line
 from clusterprep.remote.untrusted import shortened
 
@@ -385,7 +384,7 @@ def _remedy(check: Check, outcome: Outcome, nodes: Sequence[str]) -> Remedy:
         return NO_REMEDY
     if outcome.remedy is not None:
         return outcome.remedy
-    if outcome.reason in (IPV6, NO_PEER):
+    if outcome.reason == NO_PEER:
         # A remedy of the check mends a fault, and none was seen.
         return NO_REMEDY
     remedy = placed(check.remedy, NODE=nodes[0]) if nodes else check.remedy

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from clusterprep.facts.neighbours import NeighbourTable
-from clusterprep.model import Fleet
+from clusterprep.model import EnvSetting, Fleet
 from tests.support.fleet import LOOPBACK, absent, eth, findings, fleet, told
 
 DEFAULT = NeighbourTable(128, 512, 1024, 18, 0)
+FULL = NeighbourTable(128, 512, 1024, 1017, 5127)
 
 
 def network(count: int, table: Any, rails: int = 1) -> Fleet:
@@ -47,6 +48,80 @@ def network(count: int, table: Any, rails: int = 1) -> Fleet:
 )
 def test_there_is_a_place_for_every_node(count: int, rails: int, table: Any, expected: str) -> None:
     assert told(network(count, table, rails), "net.neigh")["n1"] == expected
+
+
+def ipv6_network(count: int, table: Any, family: str = "", ipv4: bool = False) -> Fleet:
+    """Nodes with one IPv6 network in common; the first has this table of IPv6 neighbours.
+
+    With `ipv4` they have such addresses too; `family` is what NCCL_SOCKET_FAMILY declares.
+    """
+    nodes = {}
+    for number in range(1, count + 1):
+        addresses = (f"10.7.{number // 256}.{number % 256}/16",) if ipv4 else ()
+        card = eth("eth0", *addresses, ipv6=(f"fd00:77::{number:x}/64",))
+        nodes[f"n{number}"] = {
+            "net.neighbours": DEFAULT,
+            "net.neighbours6": table if number == 1 else DEFAULT,
+            "net.interfaces": (LOOPBACK, card),
+        }
+    env = {"NCCL_SOCKET_FAMILY": EnvSetting(family, "env")} if family else {}
+    return fleet(each={"env": env}, **nodes)
+
+
+@pytest.mark.parametrize(
+    ("count", "table", "expected"),
+    [
+        pytest.param(4, DEFAULT, "pass", id="few"),
+        pytest.param(600, DEFAULT, "fail warning", id="599-neighbours-are-crowded"),
+        pytest.param(1026, DEFAULT, "fail warning", id="1025-have-no-place"),
+        pytest.param(4, FULL, "fail warning", id="full"),
+        pytest.param(4, absent("denied"), "unknown warning denied", id="denied"),
+    ],
+)
+def test_where_nodes_have_ipv6_alone_its_table_is_judged(
+    count: int, table: Any, expected: str
+) -> None:
+    assert told(ipv6_network(count, table), "net.neigh")["n1"] == expected
+
+
+@pytest.mark.parametrize(
+    ("table", "family", "expected"),
+    [
+        pytest.param(DEFAULT, "", "pass", id="the-job-speaks-ipv4"),
+        pytest.param(DEFAULT, "AF_INET6", "fail warning", id="the-job-speaks-ipv6"),
+        pytest.param(absent("not_applicable"), "", "pass", id="a-kernel-without-ipv6"),
+        pytest.param(absent("denied"), "", "pass", id="not-known-and-not-needed"),
+        pytest.param(FULL, "", "fail warning", id="full"),
+    ],
+)
+def test_with_both_families_ipv6_needs_places_where_the_job_speaks_it(
+    table: Any, family: str, expected: str
+) -> None:
+    # Raised for IPv4, so that its table has place for all.
+    seen = ipv6_network(600, table, family, ipv4=True)
+    raised = NeighbourTable(1024, 4096, 8192, 18, 0)
+    seen = seen.with_facts({name: {"net.neighbours": raised} for name in seen.snapshots})
+    assert told(seen, "net.neigh")["n1"] == expected
+
+
+def test_the_remedy_raises_the_limits_of_ipv6() -> None:
+    found = findings(ipv6_network(4, FULL), "net.neigh")
+    failed = next(finding for finding in found if finding.verdict == "fail")
+    assert failed.message == (
+        "the kernel's table of IPv6 neighbours is full: connections to other nodes fail"
+    )
+    assert failed.remedy == (
+        "sysctl -w net.ipv6.neigh.default.gc_thresh1=512 net.ipv6.neigh.default.gc_thresh2=2048 "
+        "net.ipv6.neigh.default.gc_thresh3=4096"
+    )
+    assert "net.ipv6.neigh.default.gc_thresh3" in str(failed.fix)
+
+
+def test_nodes_that_pass_say_the_places_of_both_tables() -> None:
+    (finding,) = findings(ipv6_network(64, DEFAULT), "net.neigh")
+    assert finding.seen == (
+        "1024 places, 0 neighbours of this fleet; IPv6: 1024 places, 63 neighbours"
+    )
 
 
 def test_nodes_that_pass_are_one_finding() -> None:

@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from clusterprep.facts.rdma import Port, Rail
-from clusterprep.model import EnvSetting
-from tests.support.fleet import absent, eth, findings, fleet, told, torch
+from tests.support.fleet import absent, env, eth, findings, fleet, told, torch
 from tests.support.rails import DOWN, gid, hca, hcas, nic_at, node, rail_interfaces, roce, roce_port
 
 
@@ -49,22 +48,68 @@ def test_each_rail_has_an_address_to_be_found_by(
     gids: Any, settings: dict[str, str], expected: str
 ) -> None:
     facts = roce(1) if gids is None else roce(1, change(1, *gids))
-    env = {name: EnvSetting(value, "env") for name, value in settings.items()}
-    assert told(fleet(each={"env": env}, n1=facts), "roce.gid") == {"n1": expected}
+    seen = fleet(each={"env": env(**settings)}, n1=facts)
+    assert told(seen, "roce.gid") == {"n1": expected}
 
 
-def test_a_fabric_with_ipv6_alone_is_not_judged() -> None:
+def ipv6_fabric(number: int, *gids: Any) -> Any:
+    """A node of which each rail has a link-local address and a global one, or these for rail 1."""
+    rails = []
+    interfaces = []
+    for rail in range(4):
+        name = f"rail{rail}"
+        address = f"fd02:0:0:{number}{rail}::1"
+        texts = (f"fe80::{rail + 1}", address)
+        usual = [gid(2 * place + 1, text, interface=name) for place, text in enumerate(texts)]
+        port = roce_port(rail, number, *(gids if gids and rail == 1 else usual))
+        rails.append(hca(f"mlx5_{rail}", nic_at(rail), port, interfaces=(name,)))
+        interfaces.append(eth(name, ipv6=(f"{address}/64",)))
+    return {**node(tuple(rails)), "net.interfaces": tuple(interfaces)}
+
+
+def test_a_fabric_with_ipv6_alone_is_reached_by_global_addresses() -> None:
     """None of its ports has lost an address, and to add one of IPv4 would be no repair."""
-    every = roce(1, lambda rail, port: replace(port, gids=(gid(3, f"2001:db8::{rail + 1}"),)))
-    (found,) = findings(fleet(n1=every), "roce.gid")
-    assert (found.verdict, found.severity, found.reason) == ("unknown", "error", "ipv6")
-    assert found.remedy == ""
+    (found,) = findings(fleet(n1=ipv6_fabric(1), n2=ipv6_fabric(2)), "roce.gid")
+    assert (found.verdict, found.seen) == ("pass", "index 3")
+    assert "NCCL_IB_ADDR_FAMILY=AF_INET6" in found.message
+    assert "IPv6" in found.wanted
 
 
-def test_ipv6_counts_where_it_is_declared() -> None:
-    every = roce(1, lambda rail, port: replace(port, gids=(gid(3, f"2001:db8::{rail + 1}"),)))
-    seen = fleet(each={"env": {"NCCL_IB_ADDR_FAMILY": EnvSetting("AF_INET6", "env")}}, n1=every)
-    assert told(seen, "roce.gid") == {"n1": "pass"}
+def test_a_port_of_it_that_is_link_local_alone_is_named() -> None:
+    facts = {"n1": ipv6_fabric(1), "n2": ipv6_fabric(2, gid(1, "fe80::2", interface="rail1"))}
+    assert told(fleet(**facts), "roce.gid") == {"n1": "pass", "n2": "fail error"}
+    (bad,) = [found for found in findings(fleet(**facts), "roce.gid") if found.verdict == "fail"]
+    assert bad.message.startswith("mlx5_1: no GID")
+    assert "IPv6" in bad.wanted
+
+
+def test_a_node_without_ipv4_beside_others_has_lost_it() -> None:
+    found = told(fleet(n1=roce(1), n2=ipv6_fabric(2), n3=roce(3)), "roce.gid")
+    assert found == {"n1": "pass", "n2": "fail error", "n3": "pass"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        pytest.param({"NCCL_IB_ADDR_FAMILY": "AF_INET6"}, "pass", id="declared"),
+        pytest.param({"NCCL_IB_ADDR_FAMILY": "AF_INET"}, "fail error", id="the-other-declared"),
+        pytest.param({"NCCL_IB_GID_INDEX": "3"}, "pass", id="its-index"),
+        pytest.param({"NCCL_IB_GID_INDEX": "-1"}, "pass", id="no-index"),
+        pytest.param({"NCCL_IB_GID_INDEX": "1"}, "fail error", id="the-link-local-index"),
+        pytest.param({"NCCL_IB_ADDR_RANGE": "fd02::/16"}, "pass", id="its-range"),
+        pytest.param({"NCCL_IB_ADDR_RANGE": "fd03::/16"}, "fail error", id="another-range"),
+    ],
+)
+def test_what_is_declared_decides_on_ipv6(variables: dict[str, str], expected: str) -> None:
+    seen = fleet(each={"env": env(**variables)}, n1=ipv6_fabric(1))
+    assert told(seen, "roce.gid") == {"n1": expected}
+
+
+def test_a_range_that_leaves_the_good_entry_out_says_what_nccl_takes() -> None:
+    seen = fleet(each={"env": env(NCCL_IB_ADDR_RANGE="fd03::/16")}, n1=ipv6_fabric(1))
+    (bad,) = findings(seen, "roce.gid")
+    assert bad.seen == "mlx5_0: an empty entry"
+    assert "NCCL_IB_ADDR_RANGE" in bad.remedy
 
 
 def test_the_port_and_its_table_are_named() -> None:

@@ -14,6 +14,7 @@ from clusterprep.facts.dnf import UNSUPPORTED, parse_answer
 from clusterprep.model.packages import Package, PackageChange, Simulation
 
 ANSWERS = Path(__file__).parent / "package_managers"
+DISTRIBUTIONS = Path(__file__).parent / "distributions" / "dnf"
 LONG = "lab-a-package-of-a-very-long-name-indeed-that-no-column-can-hold"
 
 
@@ -27,6 +28,61 @@ def parsed(name: str) -> tuple[dict[str, Package], Simulation]:
 
 def change(name: str, before: str | None, after: str | None) -> PackageChange:
     return PackageChange(name, before, after, "noarch")
+
+
+def in_distribution(name: str) -> tuple[PackageChange, ...]:
+    """Return the changes of a table that a distribution's dnf printed.
+
+    tests/facts/distributions/README.md says where they come from.
+    """
+    table = (DISTRIBUTIONS / name).read_text()
+    text = f"\n== states\n\n== locks\n\n== table 1\n{table}\n== changed\n\n== offered\n\n== end\n"
+    _, outlook = parse_answer(0, text.replace("\n== changed", "Operation aborted.\n\n== changed"))
+    assert outlook.failed == ()
+    return outlook.moves
+
+
+def test_a_table_with_modules_and_names_and_versions_that_no_column_holds() -> None:
+    moves = in_distribution("rhel-8")
+    assert len(moves) == 48
+    assert all(move.before is None for move in moves)
+    versions = {move.name: (move.after, move.architecture) for move in moves}
+    assert versions["git"] == ("2.31.1-2.el8", "x86_64")
+    assert versions["perl-Encode"] == ("4:2.97-3.el8", "x86_64")
+    assert versions["perl-Scalar-List-Utils"] == ("3:1.49-2.el8", "x86_64")
+    assert versions["perl-Net-SSLeay"] == ("1.88-2.module+el8.6.0+13392+f0897f98", "x86_64")
+    # The rows below «Enabling module streams:» are no packages.
+    assert "perl" not in versions
+
+
+def test_a_table_of_a_wide_terminal() -> None:
+    versions = {move.name: move.after for move in in_distribution("amazon-2023")}
+    assert versions == {
+        "python3.11": "3.11.6-1.amzn2023.0.3",
+        "mpdecimal": "2.5.1-3.amzn2023.0.3",
+        "python3.11-libs": "3.11.6-1.amzn2023.0.3",
+        "python3.11-pip-wheel": "22.3.1-2.amzn2023.0.2",
+        "python3.11-setuptools-wheel": "65.5.1-2.amzn2023.0.5",
+        "libxcrypt-compat": "4.4.33-7.amzn2023",
+    }
+
+
+def test_two_architectures_of_a_package_have_each_their_former_version() -> None:
+    text = (DISTRIBUTIONS / "rhel-9-upgrade").read_text()
+    _, outlook = parse_answer(0, text)
+    assert outlook.moves == (
+        PackageChange("openssl", "1:3.2.2-6.el9_5.1", "1:3.5.1-4.el9_7", "x86_64"),
+        PackageChange("openssl-fips-provider", "3.0.7-6.el9_5", "3.0.7-8.el9", "x86_64"),
+        PackageChange("openssl-fips-provider-so", "3.0.7-6.el9_5", "3.0.7-8.el9", "x86_64"),
+        PackageChange("openssl-libs", "1:3.2.2-6.el9_5.1", "1:3.5.1-4.el9_7", "i686"),
+        PackageChange("openssl-libs", "1:3.2.2-6.el9_5.1", "1:3.5.1-4.el9_7", "x86_64"),
+    )
+
+
+def test_a_package_that_comes_for_another_architecture() -> None:
+    _, outlook = parsed("another-architecture")
+    assert outlook.moves == (PackageChange("lab-arch", "1.0-1", "2.0-1", "noarch", "x86_64"),)
+    assert all(map(outlook.returns, outlook.moves))
 
 
 def test_an_upgrade_with_a_name_that_no_column_holds() -> None:

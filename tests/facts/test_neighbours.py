@@ -30,6 +30,25 @@ def test_counts_are_hexadecimal_and_those_of_cpus_are_added() -> None:
     assert told("128\n", "512\n", "1024\n", FULL) == NeighbourTable(128, 512, 1024, 1017, 5127)
 
 
+# Of this family Linux 6.18 told on two CPUs; the columns are those of IPv4.
+NDISC = (
+    HEADER + "00000004 00003c28 00003bb5 00000005   000001b0 00000106 00000010   00000075         "
+    "0000006f         00000000         00000000       00000000            00000000\n"
+    "00000004 00004342 000043b1 00000000   0000012e 000000b5 0000001a   00000058         "
+    "0000004e         00000d91         00000000       00000000            00000000\n"
+)
+
+
+def test_the_table_of_ipv6_neighbours_is_read_alike() -> None:
+    texts = ("128\n", "512\n", "1024\n", NDISC)
+    found = learned("net.neighbours6", *(["ok", text] for text in texts))
+    assert found == NeighbourTable(128, 512, 1024, 4, 0)
+
+
+def test_a_kernel_without_ipv6_has_no_such_table() -> None:
+    assert learned("net.neighbours6", *[["ok", None]] * 4).reason == "not_applicable"
+
+
 def test_an_old_kernel_does_not_count_what_was_refused() -> None:
     assert told("128\n", "512\n", "1024\n", OLD) == NeighbourTable(128, 512, 1024, 18, 0)
 

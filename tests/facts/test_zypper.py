@@ -15,6 +15,7 @@ from clusterprep.model import Absent
 from clusterprep.model.packages import Package, PackageChange, Simulation
 
 ANSWERS = Path(__file__).parent / "package_managers"
+DISTRIBUTIONS = Path(__file__).parent / "distributions" / "zypper"
 LONG = "lab-a-package-of-a-very-long-name-indeed-that-no-column-can-hold"
 
 
@@ -30,6 +31,31 @@ def parsed(name: str) -> tuple[dict[str, Package], Simulation]:
 
 def change(name: str, before: str | None, after: str | None) -> PackageChange:
     return PackageChange(name, before, after, "noarch")
+
+
+def test_a_package_that_comes_for_another_architecture_is_one_change() -> None:
+    _, outlook = parsed("another-architecture")
+    assert outlook.moves == (PackageChange("lab-arch", "1.0-1", "2.0-1", "noarch", "x86_64"),)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("sles-15-install", PackageChange("tree", None, "1.7.0-150000.3.2.1", "x86_64")),
+        ("sles-15-remove", PackageChange("git", "2.35.3-150300.10.45.2", None, "x86_64")),
+    ],
+)
+def test_summaries_of_a_distribution(name: str, expected: PackageChange) -> None:
+    """tests/facts/distributions/README.md says where they come from."""
+    summary = (DISTRIBUTIONS / name).read_text()
+    text = (
+        f"\n== states\n\n== locks\n\n== summary 0\n{summary}\n== changed\n\n== offered\n\n== end\n"
+    )
+    found = parse_answer(0, text)
+    assert not isinstance(found, Absent)
+    _, outlook = found
+    assert outlook.moves == (expected,)
+    assert outlook.failed == ()
 
 
 def test_an_upgrade() -> None:

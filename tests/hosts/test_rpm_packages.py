@@ -49,6 +49,8 @@ def lab(lab4: Lab, folder: Path) -> Iterator[Lab]:
     rpms.build(folder, "lab-user", "1.0", Requires="lab-tool")
     rpms.build(folder, "lab-foe", "1.0", Conflicts="lab-old")
     rpms.build(folder, LONG, "1.0")
+    rpms.build(folder, "lab-arch", "1.0", native=True)
+    rpms.build(folder, "lab-arch", "2.0")
     rpms.build(folder, "lab-bad", "1.0", scripts="%pre\necho no room; exit 3\n")
     hangs = "%post\ntouch /run/lab-hangs; sleep 600\n"
     rpms.build(folder, "lab-old", "2.0", scripts=hangs)
@@ -147,6 +149,20 @@ def test_an_upgrade_keeps_settings_and_goes_back_to_the_version_before(lab: Lab)
     undone(lab)
     assert state(lab) == before
     assert {host.read(CONF) for host in lab.hosts[:2]} == {"by hand\n"}
+
+
+@pytest.mark.slow
+def test_a_package_that_comes_for_all_architectures_goes_back_to_its_own(lab: Lab) -> None:
+    clear(lab)
+    assert apply(lab, "- package: {name: lab-arch, version: 1.*}\n", *BOTH).code == 0
+    before = state(lab)
+    done = apply(lab, "- package: {name: lab-arch, state: latest}\n", *BOTH)
+    assert done.code == 0, done.report
+    assert diffs(done) == {("lab-arch", "change lab-arch 1.0-1 to 2.0-1")}
+    assert state(lab) == installed("lab-arch-2.0")
+    undone(lab)
+    assert state(lab) == before
+    assert before != installed("lab-arch-1.0")  # it was for one architecture
 
 
 @pytest.mark.slow

@@ -22,7 +22,6 @@ Version: {version}
 Release: 1
 Summary: a package of the lab
 License: none
-BuildArch: noarch
 {fields}
 %description
 A package of the lab.
@@ -57,12 +56,16 @@ def build(
     version: str,
     files: dict[str, str] | None = None,
     scripts: str = "",
+    native: bool = False,
     **fields: str,
 ) -> None:
     """Build a package into a folder. `scripts` is the text of its sections for scripts.
 
-    Files below /etc are settings, which stay as they are in an upgrade.
+    A `native` one is for this machine's architecture, others are for all. Files below /etc are
+    settings, which stay as they are in an upgrade.
     """
+    if not native:
+        fields = {"BuildArch": "noarch", **fields}
     tree = folder / "trees" / f"{name}-{version}"
     lines = []
     for path, text in (files or {}).items():

@@ -76,7 +76,7 @@ def test_over_ipv6_it_is_the_table_of_ipv6_neighbours() -> None:
     seen = probed(lambda number: eth("eth0", ipv6=(f"fd00:77::{number:x}/64",)))
     (failed,) = findings(seen, "net.ports")
     assert failed.message == (
-        "the kernel's table of IPv6 neighbours is full, so nodes cannot be reached"
+        "the kernel's table of IPv6 neighbours is full, so nodes cannot be reached: see net.neigh"
     )
     assert failed.remedy == (
         "sysctl -w net.ipv6.neigh.default.gc_thresh1=512 net.ipv6.neigh.default.gc_thresh2=2050 "

@@ -13,7 +13,12 @@ from clusterprep.changes.package_managers import (
     PackageRequest,
     Packages,
 )
-from clusterprep.changes.rpm_commands import erase_new, finish_changes, matches
+from clusterprep.changes.rpm_commands import (
+    erase_new,
+    finish_changes,
+    former_architecture,
+    matches,
+)
 from clusterprep.facts.dnf import (
     FIXED,
     NO_LOCKS,
@@ -112,7 +117,7 @@ def undo(outlook: Simulation, held: Sequence[str]) -> tuple[RunCommand, ...] | N
     for move in outlook.moves:
         if move.before is None:
             continue
-        former.append(f"{move.name}-{move.before}.{move.architecture}")
+        former.append(f"{move.name}-{move.before}.{former_architecture(move)}")
         is_replaced = is_replaced or move.after is None
     runs = finish_changes(outlook.moves)
     if former:

@@ -280,6 +280,7 @@ def test_what_cannot_be_meant(params: dict[str, Any], key: str) -> None:
 # Packages of rpm have their architecture beside the name.
 RPM_CAME = PackageChange("tool", None, "2.0-1", "noarch")
 RPM_UP = PackageChange("tool", "1.0-1", "2.0-1", "noarch")
+RPM_FOR_ALL = PackageChange("tool", "1.0-1", "2.0-1", "noarch", "x86_64")
 RPM_HERE = Package("installed", "1.0-1")
 RPM_HELD = Package("installed", "1.0-1", held=True)
 OFFERED = {"tool": ("1.0-1", "2.0-1"), "heir": ("3-1",), "old": ("1-1",)}
@@ -341,6 +342,26 @@ def brief(run: RunCommand) -> str:
             ],
             "change tool 1.0-1 to 2.0-1",
             id="zypper-upgrade",
+        ),
+        pytest.param(
+            "dnf", {"name": "tool", "state": "latest"}, {"tool": RPM_HERE},
+            Simulation((RPM_FOR_ALL,), versions=OFFERED),
+            [
+                ("dnf install --best tool-2.0-1 < finish tool-1.0-1.x86_64 tool-2.0-1.noarch; "
+                "dnf install --disableplugin=versionlock tool-1.0-1.x86_64")
+            ],
+            "change tool 1.0-1 to 2.0-1",
+            id="dnf-another-architecture",
+        ),
+        pytest.param(
+            "zypper", {"name": "tool", "state": "latest"}, {"tool": RPM_HERE},
+            Simulation((RPM_FOR_ALL,), versions=OFFERED),
+            [
+                ("zypper install tool=2.0-1 < finish tool-1.0-1.x86_64 tool-2.0-1.noarch; "
+                "zypper install --oldpackage tool=1.0-1")
+            ],
+            "change tool 1.0-1 to 2.0-1",
+            id="zypper-another-architecture",
         ),
         pytest.param(
             "dnf", {"name": "tool", "state": "latest"}, {"tool": RPM_HERE}, Simulation((RPM_UP,)),

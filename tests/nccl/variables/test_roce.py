@@ -11,7 +11,7 @@ from clusterprep.nccl.interfaces import Choice
 from clusterprep.nccl.variables import Basis
 from clusterprep.nccl.variables.roce import derive
 from tests.support import rails
-from tests.support.fleet import NO_TORCH, absent, env, fleet, torch
+from tests.support.fleet import NO_TORCH, absent, env, eth, fleet, torch
 from tests.support.rails import gid, roce
 
 NEEDS, FINDS = torch("2.4.1+cu121", "12.1", "2.20.5"), torch("2.6.0+cu124", "12.4", "2.21.5")
@@ -26,6 +26,43 @@ def derived(*nodes: dict[str, Any]) -> list[tuple[str | None, tuple[str, ...]]]:
     found = list(derive(Basis(seen, Choice())))
     assert {d.name for d in found} <= {"NCCL_IB_GID_INDEX"}
     return [(d.value, d.nodes) for d in found]
+
+
+def over_ipv6(number: int, build: Any) -> dict[str, Any]:
+    """A node of which each rail has a global IPv6 address at index 3, and none of IPv4."""
+
+    def change(rail: int, port: Any) -> Any:
+        address = f"fd02:0:0:{number}{rail}::1"
+        return replace(port, gids=(*port.gids[:2], gid(3, address, interface=f"rail{rail}")))
+
+    interfaces = [eth(f"rail{rail}", ipv6=(f"fd02:0:0:{number}{rail}::1/64",)) for rail in range(4)]
+    return {**node(number, build, change=change), "net.interfaces": tuple(interfaces)}
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        pytest.param(FINDS, {"NCCL_IB_ADDR_FAMILY": "AF_INET6"}, id="a-new-nccl"),
+        pytest.param(
+            NEEDS,
+            {"NCCL_IB_GID_INDEX": "3", "NCCL_IB_ADDR_FAMILY": "AF_INET6"},
+            id="an-old-nccl-needs-the-index",
+        ),
+        pytest.param(NO_TORCH, {}, id="no-torch"),
+    ],
+)
+def test_a_fabric_with_ipv6_alone_is_told_to_every_node(
+    build: Any, expected: dict[str, str]
+) -> None:
+    seen = fleet(n1=over_ipv6(1, build), n2=over_ipv6(2, build))
+    found = list(derive(Basis(seen, Choice())))
+    assert {d.name: d.value for d in found} == expected
+    assert all(d.nodes == ("n1", "n2") for d in found)
+
+
+def test_a_node_that_has_lost_ipv4_is_told_no_family() -> None:
+    """The others speak IPv4, and roce.gid fails on this node."""
+    assert derived(node(1, FINDS), over_ipv6(2, FINDS)) == []
 
 
 def at(index: int) -> Any:
