@@ -113,7 +113,7 @@ def _collect(values: Iterable[Any], held: set[type], levels: int) -> bool:
 def _contents(values: Iterable[Any], kind: type) -> list[object] | None:
     """Return what the containers of one kind hold, None if a key is neither text nor a number."""
     contents: list[object] = []
-    for value in values:
+    for value in {id(value): value for value in values}.values():  # a shared one is seen once
         held: Any = value
         if type(value) is not kind:
             continue
