@@ -13,7 +13,6 @@ its classes have changed.
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import json
 import types
@@ -27,7 +26,8 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import replace
 
 from clusterprep import model, remedies
-from clusterprep.history.encoding import encoded
+from clusterprep.facts.counters import EARLIER
+from clusterprep.history.encoding import encoded, encoded_facts
 from clusterprep.model import Absent, Json, NodeSnapshot, Report, fixes
 from clusterprep.model import history as past
 from clusterprep.remedies import Remedy
@@ -35,6 +35,7 @@ from clusterprep.remedies import Remedy
 FORMAT = 1
 _NODE = tuple(name for name in NodeSnapshot.__struct_fields__ if name != "facts")
 _HEAD = ("command", "run", "cluster", "started", "seconds", "verdict", "code")
+_SCALARS = frozenset((str, int, float, bool, types.NoneType))
 _FEW = 4  # names; sets of so many stay readable in the file
 _LARGE = 1 << 20  # bytes; what is longer is compressed more quickly
 _FAST, _SMALL = 1, 6  # levels of zlib
@@ -133,13 +134,12 @@ def unsqueeze(data: bytes) -> Json:
 
 def _plain(value: Any, place_by_node: Mapping[str, int]) -> Json:
     """Return a value of the model as JSON. A long set of nodes becomes its places, «0-511,600»."""
+    if type(value) in _SCALARS:
+        return value
     if isinstance(value, Struct):
         return _plain_fields(value, place_by_node)
     if isinstance(value, tuple):
-        if len(value) > _FEW and _are_nodes(value, place_by_node):
-            places = [place_by_node[name] for name in value]
-            return {"at": _ranges(places)}
-        return [_plain(item, place_by_node) for item in value]
+        return _plain_items(value, place_by_node)
     if isinstance(value, Mapping):
         plain = {}
         for key, item in value.items():
@@ -152,6 +152,15 @@ def _plain(value: Any, place_by_node: Mapping[str, int]) -> Json:
     return value
 
 
+def _plain_items(values: tuple[Any, ...], place_by_node: Mapping[str, int]) -> Json:
+    places = None
+    if len(values) > _FEW:
+        places = _places_of(values, place_by_node)
+    if places is not None:
+        return {"at": _ranges(places)}
+    return [_plain(item, place_by_node) for item in values]
+
+
 def _plain_fields(value: Any, place_by_node: Mapping[str, int]) -> dict[str, Json]:
     """Return the fields that do not have their default."""
     plain = {}
@@ -159,7 +168,7 @@ def _plain_fields(value: Any, place_by_node: Mapping[str, int]) -> dict[str, Jso
     for name, default in _defaults(kind):
         item = getattr(value, name)
         if item != default:
-            plain[name] = _plain(item, place_by_node)
+            plain[name] = item if type(item) in _SCALARS else _plain(item, place_by_node)
     return plain
 
 
@@ -175,21 +184,24 @@ def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(zip(names, required + defaults, strict=True))
 
 
-def _are_nodes(values: Sequence[Any], place_by_node: Mapping[str, int]) -> bool:
-    return all(isinstance(value, str) and value in place_by_node for value in values)
+def _places_of(values: Sequence[Any], place_by_node: Mapping[str, int]) -> list[int] | None:
+    """Return the places of nodes, None if one of the values is no node."""
+    try:
+        return list(map(place_by_node.__getitem__, values))
+    except (KeyError, TypeError):  # another name, or no name at all
+        return None
 
 
 def _ranges(places: Sequence[int]) -> str:
     """Return places as `0-3,7`, in the order given."""
-    texts: list[str] = []
-    first = last = -2  # no place, and no neighbour of one
-    for place in places:
-        if place == last + 1:
-            texts[-1] = f"{first}-{place}"
-        else:
-            first = place
-            texts.append(str(place))
-        last = place
+    starts = [0]
+    for position, (place, following) in enumerate(itertools.pairwise(places), start=1):
+        if following != place + 1:
+            starts.append(position)
+    texts = []
+    for start, end in itertools.pairwise((*starts, len(places))):
+        first, last = places[start], places[end - 1]
+        texts.append(str(first) if first == last else f"{first}-{last}")
     return ",".join(texts)
 
 
@@ -257,12 +269,16 @@ def _column(values: Sequence[Json]) -> Json:
 
     The places are left out if all values are equal, or all are distinct.
     """
-    place_by_text: dict[str, int] = {}
+    place_by_key: dict[Any, int] = {}
+    distinct: list[Json] = []
     places = []
     for value in values:
-        text = json.dumps(value)
-        places.append(place_by_text.setdefault(text, len(place_by_text)))
-    distinct = [json.loads(text) for text in place_by_text]
+        # Most are text. What else is equal may be of another type, as 1 and True are.
+        key = value if type(value) is str else json.dumps(value).encode()
+        place = place_by_key.setdefault(key, len(distinct))
+        if place == len(distinct):
+            distinct.append(value)
+        places.append(place)
     if len(distinct) <= 1 or len(distinct) == len(values):
         return [distinct]
     return [distinct, places]
@@ -288,14 +304,16 @@ def pack_facts(
     """
     place_by_names: dict[tuple[str, ...], int] = {}
     places = []
+    values_by_name: dict[str, list[Any]] = {}
     for snapshot in nodes:
-        names = tuple(snapshot.facts)
-        places.append(place_by_names.setdefault(names, len(place_by_names)))
+        facts = dict(snapshot.facts)
+        facts.pop(EARLIER.name, None)
+        places.append(place_by_names.setdefault(tuple(facts), len(place_by_names)))
+        for name, value in facts.items():
+            values_by_name.setdefault(name, []).append(value)
     name_lists = [list(names) for names in place_by_names]
     yield FACT_NAMES, squeeze([name_lists, places])
-    facts_of_nodes = [snapshot.facts for snapshot in nodes]
-    for name in _distinct_names(name_lists):
-        values = [facts[name] for facts in facts_of_nodes if name in facts]
+    for name, values in values_by_name.items():
         yield name, _packed(values, longest)
 
 
@@ -308,29 +326,62 @@ def _distinct_names(name_lists: Iterable[Iterable[str]]) -> list[str]:
 def _packed(values: Sequence[Any], longest: int) -> bytes:
     """Return one fact of all nodes that have it, as `_column` would.
 
-    Shared values are encoded once, and texts are known again by their digests: together they may be
-    hundreds of megabytes.
+    Shared values are encoded once, and equal texts are known again by their hashes: together they
+    may be hundreds of megabytes.
     """
-    place_by_id: dict[int, int] = {}
-    place_by_digest: dict[bytes, int] = {}
+    different = dict(zip(map(id, values), values, strict=True))
+    texts = _Texts(longest)
     column = _Compressor()
     column.add(b"[[")
-    different = dict(zip(map(id, values), values, strict=True))
-    for number, value in different.items():
-        data = encoded(value, longest)
-        digest = hashlib.blake2b(data, digest_size=16).digest()
-        if digest not in place_by_digest:
-            if place_by_digest:
-                column.add(b",")
-            column.add(data)
-        place_by_id[number] = place_by_digest.setdefault(digest, len(place_by_digest))
+    place_by_id: dict[int, int] = {}
+    for number, data in zip(different, encoded_facts(different.values(), longest), strict=True):
+        place, is_new = texts.place(different[number], data)
+        place_by_id[number] = place
+        if is_new:
+            column.add(b"," + data if place else data)
     column.add(b"]")
-    if 1 < len(place_by_digest) < len(values):
-        places = [place_by_id[id(value)] for value in values]
+    if 1 < texts.count < len(values):
+        places = [place_by_id[number] for number in map(id, values)]
         indices = json.dumps(places, separators=(",", ":"))
         column.add(f",{indices}".encode())
     column.add(b"]")
     return column.finish()
+
+
+class _Texts:
+    """Gives each different text a place, and keeps only the first texts.
+
+    A later text with the hash of an earlier one is compared with that one, encoded again.
+    """
+
+    def __init__(self, longest: int) -> None:
+        self.count = 0
+        self._longest = longest
+        self._places_by_hash: dict[int, list[int]] = {}
+        self._facts: list[Any] = []
+        self._kept: list[bytes] = []
+        self._room = _LARGE
+
+    def place(self, fact: Any, text: bytes) -> tuple[int, bool]:
+        """Return the place of the text of a fact, and whether it is a new one."""
+        alike = self._places_by_hash.setdefault(hash(text), [])
+        for place in alike:
+            if self._text(place) == text:
+                return place, False
+        alike.append(self.count)
+        self._facts.append(fact)
+        if len(text) <= self._room:
+            self._kept.append(text)
+            self._room -= len(text)
+        else:
+            self._room = 0
+        self.count += 1
+        return self.count - 1, True
+
+    def _text(self, place: int) -> bytes:
+        if place < len(self._kept):
+            return self._kept[place]
+        return encoded(self._facts[place], self._longest)
 
 
 class _Compressor:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+from msgspec import Raw
 from msgspec.structs import replace
 
+from clusterprep.facts.counters import EARLIER
 from clusterprep.model import (
     Absent,
     BatchRow,
@@ -31,12 +35,13 @@ from clusterprep.model import (
     Stage,
     VerifyResult,
 )
+from clusterprep.model.quick_json import quick_encoder
 from clusterprep.model.records import field_names
-from clusterprep.reports.plain_facts import encode_plain
 
 SCHEMA = 1
 DEEPEST = 64  # levels of a fact; no honest fact nests deeper
 _FACT_DEPTH = 4  # levels of the document above a fact
+MOST_KNOWN = 64  # values of one fact whose text is kept for other nodes
 
 # Keys of the rows, which are the names of the fields that they come from.
 _HEAD = ("command", "run", "cluster", "started", "seconds", "verdict")
@@ -70,6 +75,7 @@ _LISTS = ("passing", "failing", "unknown")
 _COLLECTIVE = ("op", "bytes", "seconds", "algbw_gbs", "busbw_gbs", "wrong")
 
 _AS_IT_IS = frozenset((type(None), bool, int))  # types that json.dumps writes as they are
+_LISTS_OF_ROWS = (list, tuple, set, frozenset)
 
 
 def render(report: Report, *, color: bool, verbose: int, width: int, ascii_only: bool) -> str:
@@ -84,18 +90,24 @@ def pieces(report: Report) -> Iterator[str]:
         # The rows of the nodes are written one by one below.
         report = replace(report, nodes=())
     opening = "{"
-    for key, section in document(report).items():
-        yield f"{opening}\n  {json.dumps(key)}: "
+    for key, section in _sections(report).items():
+        yield f"{opening}\n  {_quoted(key)}: "
         opening = ","
         if key == "nodes" and nodes:
             yield from _node_rows(nodes)
         else:
-            yield _laid_out(section, 1)
+            yield from _laid_out(section, 1)
     yield "\n}\n"
 
 
 def document(report: Report) -> dict[str, Json]:
     """Return the report as what json.loads gives. Sections that a command lacks are absent."""
+    values: dict[str, Json] = json_of(_sections(report))
+    return values
+
+
+def _sections(report: Report) -> dict[str, Any]:
+    """Return the sections of the document by their keys; they may hold records of the model."""
     sections: dict[str, Any] = {}
     sections["inventory"] = report.inventory or None
     sections["error"] = _error(report.error)
@@ -121,14 +133,11 @@ def document(report: Report) -> dict[str, Json]:
     sections["comparison"] = report.comparison
     head = _pick(report, _HEAD)
     present = {key: section for key, section in sections.items() if section is not None}
-    values: dict[str, Json] = json_of(
-        {
-            "schema": SCHEMA,
-            **head,
-            **present,
-        }
-    )
-    return values
+    return {
+        "schema": SCHEMA,
+        **head,
+        **present,
+    }
 
 
 def json_of(value: Any, depth: int = 0) -> Json:
@@ -151,96 +160,115 @@ def json_of(value: Any, depth: int = 0) -> Json:
     return _compound(value, depth + 1)
 
 
-def _node_rows(nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
-    """Yield the section of the nodes, a line for each.
+# ---------------------------------------------------------------- nodes and their facts
 
-    Nodes that answered alike share one value in memory, which is converted to text only once.
-    """
-    shared = _shared_values(nodes)
-    texts: dict[int, str] = {}
-    keys: dict[str, str] = {}
+
+def _node_rows(nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
+    """Yield the section of the nodes, a line for each."""
+    facts = _FactRows()
     opening = "["
     for node in nodes:
-        facts = []
-        for name, value in node.facts.items():
-            if name not in keys:
-                keys[name] = json.dumps(_text(str(name)))
-            text = texts.get(id(value))
-            if text is None:
-                text = fact_text(value)
-                if id(value) in shared:
-                    texts[id(value)] = text
-            facts.append(f"{keys[name]}: {text}")
-        row = json.dumps(json_of(_node(node)))
         # The facts become the last key of the object.
-        row = row.removesuffix("}")
-        yield f'{opening}\n    {row}, "facts": {{{", ".join(facts)}}}}}'
+        row = _row_text(_node(node)).removesuffix("}")
+        yield f'{opening}\n    {row}, "facts": '
+        yield facts.text(node.facts)
+        yield "}"
         opening = ","
     yield "\n  ]"
 
 
-def fact_text(fact: Any) -> str:
-    """Return a fact as the text of `json_of`.
+class _FactRows:
+    """Encodes the facts of one node after the other.
 
-    Of ten thousand nodes there are hundreds of megabytes, so the fastest encoder that writes the
-    same is taken. That of json walks through any fact, and only our classes are made plain here.
-    What it writes otherwise than `json_of` does, a part of a character or more levels than a report
-    has, and what it refuses, such as an infinite number, no honest fact has. It is converted by
-    `json_of`.
+    Nodes that answered alike share one value in memory, which is encoded once. What is another
+    value on every node, dozens of facts, is encoded in one call for each node.
     """
-    plain = encode_plain(fact)
-    if plain is not None:
-        return plain
+
+    def __init__(self) -> None:
+        self._known: dict[int, Raw] = {}  # by the id of the value, which the report keeps alive
+        self._counts: Counter[str] = Counter()  # known values of each fact
+        self._apart: set[str] = set()  # facts that cannot be encoded in one call with others
+
+    def text(self, facts: Mapping[str, Any]) -> str:
+        """Return the facts of a node as an object of JSON."""
+        known = map(self._known.get, map(id, facts.values()), facts.values())
+        row = dict(zip(facts, known, strict=True))  # in C: there are a million facts
+        row.pop(EARLIER.name, None)
+        together: dict[str, Any] = {}
+        for name, item in row.items():
+            if type(item) is Raw:
+                continue
+            if name in self._apart or self._counts[name] < MOST_KNOWN:
+                row[name] = self._encoded_alone(name, item)
+            else:
+                together[name] = item
+        data = self._encoded_together(row, together)
+        if data is not None:
+            return _in_ascii(data)
+        items = []
+        for name, item in row.items():
+            text = bytes(item).decode() if type(item) is Raw else fact_text(item)
+            items.append(f"{fact_text(str(name))}:{text}")
+        return f"{{{','.join(items)}}}"
+
+    def _encoded_alone(self, name: str, fact: Any) -> Raw:
+        """Return a fact as JSON, and keep that of the first values for other nodes."""
+        raw = Raw(fact_text(fact).encode())
+        if self._counts[name] < MOST_KNOWN:
+            self._counts[name] += 1
+            self._known[id(fact)] = raw
+        return raw
+
+    def _encoded_together(
+        self, row: Mapping[str, Any], together: Mapping[str, Any]
+    ) -> bytes | None:
+        """Return the row as JSON, None if one of its facts must be encoded alone."""
+        quick = quick_encoder(together.values())
+        if quick is not None and not quick.sorts:
+            return quick.encode(row)
+        for name, fact in together.items():
+            of_fact = quick_encoder((fact,))
+            if of_fact is None or of_fact.sorts:
+                self._apart.add(name)
+        return None
+
+
+def fact_text(fact: Any) -> str:
+    """Return a fact as the text of `json_of`, in ASCII and without spaces."""
+    return _in_ascii(_compact(fact, _FACT_DEPTH))
+
+
+def _row_text(value: Any, depth: int = 0) -> str:
+    """Return a value as the text of `json_of` in one line, with spaces, for people and grep."""
+    return _in_ascii(msgspec.json.format(_compact(value, depth), indent=0))
+
+
+def _compact(value: Any, depth: int) -> bytes:
+    """Return a value as the JSON of `json_of`, by the fastest encoder that writes it."""
+    quick = quick_encoder((value,))
+    data = quick.encode(value) if quick is not None else None
+    if data is not None:
+        return data
+    plain = json_of(value, depth)
     try:
-        text = _FACT_ENCODER.encode(fact)
-    except (TypeError, ValueError, RecursionError):
-        return json.dumps(json_of(fact, _FACT_DEPTH), allow_nan=False)
-    is_deep = text.count("[") + text.count("{") > DEEPEST - _FACT_DEPTH and _is_deep(fact)
-    if is_deep or _SURROGATE in text:
-        return json.dumps(json_of(fact, _FACT_DEPTH), allow_nan=False)
-    return text
+        return msgspec.json.encode(plain)
+    except (ValueError, OverflowError):  # more than 64 bits, for an older msgspec
+        return json.dumps(plain, separators=(",", ":")).encode()
 
 
-def _is_deep(fact: Any) -> bool:
-    """Return whether containers in a fact are nested too deep; our classes hold only few levels."""
-    level = [fact]
-    for _ in range(DEEPEST - _FACT_DEPTH):
-        items: list[Any] = []
-        for value in level:
-            if isinstance(value, dict):
-                items.extend(value.values())
-            elif isinstance(value, (list, tuple)):
-                items.extend(value)
-        if not items:
-            return False
-        level = items
-    return True
+def _in_ascii(data: bytes) -> str:
+    """Return JSON with escapes for what is beyond ASCII, which stands in texts alone."""
+    text = data.decode()
+    if text.isascii():
+        return text
+    return _BEYOND_ASCII.sub(lambda found: _quoted(found[0])[1:-1], text)
 
 
-def _plain(value: Any) -> Json:
-    """Return what the encoder of json does not know, one level of it made plain."""
-    if isinstance(value, Absent):
-        return _absent(value)
-    if isinstance(value, frozenset) and set(map(type, value)) == {str}:
-        return sorted(value)  # as `json_of` sorts it; nearly all sets of facts hold text
-    names = field_names(type(value))
-    if names is not None:
-        return {name: getattr(value, name) for name in names}
-    if isinstance(value, Mapping):
-        return dict(value)
-    return _compound(value, _FACT_DEPTH)
+def _quoted(text: str) -> str:
+    return json.dumps(_text(text))
 
 
-_FACT_ENCODER = json.JSONEncoder(allow_nan=False, default=_plain)
-_SURROGATE = "\\ud"  # how JSON in ASCII writes halves of characters
-
-
-def _shared_values(nodes: Iterable[NodeSnapshot]) -> set[int]:
-    """Return the ids of values that are facts of more than one node."""
-    uses: Counter[int] = Counter()
-    for node in nodes:
-        uses.update(map(id, node.facts.values()))
-    return {value for value, number in uses.items() if number > 1}
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
 # ---------------------------------------------------------------- values
@@ -308,7 +336,7 @@ def _node(snapshot: NodeSnapshot) -> dict[str, Json]:
 
 def _node_with_facts(snapshot: NodeSnapshot) -> dict[str, Json]:
     row = _node(snapshot)
-    row["facts"] = snapshot.facts
+    row["facts"] = {name: fact for name, fact in snapshot.facts.items() if name != EARLIER.name}
     return row
 
 
@@ -456,28 +484,33 @@ def _culprit(culprit: Culprit) -> dict[str, Json]:
 # ---------------------------------------------------------------- layout
 
 
-def _laid_out(value: Json, depth: int) -> str:
-    """Return JSON in which every row of a section is one line, for grep and diff."""
-    if isinstance(value, dict) and _holds_rows(value):
-        items = []
-        for key, item in value.items():
-            name = json.dumps(key)
-            text = _laid_out(item, depth + 1)
-            items.append(f"{name}: {text}")
-        return _enclosed("{", items, "}", depth)
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        rows = [json.dumps(item, allow_nan=False) for item in value]
-        return _enclosed("[", rows, "]", depth)
-    return json.dumps(value, allow_nan=False)
-
-
-def _enclosed(opening: str, items: Sequence[str], closing: str, depth: int) -> str:
-    """Return the items on lines of their own, indented by depth, between two brackets."""
+def _laid_out(value: Any, depth: int) -> Iterator[str]:
+    """Yield JSON in which every row of a section is one line, for grep and diff."""
+    items = _items(value)
     close = "\n" + "  " * depth
     start = close + "  "
-    content = f",{start}".join(items)
-    return f"{opening}{start}{content}{close}{closing}"
+    if items is not None and any(isinstance(item, _LISTS_OF_ROWS) for item in items.values()):
+        opening = "{"
+        for key, item in items.items():
+            yield f"{opening}{start}{_quoted(str(key))}: "
+            yield from _laid_out(item, depth + 1)
+            opening = ","
+        yield f"{close}}}"
+    elif isinstance(value, (list, tuple)) and value and _items(value[0]) is not None:
+        opening = "["
+        for row in value:
+            yield f"{opening}{start}{_row_text(row, depth + 1)}"
+            opening = ","
+        yield f"{close}]"
+    else:
+        yield _row_text(value, depth)
 
 
-def _holds_rows(section: dict[str, Json]) -> bool:
-    return any(isinstance(item, list) for item in section.values())
+def _items(value: Any) -> Mapping[Any, Any] | None:
+    """Return the items of what becomes an object of JSON, None for anything else."""
+    if isinstance(value, Mapping):
+        return value
+    names = field_names(type(value))
+    if names is None or isinstance(value, Absent):
+        return None
+    return {name: getattr(value, name) for name in names}

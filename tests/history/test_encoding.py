@@ -15,7 +15,7 @@ from clusterprep import data
 from clusterprep.cli.commands import selftest
 from clusterprep.facts.storage import Mount
 from clusterprep.history import encoding
-from clusterprep.history.encoding import LEFT_OUT, encoded
+from clusterprep.history.encoding import LEFT_OUT, encoded, encoded_facts
 from clusterprep.model import Absent
 from clusterprep.survey import registry
 
@@ -73,11 +73,10 @@ def test_nor_for_any_fact_of_recorded_machines(fleet: str) -> None:
             assert repr(json.loads(encoded(value, LONGEST))) == repr(slowly(value)), name
 
 
-def test_most_facts_go_the_quick_way() -> None:
-    recorded = selftest.recorded_fleet("hgx-h100-ib", tuple(registry.checks().values()))
-    facts = recorded.snapshots["n1"].facts
-    quick = [name for name, value in facts.items() if encoding._quickly_encoded(value) is not None]
-    assert {"gpu.counters", "net.interfaces", "rdma.devices", "ib.fabric"} <= set(quick)
+def test_facts_of_many_nodes_are_encoded_as_each_alone() -> None:
+    """Also where one of them is of another kind than the others."""
+    for facts in (VALUES, [MOUNT, (MOUNT,)], ["a", "half of a pair: \udcff"], [1.5, None]):
+        assert list(encoded_facts(facts, LONGEST)) == [encoded(fact, LONGEST) for fact in facts]
 
 
 def test_what_is_too_long_is_left_out() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from clusterprep.facts.counters import EARLIER, Earlier, Sample
 from clusterprep.history.packing import (
     Unreadable,
     column_of,
@@ -142,6 +143,22 @@ def test_values_that_nodes_share_stand_once() -> None:
     nodes = [NodeSnapshot(str(n), "", True, facts={"a": [v]}) for n, v in enumerate(values)]
     (_, data) = list(pack_facts(nodes))[1]
     assert json.loads(zlib.decompress(data)) == [[[text] for text in large], [0, 1, 0, 2, 1]]
+
+
+def test_equal_values_stand_once_also_beyond_the_texts_that_are_kept() -> None:
+    """Apart by identity, as of nodes that answered alike in different words."""
+    distinct = [f"{number} " * 200_000 for number in range(4)]
+    values = [*distinct, *distinct]
+    nodes = [NodeSnapshot(str(n), "", True, facts={"a": [v]}) for n, v in enumerate(values)]
+    (_, data) = list(pack_facts(nodes))[1]
+    places = [0, 1, 2, 3, 0, 1, 2, 3]
+    assert json.loads(zlib.decompress(data)) == [[[text] for text in distinct], places]
+
+
+def test_counters_of_earlier_runs_are_kept_with_these() -> None:
+    earlier = Earlier(Sample(700.0, {}), Sample(700.0, {}))
+    nodes = [NodeSnapshot("n1", "", True, facts={EARLIER.name: earlier, "a": 1})]
+    assert unpack_facts(dict(pack_facts(nodes)), 1) == [{"a": 1}]
 
 
 @pytest.mark.parametrize(

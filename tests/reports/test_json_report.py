@@ -8,23 +8,26 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, ValidationError
 from msgspec.structs import replace
 
 from clusterprep.cli.commands.selftest import recorded_fleet
+from clusterprep.facts.counters import EARLIER, Earlier, Sample
+from clusterprep.facts.storage import Mount
 from clusterprep.model import (
     Absent,
     CollectiveResult,
     Culprit,
     Finding,
+    NodeSnapshot,
     RankGpu,
     VerifyResult,
     Workaround,
 )
 from clusterprep.reports import render
-from clusterprep.reports.json_report import document, fact_text, json_of
+from clusterprep.reports.json_report import MOST_KNOWN, document, fact_text, json_of
 from clusterprep.survey import registry
 
 from .situations import FOUR, report, trial, unreachable
@@ -34,6 +37,8 @@ FINDING_KEYS = [
     *("check", "verdict", "severity", "nodes", "reason", "fixed", "silenced"),
     *("seen", "wanted", "message", "remedy"),
 ]
+
+MOUNTS = (Mount("/", "ext4", "/dev/sda", frozenset(("rw", "nodev")), frozenset(), "8:1"),)
 
 
 def nested(levels: int) -> list[Any]:
@@ -65,40 +70,64 @@ def test_json_of(value: Any, wanted: Any) -> None:
     assert json.loads(fact_text(value)) == wanted
 
 
-def text_of(fact: Any) -> str:
-    return json.dumps(json_of(fact, 4), allow_nan=False)
-
-
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("\udcff\x7f")
-
-
-@given(
-    st.recursive(
-        LEAVES | st.builds(Absent, st.text(), st.text()),
-        lambda part: (
-            st.lists(part)
-            | st.tuples(part, part)
-            | st.dictionaries(st.text() | st.integers(), part)
-            | st.builds(RankGpu, part, part, part, part)
-        ),
-    )
+FACTS = st.recursive(
+    LEAVES | st.builds(Absent, st.text(), st.text()),
+    lambda part: (
+        st.lists(part)
+        | st.tuples(part, part)
+        | st.dictionaries(st.text() | st.integers(), part)
+        | st.builds(RankGpu, part, part, part, part)
+    ),
 )
-def test_the_text_of_a_fact_is_that_of_its_json(fact: Any) -> None:
-    assert fact_text(fact) == text_of(fact)
+
+
+@given(FACTS)
+def test_the_text_of_a_fact_is_its_json_in_ascii(fact: Any) -> None:
+    plain = json_of(fact, 4)
+    text = fact_text(fact)
+    assert text.isascii()
+    assert repr(json.loads(text)) == repr(plain)
+    assert fact_text(plain) == text, "a fact of the history is JSON, and looks the same"
 
 
 @pytest.mark.parametrize("levels", [2, 60, 61, 62, 63, 64, 65, 900])
 def test_the_text_of_a_fact_is_cut_where_its_json_is(levels: int) -> None:
     for fact in (nested(levels), {"a": nested(levels)}, [1, "[" * 99, {"b": [nested(levels)]}]):
-        assert fact_text(fact) == text_of(fact)
+        assert json.loads(fact_text(fact)) == json_of(fact, 4)
 
 
 @pytest.mark.parametrize("name", ["hgx-h100-ib", "l20-mixed-box"])
-def test_the_text_of_recorded_facts_is_that_of_their_json(name: str) -> None:
+def test_the_text_of_recorded_facts_is_their_json(name: str) -> None:
     fleet = recorded_fleet(name, tuple(registry.checks().values()))
-    for snapshot in fleet.snapshots.values():
-        for fact, value in snapshot.facts.items():
-            assert fact_text(value) == text_of(value), fact
+    one = report("check", nodes=tuple(fleet.snapshots.values()))
+    assert repr(json.loads(render(one, "json"))) == repr(document(one))
+
+
+@settings(max_examples=20)
+@given(st.lists(st.dictionaries(st.sampled_from("aé\udcff"), FACTS, max_size=3), max_size=3))
+def test_facts_of_nodes_are_their_json_whoever_shares_them(facts: list[dict[str, Any]]) -> None:
+    """Also where there are so many values of a fact that their text is not kept."""
+    alike = [{"same": MOUNTS, "number": number} for number in range(MOST_KNOWN + 3)]
+    nodes = [NodeSnapshot("n", "a", True, facts=own) for own in (*facts, *alike, *facts)]
+    one = report("check", nodes=tuple(nodes))
+    assert repr(json.loads(render(one, "json"))) == repr(document(one))
+
+
+def test_what_earlier_runs_said_is_no_fact_of_this_one() -> None:
+    facts = {"kernel.version": "6.8", EARLIER.name: Earlier(Sample(700.0, {}), Sample(700.0, {}))}
+    one = report("check", nodes=(NodeSnapshot("n", "a", True, facts=facts),))
+    assert document(one)["nodes"][0]["facts"] == {"kernel.version": "6.8"}
+    assert json.loads(render(one, "json"))["nodes"][0]["facts"] == {"kernel.version": "6.8"}
+
+
+def test_rows_have_a_line_each_and_spaces_for_grep() -> None:
+    culprit = Culprit("link", ("a", "b"), 0.5, "lost \N{RIGHTWARDS ARROW} é")
+    one = report("verify", verify=VerifyResult("fail", "gloo", 2, 1, "a:1", culprits=(culprit,)))
+    lines = render(one, "json").splitlines()
+    (row,) = [line for line in lines if '"kind": "link"' in line]
+    assert row.startswith('      {"kind": "link", "nodes": ["a", "b"], ')
+    assert "lost \\u2192 \\u00e9" in row
 
 
 def test_keys_and_their_order_are_the_contract_s() -> None:
