@@ -52,7 +52,8 @@ _BARE_READERS = {
     "env-file": "systemd, docker and shells",
     "ssh": "PAM, systemd and shells",
 }
-_FOREIGN_TO_BARE = re.compile(r"[^A-Za-z0-9_@%+=:,./^?*{}\[\]!#~\x80-\U0010ffff-]")
+# The foreign ones themselves: a set of all others, up to U+10FFFF, takes 4 ms to compile.
+_FOREIGN_TO_BARE = re.compile(r"""[\x00-\x20"$&'()\\`;<>|\x7f]""")
 _HOME = re.compile("(?:^|[=:])~")
 _QUOTED = re.compile(r"""["'].*["']\s*""")
 _NAMES_OF_CHARACTERS = {" ": "a blank", "'": "a quote", '"': "a quote", "\\": "a backslash"}

@@ -66,7 +66,6 @@ PROBLEMS = (
     ("no_space", r"no space left on device|disk quota exceeded"),
     ("denied", r"permission denied|operation not permitted"),
 )
-COMPILED = [(reason, re.compile(pattern, re.I | re.S)) for reason, pattern in PROBLEMS]
 # Exit codes by which engines say that nothing ran: 125 to 127 of docker and podman, 255 of
 # apptainer, 1 of enroot, whose messages begin as below.
 OWN_CODES = {"docker": (125, 126, 127), "podman": (125, 126, 127), "apptainer": (255,)}
@@ -187,8 +186,8 @@ def problem(container, code, text):
     if not is_own:
         return None
     message = last_message(text) or "%s ended with %s" % (engine, code)
-    for reason, pattern in COMPILED:
-        if pattern.search(text):
+    for reason, pattern in PROBLEMS:
+        if re.search(pattern, text, re.I | re.S):
             return reason, message
     return "not_started", message
 
