@@ -59,8 +59,11 @@ __all__ = [
     "Unreached",
     "apply",
     "check",
+    "fix",
+    "launch",
     "load",
     "plan",
+    "rollback",
     "verify",
 ]
 
@@ -84,12 +87,12 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     strict: bool = False
     become_password: str = ""  # of sudo
     key_passphrase: str = ""  # of each private key that has one
-    # ---- check, plan and apply
+    # ---- check, plan, apply and fix
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
-    # ---- check, apply and verify
+    # ---- check, apply, verify and launch
     retry_failed: str | None = None  # the run whose failed nodes are meant, or "last"
     on_busy: bool = False
     # ---- check
@@ -97,15 +100,26 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stress: bool = False
     # ---- plan and apply
     playbook: str = "site"  # a name or a file
+    # ---- plan, apply, fix and rollback
     partial: bool = False
     # ---- apply
     verify: bool = True
+    # ---- rollback
+    run: str | None = None  # the run that is undone; by default the last that changed something
+    force: bool = False  # even if files were edited since
+    # ---- launch
+    direct: bool = False  # one process per rank, without torchrun in between
+    env: dict[str, str] = {}
+    chdir: str | None = None  # on the nodes; by default this folder if a node has it, else home
+    log_dir: str | None = None  # on this machine; a file for each rank
+    preflight: bool = True  # check first what it would hang at
 
     def __repr__(self) -> str:
-        """Return the options without the secrets among them."""
+        """Return the options without the secrets among them, and without values of `env`."""
         shown = msgspec.structs.asdict(self)
         for name in SECRETS:
             shown[name] = "…" if shown[name] else ""
+        shown["env"] = dict.fromkeys(self.env, "…")
         fields = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"Options({fields})"
 
@@ -128,6 +142,18 @@ _TAKEN = {
         "verify",
     ),
     "verify": (*_FLEET, "retry_failed", "on_busy"),
+    "fix": (*_FLEET, *_SELECTING, "partial"),
+    "rollback": (*_FLEET, "partial", "run", "force"),
+    "launch": (
+        *_FLEET,
+        "retry_failed",
+        "on_busy",
+        "direct",
+        "env",
+        "chdir",
+        "log_dir",
+        "preflight",
+    ),
 }
 
 
@@ -221,6 +247,79 @@ def verify(inventory: Inventory | Path, options: Options = DEFAULTS) -> Report:
     from clusterprep.cli.commands import verify as command
 
     return _run("verify", inventory, options, command.run)
+
+
+def fix(
+    inventory: Inventory | Path,
+    options: Options = DEFAULTS,
+    *,
+    dry_run: bool = False,
+    confirm: Confirm = lambda rows: True,
+) -> Report:
+    """Do what cures the findings, check again, and return what was cured and what is for people.
+
+    With `dry_run` nothing is done, and the report has what would be. `confirm` is that of `apply`.
+    """
+    from clusterprep.cli.commands import fix as command
+
+    return _run(
+        "fix",
+        inventory,
+        options,
+        lambda invocation: command.run(invocation, dry=dry_run),
+        confirm=confirm,
+    )
+
+
+def rollback(inventory: Inventory | Path, options: Options = DEFAULTS) -> Report:
+    """Put back, byte for byte, what an apply or a fix replaced, and return what was undone.
+
+    That is the run that `options.run` names, or the last one of this cluster that changed
+    something. Where there is none nothing is done, and the code is 0.
+    """
+    from clusterprep.cli.commands import rollback as command
+
+    return _run("rollback", inventory, options, command.run)
+
+
+def launch(
+    inventory: Inventory | Path,
+    command: Sequence[str],
+    options: Options = DEFAULTS,
+    *,
+    on_line: Callable[[str], None] = lambda line: None,
+) -> Report:
+    """Run a command on all nodes with ranks assigned, and return how each of them ended.
+
+    `on_line` is called from another thread with each line that `clusterprep launch` would show.
+    """
+    from clusterprep.cli import arguments
+    from clusterprep.cli.commands import launch as launching
+
+    if isinstance(command, str):
+        raise InputError.of("give its words one by one: ['train.py', '--lr', '1']", key="command")
+    _refuse_options("launch", options)
+    params = {
+        "command": tuple(command),
+        "direct": options.direct,
+        "variables": tuple(f"{name}={value}" for name, value in options.env.items()),
+        "chdir": options.chdir,
+        "log_dir": options.log_dir,
+        "preflight": options.preflight,
+        "timeout": None,
+        "form": None,
+        "image": None,
+        "seed": None,
+        "fold": False,
+    }
+    request = arguments.launch_request(params)
+    request = msgspec.structs.replace(request, limit=options.timeout)
+
+    def work(invocation: Invocation) -> CommandReport:
+        screen = arguments.launch_screen(params, invocation.run, on_line)
+        return launching.run(invocation, request, screen)
+
+    return _run("launch", inventory, options, work)
 
 
 # ---------------------------------------------------------------- running one command
@@ -324,5 +423,6 @@ def _params(command: str, options: Options) -> dict[str, Any]:
     params = {name: given[name] for name in _TAKEN[command] if name not in SECRETS}
     for name in _SELECTING:
         params[name] = ",".join(given[name])
-    params["no_verify"] = not options.verify
+    params["undo"] = options.run
+    params["no_verify"] = command == "fix" or not options.verify
     return params

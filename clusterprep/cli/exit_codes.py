@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clusterprep.errors import ClusterprepError, Interrupted
+
 if TYPE_CHECKING:  # `--help` imports this module and no values
     from collections.abc import Iterable, Mapping
 
@@ -55,6 +57,17 @@ def worst(*codes: int) -> int:
         if code != OK:
             return code
     return OK
+
+
+def cut_code(error: ClusterprepError, *codes: int) -> int:
+    """Return the code of a report of what was known when `error` ended the command.
+
+    130 if it was interrupted, whatever was found; else 1 if one of the codes is 1, else that of the
+    error. `codes` are those of what is in the report.
+    """
+    if isinstance(error, Interrupted):
+        return error.code
+    return worst(*codes, error.code)
 
 
 def findings_code(findings: Iterable[Finding], strict: bool = False) -> int:

@@ -435,12 +435,16 @@ class SpeedRange(Struct, frozen=True):
 
 
 class Acceptance(Struct, frozen=True):
-    """The rounds of `verify --for`: how long they were to run and did, and what they measured."""
+    """The rounds of `verify --for`: how long they were to run and did, and what they measured.
+
+    They are not `finished` if one did not end well, or something ended the command before.
+    """
 
     wanted: float
     seconds: float
     rounds: int
     speeds: tuple[SpeedRange, ...] = ()
+    finished: bool = True
 
 
 class VerifyResult(Struct, frozen=True):

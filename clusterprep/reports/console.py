@@ -28,7 +28,7 @@ from clusterprep.reports.console_results import (
     write_verify,
 )
 from clusterprep.reports.nagios import describe_report
-from clusterprep.reports.page import QUIET, Part, ReportPage
+from clusterprep.reports.page import GUTTER, QUIET, Part, ReportPage
 from clusterprep.reports.plain import (
     distinct,
     fold_nodes,
@@ -205,7 +205,9 @@ def _write_verdict(page: ReportPage, report: Report) -> None:
         return  # reports about earlier runs have no verdict
     style = _STYLES.get(report.verdict, "bold yellow")
     verdict = safe_text(report.verdict).upper()
-    page.row((verdict, style), (summarize(report), "bold"))
+    # INTERRUPTED is longer than any label.
+    indent = max(GUTTER, len(verdict) + 2)
+    page.row((verdict, style), (summarize(report), "bold"), indent=indent)
     for label, hint in _with_more(page, report, advice(report)):
         # Commands stay on one line, to be pasted; sentences may wrap.
         is_command = label != "next"

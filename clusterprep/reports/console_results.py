@@ -371,7 +371,10 @@ def _write_acceptance(page: ReportPage, acceptance: Acceptance | None) -> None:
     if acceptance is None:
         return
     rounds = pluralize(acceptance.rounds, "round")
-    page.under(f"repeated for {format_elapsed(acceptance.seconds)}: {rounds}", indent=INDENT)
+    time = format_elapsed(acceptance.seconds)
+    if not acceptance.finished:
+        time += f" of {format_elapsed(acceptance.wanted)}, not finished"
+    page.under(f"repeated for {time}: {rounds}", indent=INDENT)
     for row in acceptance.speeds:
         speeds = [format_rate(row.slowest_gbs), format_rate(row.median_gbs)]
         speeds.append(format_rate(row.fastest_gbs))

@@ -59,7 +59,8 @@ class Deadline:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        COMMAND.end(self._before, failed=kind is not None and issubclass(kind, Exception))
+        failed = kind is not None and issubclass(kind, Exception)
+        COMMAND.end(self._before, failed=failed, cut=self.raised and kind is None)
 
     @classmethod
     def of(cls, seconds: float | None, budget: Budget | None) -> Deadline:
@@ -120,10 +121,15 @@ class Deadline:
         return self._error
 
     @property
+    def ended_by(self) -> ClusterprepError | None:
+        """What ends the command, if the command knows."""
+        return self._error if self.raised else None
+
+    @property
     def over(self) -> OutOfTime | None:
         """The error of the time limit, if that is what ends the command and the command knows."""
-        error = self._error
-        return error if self.raised and isinstance(error, OutOfTime) else None
+        error = self.ended_by
+        return error if isinstance(error, OutOfTime) else None
 
     def stop(self, error: ClusterprepError) -> None:
         """Have the command end with this error. The first one counts."""
@@ -153,6 +159,7 @@ class Command:
         self.asking = False  # the user, so that the thread of the command cannot look
         self.concluding_since: float | None = None
         self.failed = False  # an error has ended it, and its result is that error
+        self.cut = False  # a signal or a limit has ended it, and its result is what was known
         self.abandoned = False
         self.on_change: Callable[[], None] = lambda: None
 
@@ -164,11 +171,12 @@ class Command:
         self.on_change()
         return before
 
-    def end(self, before: Deadline | None, failed: bool) -> None:
+    def end(self, before: Deadline | None, failed: bool, cut: bool = False) -> None:
         """Note the end of the deadline that counts. After the last one the rest is for telling."""
         with self.going_on():
             self.deadline = before
             self.failed = self.failed or failed
+            self.cut = self.cut or cut
             if before is None:
                 self.concluding_since = time.monotonic()
         self.on_change()

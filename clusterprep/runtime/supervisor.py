@@ -24,7 +24,7 @@ GRACE = 1.0  # seconds for the command to look, and for the result to be shown
 TIME_GRACE = 0.2  # seconds to look when its time is over: --timeout and --budget are promises
 # Seconds after which a further signal ends a command that may have written something and does not
 # look any more. Its run stays in the journals of the nodes.
-PATIENCE = 15.0
+PATIENCE = 15.0  # also for the result of a command that the signal has ended
 LOOK = 0.05  # seconds between two looks at a command that is to end
 
 UNSETTLED = (
@@ -33,6 +33,7 @@ UNSETTLED = (
 )
 
 UNSHOWN = ", when all was done and its result was being shown"
+UNREPORTED = ", and what was known by then was being shown"
 UNTOLD = ", while the command was telling which error had ended it"
 BROKEN = 70  # the exit code of a command whose thread ended without one, which is a bug of ours
 
@@ -113,9 +114,15 @@ class Supervisor:
         """Return the error if the result is not shown in time after a signal."""
         if self._interruption is None:
             return None
-        if time.monotonic() - max(since, self._interrupted_at) <= GRACE:
+        grace = GRACE
+        doing = UNTOLD if COMMAND.failed else UNSHOWN
+        if COMMAND.cut and self._interrupted_at < since:
+            # The result is of what the signal has ended, so the user waits for it.
+            grace = GRACE if self._repeated else PATIENCE
+            doing = UNREPORTED
+        if time.monotonic() - max(since, self._interrupted_at) <= grace:
             return None
-        return self._interruption.extended(UNTOLD if COMMAND.failed else UNSHOWN)
+        return self._interruption.extended(doing)
 
     def _unfinished(self, deadline: Deadline) -> ClusterprepError | None:
         """Return the error if a command that is to end may be left where it is."""

@@ -261,6 +261,10 @@ class Fanout:
             in_order[node.name] = snapshot or _late_snapshot(node, self._deadline.over)
         return in_order
 
+    def keep_part(self, part: str) -> None:
+        """Have every agent get a part: those that run now, and new ones at their start."""
+        self._need_parts((part,))
+
     def _need_parts(self, parts: Iterable[str]) -> None:
         """Have every agent get these parts: a new one at its start, one that runs already now."""
         missing = [part for part in parts if part not in self._parts]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -43,12 +43,14 @@ SIZES = (0, 0, 0, 8000, 4200, 1500, 1450, 1400, 1280)
 RETRIES = (0,) * 8
 RETRY_LIMIT = 1.5  # seconds; a dropped SYN is repeated after one
 NO_ANSWER = ("timed_out", "no_route")  # words of dials that a loss of packets may explain
+KNOCK_LIMIT = 1.2  # seconds; a dropped SYN is repeated after one
 AROUND_LIMIT = 1.5  # seconds for dials around what failed; a dropped SYN is repeated after one
 # Linux' default of net.ipv4.ip_local_port_range, for nodes whose own range is not known.
 DEFAULT_RANGE = (32768, 60999)
 
 Target = tuple[str, str, int]  # listener, address, port
 Dials = tuple[Dial, ...] | Absent
+Pairs = Callable[[Sequence[str]], Mapping[str, Sequence[str]]]
 Bodies = dict[str, dict[str, Any]]  # of requests, by node
 NO_TABLE = Absent("not_applicable", "the kernel says nothing of its table of neighbours")
 
@@ -82,6 +84,39 @@ def probe_pairs(fanout: Fanout, fleet: Fleet, host: str) -> Fleet:
     matrix.find_largest_sizes()
     fanout.tell("unlisten", ports)
     return _with_pairs(fleet, host, listen, matrix)
+
+
+def knock(fanout: Fanout, fleet: Fleet, pairs: Pairs) -> tuple[Dial, ...]:
+    """Return dials of the rendezvous port of each listener of `pairs`; no agent listens there.
+
+    A refusal is an answer: the way there and back is open. So no port is held that a job may need
+    in this moment, and over a connection that is made, to a job that runs, nothing is sent. `pairs`
+    takes the nodes that can dial, and returns the listeners of each. What a node that gave no
+    answer dialled, and by whom it was dialled, is left out. The agents have the part `dial`.
+    """
+    picks = {name: pick for name, pick in choose(fleet).picks.items() if name in fanout.links}
+    port = fleet.inventory.master_port
+    targets: dict[str, list[Target]] = {}
+    for dialer, listeners in pairs(list(picks)).items():
+        targets[dialer] = [(name, picks[name].address, port) for name in listeners]
+    matrix = _Matrix(fanout, silent=True)
+    matrix.dial(targets, KNOCK_LIMIT)
+    answered = {name for name, dials in matrix.dials.items() if not isinstance(dials, Absent)}
+    knocks: list[Dial] = []
+    for dial in matrix.known_dials():
+        if dial.listener in answered:
+            word = "ok" if dial.word == "refused" else dial.word
+            knocks.append(msgspec.structs.replace(dial, word=word))
+    return tuple(knocks)
+
+
+def with_knocks(fleet: Fleet, dials: Iterable[Dial]) -> Fleet:
+    """Return the fleet with these dials as facts; that the rendezvous port is free is not known."""
+    facts: dict[str, dict[str, Any]] = {}
+    for node in fleet.reached:
+        own = tuple(dial for dial in dials if dial.dialer == node.name)
+        facts[node.name] = {LISTEN.name: None, DIALS.name: own, TABLE.name: NO_TABLE}
+    return fleet.with_facts(facts)
 
 
 def without_pairs(fleet: Fleet, why: Absent) -> Fleet:
@@ -267,8 +302,9 @@ def _targets_around(
 class _Matrix:
     """All dials so far, by dialer, and what its kernel said of the table of neighbours."""
 
-    def __init__(self, fanout: Fanout) -> None:
+    def __init__(self, fanout: Fanout, *, silent: bool = False) -> None:
         self._fanout = fanout
+        self._silent = silent  # nothing is sent over the connections
         self.dials: dict[str, Dials] = {}
         self.tables: dict[str, TableWhileDialling | Absent] = {}
 
@@ -356,6 +392,8 @@ class _Matrix:
         for name, chosen in targets.items():
             if chosen:
                 bodies[name] = _dial_body(chosen, limit, sizes)
+                if self._silent:
+                    bodies[name]["silent"] = True
         dials: dict[str, Dials] = {}
         for name, answer in self._fanout.ask("dial", bodies, limit + ANSWER_MARGIN).items():
             if isinstance(answer, LinkLost):

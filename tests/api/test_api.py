@@ -98,6 +98,23 @@ def test_a_run_is_in_the_history(here: Path) -> None:
         (lambda path: api.check(path / "here.yaml", api.Options(playbook="x")), "no such option"),
         (lambda path: api.verify(path / "here.yaml", ONE), "only: verify has no such option"),
         (lambda path: api.plan(path / "here.yaml", api.Options(playbook="sight")), "site"),
+        (lambda path: api.fix(path / "here.yaml", api.Options(force=True)), "force: fix has no"),
+        (lambda path: api.fix(path / "here.yaml", api.Options(only=("tmie.",))), "tmie"),
+        (lambda path: api.rollback(path / "here.yaml", ONE), "only: rollback has no such option"),
+        (lambda path: api.launch(path / "here.yaml", []), "command"),
+        (lambda path: api.launch(path / "here.yaml", "train.py"), "one by one"),
+        (
+            lambda path: api.launch(path / "here.yaml", ["a"], api.Options(chdir="b")),
+            "begin with /",
+        ),
+        (
+            lambda path: api.launch(path / "here.yaml", ["a"], api.Options(env={"a b": "c"})),
+            "letters, digits",
+        ),
+        (
+            lambda path: api.launch(path / "here.yaml", ["a"], api.Options(env={"a": 1})),  # type: ignore[dict-item]
+            "Expected `str`",
+        ),
         (lambda path: api.check(path / "here.yaml", api.Options(only="time.")), "only"),  # type: ignore[arg-type]
         (lambda path: api.check(path / "here.yaml", api.Options(forks=0)), "forks"),
         (lambda path: api.check(path / "here.yaml", api.Options(timeout=0)), "timeout"),
@@ -120,11 +137,45 @@ def test_wrong_input_is_an_error_that_says_what(
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_launch_returns_how_each_rank_ended_and_passes_lines_on(
+    here: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    inventory = api.load(here, nproc_per_node=2)
+    lines: list[str] = []
+    logs = tmp_path / "logs"
+    report = api.launch(
+        inventory,
+        ["/bin/sh", "-c", 'echo "$WORD $RANK"; exit "$RANK"'],
+        api.Options(direct=True, preflight=False, env={"WORD": "rank"}, log_dir=str(logs)),
+        on_line=lines.append,
+    )
+    assert capfd.readouterr() == ("", "")
+    assert (report.code, report.verdict) == (1, "fail")
+    assert report.launch is not None
+    assert {(row.rank, row.code) for row in report.launch.ranks} >= {(1, 1)}
+    assert any("rank 1" in line for line in lines)
+    assert len(list(logs.iterdir())) >= 2
+
+
+def test_a_launch_ends_with_its_time(here: Path) -> None:
+    options = api.Options(timeout=2, direct=True, preflight=False)
+    report = api.launch(here, ["/bin/sleep", "600"], options)
+    assert (report.code, report.verdict) == (3, "unknown")
+    assert report.launch is not None
+    assert report.launch.timed_out
+
+
+def test_what_a_fix_would_do_is_said_and_nothing_is_done(here: Path) -> None:
+    report = api.fix(here, ONE, dry_run=True)
+    assert (report.command, report.changes) == ("fix", None)
+    assert report.fixes == ()
+
+
 def test_each_option_is_of_one_function_at_least_and_no_secret_is_shown() -> None:
     taken = {name for names in api._TAKEN.values() for name in names}
     assert taken == set(api.Options.__struct_fields__)
-    shown = repr(api.Options(become_password="open", key_passphrase="sesame", limit="n1"))
-    assert "limit='n1'" in shown
+    shown = repr(api.Options(become_password="open", key_passphrase="sesame", env={"A": "open"}))
+    assert "env={'A': '…'}" in shown
     assert "open" not in shown
     assert "sesame" not in shown
 

@@ -40,6 +40,21 @@ def test_a_failure_outranks_not_knowing(codes: tuple[int, ...], worst: int) -> N
 
 
 @pytest.mark.parametrize(
+    ("error", "codes", "code"),
+    [
+        pytest.param(OutOfTime("it is over"), (0,), 3, id="nothing-failed"),
+        pytest.param(OutOfTime("it is over"), (3, 1), 1, id="failed"),
+        pytest.param(Interrupted("no"), (0,), 130, id="interrupted"),
+        pytest.param(Interrupted("no"), (1,), 130, id="interrupted-after-a-failure"),
+    ],
+)
+def test_what_was_known_when_a_command_was_ended_has_a_code(
+    error: ClusterprepError, codes: tuple[int, ...], code: int
+) -> None:
+    assert exit_codes.cut_code(error, *codes) == code
+
+
+@pytest.mark.parametrize(
     ("reasons", "code"),
     [
         pytest.param((), 0, id="none"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from tests.support.command import report_schema
-from tests.support.lab import Lab
+from tests.support.lab import Lab, faults
 
 pytestmark = pytest.mark.hosts
 
@@ -22,9 +23,12 @@ FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PRINTED = (
     r"pass 0\ntime\.daemon n1, n2, n3, n4 [^\n]+\n",
     r"\['/etc/[^\n]*\]\npass \{'done'\}\n",
+    r"eth\.mtu n2 planned\npass \['cured'\]\npass \{'undone'\}\n",
+    r"(?s).*rank 3 of 4: good morning\n.*pass \['finished', 'finished', 'finished', 'finished'\]\n",
     r"--limit [^\n]*no-such-node[^\n]*\n",
     r"pass pass\n",
 )
+WITH_FAULT = 2  # the example that cures a fault and puts it back
 EXAMPLES = tuple(FENCED.findall(PAGE.read_text(encoding="utf-8")))
 
 
@@ -38,12 +42,14 @@ def test_an_example_prints_what_it_should(lab4: Lab, tmp_path: Path, number: int
         lab4.inventory(tmp_path / name)
     program = tmp_path / "example.py"
     program.write_text(EXAMPLES[number], encoding="utf-8")
-    done = lab4.controller.run(
-        [sys.executable, "-W", "error", str(program)],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT)},
-        timeout=100,
-    )
+    planted = faults.mtu(lab4.host("n2"), 1400) if number == WITH_FAULT else nullcontext()
+    with planted:
+        done = lab4.controller.run(
+            [sys.executable, "-W", "error", str(program)],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT)},
+            timeout=100,
+        )
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(PRINTED[number], done.stdout), done.stdout
 

@@ -47,6 +47,19 @@ def test_a_change_is_told_once_and_ctrl_c_leaves_nothing(lab4: Lab) -> None:
     wait_until_quiet(lab4)
 
 
+def test_a_filter_of_the_rendezvous_port_is_told_and_no_port_is_held(lab4: Lab) -> None:
+    port = 29500
+    with Watch(lab4, *NOT_OF_HOSTS) as watch:
+        with faults.drop_ports(lab4.host("n3"), port, port):
+            new = watch.until("new", "n3", "net.ports")
+        watch.until("gone", "n3", "net.ports")
+        code = watch.interrupt()
+    assert code == 130
+    assert watch.changes() == ["new n3 net.ports", "gone n3 net.ports"]
+    assert new["nodes"] == ["n3"]
+    assert "cannot reach n3" in new["message"]
+
+
 @pytest.fixture
 def quiet_lab(make_lab: Callable[..., Lab]) -> Lab:
     """Four hosts whose kernel's logs are files, with a small file system for data.

@@ -265,7 +265,7 @@ def test_missing_ranks_are_told_with_their_nodes() -> None:
 @pytest.mark.parametrize("verdict", ["pass", "fail", "unknown", "error", "refused", "interrupted"])
 def test_an_empty_report_of_any_verdict_has_its_last_line(verdict: str) -> None:
     text = shown(report("check", verdict=verdict, nodes=reached(FOUR)))
-    assert f"\n{verdict.upper()}" in text
+    assert f"\n{verdict.upper()} " in text
 
 
 def test_where_an_error_is_comes_first_unless_the_message_says_it() -> None:

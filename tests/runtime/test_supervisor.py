@@ -156,6 +156,21 @@ def test_a_result_that_is_not_taken_is_left() -> None:
     assert (code, said) == (130, [f"left: interrupted by SIGINT{shown}"])
 
 
+KNOWN = ["with Deadline() as d:", "    say('up')", "    try:", f"        {WAIT}"]
+KNOWN += ["    except ClusterprepError: pass"]
+
+
+def test_what_was_known_at_a_signal_has_time_to_be_shown() -> None:
+    lines = [*KNOWN, "time.sleep(1.6); say('known')"]
+    assert told(lines, signal.SIGINT)[:2] == (0, ["known"])
+
+
+def test_what_was_known_at_a_signal_is_left_after_another_one() -> None:
+    code, said, _ = told([*KNOWN, "time.sleep(600)"], signal.SIGINT, signal.SIGINT, gap=1.2)
+    unshown = ", and what was known by then was being shown (shown)"
+    assert (code, said) == (130, [f"left: interrupted by SIGINT{unshown}"])
+
+
 def test_an_error_that_is_not_taken_is_not_called_done() -> None:
     lines = [
         "try:",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from clusterprep.errors import LinkLost
 from clusterprep.facts.pairs import Dial, TableWhileDialling
 from clusterprep.model import Absent
-from clusterprep.survey.port_matrix import SIZES, probe_pairs
+from clusterprep.survey.port_matrix import SIZES, knock, probe_pairs
 from tests.support.command import clusterprep
 from tests.support.fleet import eth, findings, fleet
 from tests.support.lab import Lab
@@ -96,6 +96,42 @@ def test_however_few_the_nodes_every_port_of_each_is_dialled(count: int) -> None
     spans = {name: body["spans"] for op, name, body in agents.asked if op == "listen"}
     dialled = {(dial.listener, dial.port) for name in names for dial in dials(seen, name)}
     assert dialled == {(name, first) for name in names for first, _ in spans[name]}
+
+
+def everybody(names: Sequence[str]) -> dict[str, list[str]]:
+    return {name: [other for other in names if other != name] for name in names}
+
+
+def knocked(agents: Agents) -> dict[tuple[str, str], str]:
+    dials = knock(agents, three(), everybody)  # type: ignore[arg-type]
+    assert {dial.port for dial in dials} <= {29500}
+    return {(dial.dialer, dial.listener): dial.word for dial in dials}
+
+
+def test_a_knock_opens_no_port_and_sends_nothing() -> None:
+    agents = Agents(["n1", "n2", "n3"])
+    assert len(knocked(agents)) == 6
+    assert {op for op, _, _ in agents.asked} == {"dial"}
+    assert all(body["silent"] for _, _, body in agents.asked)
+
+
+def test_a_refused_knock_has_reached_the_node_and_one_without_an_answer_has_not() -> None:
+    def rows(word: str) -> Callable[[Any], Any]:
+        return lambda body: {
+            "dials": [[word] for _ in body["targets"] for _ in body["sizes"] or [0]]
+        }
+
+    words = knocked(
+        Agents(["n1", "n2", "n3"], dial={"n1": rows("refused"), "n2": rows("timed_out")})
+    )
+    assert {words["n1", name] for name in ("n2", "n3")} == {"ok"}
+    assert {words["n2", name] for name in ("n1", "n3")} == {"timed_out"}
+
+
+def test_a_node_that_is_lost_meanwhile_is_blamed_by_none() -> None:
+    lost = LinkLost("hung", "no answer")
+    words = knocked(Agents(["n1", "n2", "n3"], dial={"n3": lost}))
+    assert set(words) == {("n1", "n2"), ("n2", "n1")}
 
 
 def test_all_ports_are_given_back() -> None:

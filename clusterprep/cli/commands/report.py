@@ -126,15 +126,23 @@ def cut_report(
     surveyed: Survey,
     env: Environment | None = None,
     changes: tuple[ChangeRow, ...] | None = None,
+    verify: VerifyResult | None = None,
 ) -> Report:
-    """Return the report of a command that its time limit ended, with what was known by then.
+    """Return the report of a command that `error` ended, with what was known by then.
 
-    The code is that of the error, or 1 if a check has failed.
+    The code is that of the error. Where it is the time limit, a check that has failed makes it 1.
     """
-    from clusterprep.cli.exit_codes import findings_code, worst
+    from clusterprep.cli.exit_codes import cut_code, findings_code
 
-    code = worst(findings_code(surveyed.findings, invocation.settings.strict), error.code)
-    report = survey_report(invocation, code, surveyed, env=env, changes=changes)
+    code = cut_code(error, findings_code(surveyed.findings, invocation.settings.strict))
+    report = survey_report(
+        invocation,
+        code,
+        surveyed,
+        env=env,
+        changes=changes,
+        verify=verify,
+    )
     return msgspec.structs.replace(report, error=_error_details(error))
 
 

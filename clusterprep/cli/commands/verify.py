@@ -8,7 +8,7 @@ from clusterprep.cli import exit_codes
 from clusterprep.cli.commands import node_lists
 from clusterprep.cli.commands.acceptance import accept_tried, certified, prepared_seal
 from clusterprep.cli.commands.picked_trial import Tried, try_nodes, try_picked
-from clusterprep.cli.commands.report import survey_report
+from clusterprep.cli.commands.report import cut_report, survey_report
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import TRIAL_FACTS, plan_survey, survey, trial_checks
 from clusterprep.history.certificate import FACTS as CERTIFIED
@@ -21,12 +21,28 @@ def run(invocation: Invocation) -> Report:
     seal = prepared_seal(invocation)
     with invocation.fanout() as fanout:
         tried = _try(invocation, fanout)
+    invocation.notices.extend(invocation.applied.troubles)
+    ended_by = invocation.deadline.ended_by
+    if ended_by is None:
+        report = _whole_report(invocation, tried)
+    else:
+        report = cut_report(
+            invocation,
+            ended_by,
+            tried.surveyed,
+            env=tried.environment,
+            verify=tried.trial.result,
+        )
+    return report if seal is None else certified(report, seal)
+
+
+def _whole_report(invocation: Invocation, tried: Tried) -> Report:
+    """Return the report of a verify that nothing ended before its time, and write the lists."""
     counted = node_lists.counted_findings(tried.surveyed, tried.lists)
     findings_code = exit_codes.findings_code(counted, invocation.settings.strict)
     trial_code = exit_codes.trial_code(tried.trial.result, tried.trial.findings)
     lists, lists_code = node_lists.conclude(invocation, tried.surveyed, tried.lists)
     code = exit_codes.worst(findings_code, trial_code, lists_code)
-    invocation.notices.extend(invocation.applied.troubles)
     report = survey_report(
         invocation,
         code,
@@ -34,14 +50,14 @@ def run(invocation: Invocation) -> Report:
         env=tried.environment,
         verify=tried.trial.result,
     )
-    report = msgspec.structs.replace(report, lists=lists)
-    return report if seal is None else certified(report, seal)
+    return msgspec.structs.replace(report, lists=lists)
 
 
 def _try(invocation: Invocation, fanout: Fanout) -> Tried:
     """Survey, and try all nodes, with --for again and again.
 
-    With --pick also the chosen ones are tried alone if all do not pass.
+    With --pick also the chosen ones are tried alone if all do not pass. If the command is ended
+    while it is repeated, nothing more is tried.
     """
     facts = TRIAL_FACTS
     if invocation.settings.accept_for is not None:
@@ -57,6 +73,8 @@ def _try(invocation: Invocation, fanout: Fanout) -> Tried:
     )
     if invocation.settings.accept_for is not None:
         tried = accept_tried(invocation, fanout, tried)
+        if invocation.deadline.ended_by:
+            return tried
     if invocation.settings.pick is None:
         lists = node_lists.choose(invocation, tried.surveyed, tried.trial.result)
         return msgspec.structs.replace(tried, lists=lists)

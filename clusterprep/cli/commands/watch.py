@@ -11,6 +11,8 @@ from datetime import datetime, timezone
 from msgspec import Struct
 from msgspec.structs import replace
 
+from clusterprep.checks import Check
+from clusterprep.checks.net import PORTS
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands.report import new_report, with_causes_of
 from clusterprep.cli.commands.session import Invocation
@@ -26,10 +28,12 @@ from clusterprep.survey import registry
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.judge import judge
 from clusterprep.survey.node_lists import limited_fleet
+from clusterprep.survey.port_matrix import knock, with_knocks
 from clusterprep.survey.queries import QueryPlan, plan_queries
 from clusterprep.survey.watch.changes import Change
 from clusterprep.survey.watch.kernel_news import FACTS as LOGS
 from clusterprep.survey.watch.light_plan import in_part, light_checks, light_plan
+from clusterprep.survey.watch.ring import Ring
 from clusterprep.survey.watch.schedule import Backoff, Moment, unseen_seconds, with_last_words
 from clusterprep.survey.watch.state import REACH, WatchState
 
@@ -153,6 +157,10 @@ class _Watcher:
         self._snapshots: dict[str, NodeSnapshot] = {}  # of the last try of each node
         self._heard: dict[str, NodeSnapshot] = {}  # what each node said last
         self._unseen: list[Change] = []
+        self._ports = _check_of_ports(invocation)
+        self._ring = Ring()
+        if self._ports is not None:
+            fanout.keep_part("dial")
         self._job: JobWatch | None = None
         self._job_seen = -math.inf  # when the job was looked at last
 
@@ -232,7 +240,25 @@ class _Watcher:
             checks = one_by_one(self._invocation, others)
             judged = judge(limited_fleet(voices, names), checks, today, by_message=True)
             found += _about(judged, {node.name for node in fleet.reached})
-        return with_causes_of(self._inventory, found)
+        return with_causes_of(self._inventory, (*found, *self._judge_ports(fleet)))
+
+    def _judge_ports(self, fleet: Fleet) -> tuple[Finding, ...]:
+        """Have each node dial a few others, and return what the check of ports says of it."""
+        if self._ports is None or len(fleet.reached) < 2:
+            return ()
+        dials = self._ring.counted(knock(self._fanout, fleet, self._ring.pairs))
+        names = {node.name for node in fleet.reached}
+        dialled = with_knocks(limited_fleet(fleet, names), dials)
+        today = datetime.now(timezone.utc).date()
+        return judge(dialled, [self._ports], today)
+
+
+def _check_of_ports(invocation: Invocation) -> Check | None:
+    """Return the check of ports, None if it is not selected."""
+    for check in plan_survey(invocation).checks:
+        if check.name == PORTS.name:
+            return check
+    return None
 
 
 def _about(findings: Iterable[Finding], names: Collection[str]) -> Iterator[Finding]:

@@ -23,12 +23,16 @@ from clusterprep.jobs.verify.speed import NAME as SPEED
 from clusterprep.jobs.verify.tally import SWEEP
 from clusterprep.model import Culprit, Finding
 from clusterprep.model.nodeset import fold
-from clusterprep.model.units import format_size
+from clusterprep.model.units import format_size, pluralize
 from clusterprep.remedies import shell_line
 
 SILENT = "nccl.hang"
 NODE_CONFIDENCE, LINK_CONFIDENCE = 0.95, 0.9
 STEADY = "no link, no rank and no collective becomes slower and stays so"
+UNFINISHED = "not finished"
+REMEDY_OF_UNFINISHED = shell_line(
+    "clusterprep verify INVENTORY --for 30m   # to the end, without --timeout or with a longer one"
+)
 REMEDY_OF_SPEED = shell_line(
     "clusterprep check INVENTORY   # clocks, temperature and counters, now that the load was on"
 )
@@ -47,20 +51,21 @@ class Judgement(Struct, frozen=True):
 def judge_rounds(rounds: Rounds, plan: TrialPlan) -> Judgement:
     """Return what became worse while the rounds were run, or one pass if nothing did.
 
-    Links that were not measured in every round are unknown, and nothing passes then.
+    Links that were not measured in every round are unknown, and so is all that comes after rounds
+    that were stopped before their time. Nothing passes then.
     """
     nodes = tuple(node.name for node in plan.nodes)
     if not rounds.ended_well:
         return _of_broken(rounds)
-    unmeasured = _unmeasured(rounds, nodes)
+    unknown = (*_unmeasured(rounds, nodes), *_unfinished(rounds, nodes))
     links = _link_findings(rounds, nodes)
     ranks = _rank_findings(rounds, plan)
     found = (*links, *ranks)
     if not found:
         found = tuple(_fleet_findings(rounds, nodes, plan.backend))
-    if not found and not unmeasured:
+    if not found and not unknown:
         found = (_steady(rounds, nodes),)
-    return Judgement((*found, *unmeasured), tuple(map(_culprit, (*links, *ranks))))
+    return Judgement((*found, *unknown), tuple(map(_culprit, (*links, *ranks))))
 
 
 def clock(seconds: float) -> str:
@@ -97,6 +102,26 @@ def _of_broken(rounds: Rounds) -> Judgement:
             found.append(replace(finding, message=f"{when}: {finding.message}"))
     culprits = [replace(one, cause=f"{when}: {one.cause}") for one in trial.culprits]
     return Judgement(tuple(found), tuple(culprits))
+
+
+def _unfinished(rounds: Rounds, nodes: tuple[str, ...]) -> list[Finding]:
+    """Return that the rest of the time is unknown; nothing if rounds were run to its end."""
+    if not rounds.stopped_by:
+        return []
+    ran = f"{pluralize(rounds.count, 'round')}, {clock(rounds.seconds)}"
+    return [
+        Finding(
+            check=SPEED,
+            verdict="unknown",
+            severity="error",
+            nodes=nodes,
+            message=f"not finished: {rounds.stopped_by} after {ran}; what comes later is not known",
+            seen=ran,
+            wanted=STEADY,
+            remedy=REMEDY_OF_UNFINISHED,
+            reason=UNFINISHED,
+        )
+    ]
 
 
 def _steady(rounds: Rounds, nodes: tuple[str, ...]) -> Finding:

@@ -34,7 +34,8 @@ class Rounds(Struct, frozen=True):
 
     `broken` is the trial of a round that did not: some rank did not finish, or had wrong results.
     `lost` are nodes whose agents fell silent between two trials. Either began at `broken_at`, and
-    no round came after it.
+    no round came after it. `stopped_by` says what ended the command before the time was over: the
+    round under way then is not counted.
     """
 
     rounds: tuple[Round, ...]
@@ -45,7 +46,13 @@ class Rounds(Struct, frozen=True):
     broken: Timeline | None = None
     broken_at: float = 0.0
     lost: tuple[str, ...] = ()
+    stopped_by: str = ""
 
     @property
     def ended_well(self) -> bool:
         return self.broken is None and not self.lost
+
+    @property
+    def finished(self) -> bool:
+        """True if rounds were run until their time was over."""
+        return self.ended_well and not self.stopped_by

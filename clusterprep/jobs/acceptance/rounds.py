@@ -7,11 +7,12 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 
+from clusterprep.errors import Interrupted, OutOfTime
 from clusterprep.jobs.acceptance.drift import FEWEST, FIRST
 from clusterprep.jobs.acceptance.model import Direction, Round, Rounds
 from clusterprep.jobs.verify.collect import StandingRanks, run_verify, stop_standing_ranks
 from clusterprep.jobs.verify.culprits import wrong_ranks
-from clusterprep.jobs.verify.link_measurement import measure_once
+from clusterprep.jobs.verify.link_measurement import end_listening, measure_once
 from clusterprep.jobs.verify.link_verdicts import UNMEASURED, MeasuredPair
 from clusterprep.jobs.verify.schedule import TrialPlan
 from clusterprep.jobs.verify.straggler import own_times_of
@@ -34,11 +35,13 @@ def run_rounds(
 
     At least FEWEST rounds are run, and one that has begun is finished. After each one `told` is
     called with how many there are and the seconds since the first began. Ranks stay from round to
-    round, as those of a job do, and none is left at the end. Raises what ends the command.
+    round, as those of a job do, and none is left at the end. What ends the command ends the rounds:
+    those before it are returned.
     """
     standing = StandingRanks()
     kept = KeptRounds()
     began = time.monotonic()
+    ended = 0.0  # seconds until the end of the last round that is kept
     try:
         while time.monotonic() - began < seconds or kept.count < FEWEST:
             at = time.monotonic() - began
@@ -52,11 +55,19 @@ def run_rounds(
                 return kept.rounds(time.monotonic() - began, broken=timeline, broken_at=at)
             _, own = own_times_of(timeline)
             kept.add(at, _speeds(pairs), own, timed_collectives(timeline))
-            told(kept.count, time.monotonic() - began)
+            ended = time.monotonic() - began
+            told(kept.count, ended)
+    except (Interrupted, OutOfTime) as error:
+        end_listening(fanout, _present(fanout, plan))
+        return kept.rounds(ended, stopped_by=error.message)
     finally:
-        present = [node.name for node in plan.nodes if node.name in fanout.links]
-        stop_standing_ranks([fanout.links[name] for name in present], standing)
+        stop_standing_ranks([fanout.links[name] for name in _present(fanout, plan)], standing)
     return kept.rounds(time.monotonic() - began)
+
+
+def _present(fanout: Fanout, plan: TrialPlan) -> list[str]:
+    """Return the names of the nodes that are still connected."""
+    return [node.name for node in plan.nodes if node.name in fanout.links]
 
 
 class KeptRounds:
@@ -104,6 +115,7 @@ class KeptRounds:
         broken: Timeline | None = None,
         broken_at: float = 0.0,
         lost: tuple[str, ...] = (),
+        stopped_by: str = "",
     ) -> Rounds:
         """Return what was kept until now, after so many seconds."""
         return Rounds(
@@ -115,6 +127,7 @@ class KeptRounds:
             broken=broken,
             broken_at=broken_at,
             lost=lost,
+            stopped_by=stopped_by,
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
+from clusterprep.errors import Interrupted, OutOfTime
 from clusterprep.jobs.acceptance.findings import Judgement, judge_rounds
 from clusterprep.jobs.acceptance.model import Rounds
 from clusterprep.jobs.acceptance.rounds import run_rounds
@@ -35,6 +36,7 @@ def accept(
 ) -> Accepted:
     """Repeat the trial that passed for `seconds`, and judge what changed.
 
+    What ends the command meanwhile is not raised: the result says that it is not finished.
     `findings` are those of `trial`. Heat, clocks, counters and kernel logs of all rounds are judged
     together, as those of one long job.
     """
@@ -47,7 +49,11 @@ def accept(
         seconds,
         told,
     )
-    of_load = sampling.end(fanout, load, on_gpus=plan.backend == "nccl")
+    of_load: tuple[Finding, ...] = ()
+    try:
+        of_load = sampling.end(fanout, load, on_gpus=plan.backend == "nccl")
+    except (Interrupted, OutOfTime) as error:
+        rounds = replace(rounds, stopped_by=error.message)
     judgement = judge_rounds(rounds, plan)
     result = _with_rounds(trial, rounds, judgement, seconds)
     return Accepted(
@@ -68,6 +74,7 @@ def _with_rounds(
         seconds=round(rounds.seconds, 3),
         rounds=rounds.count,
         speeds=_speeds(rounds),
+        finished=rounds.finished,
     )
     return replace(
         trial,

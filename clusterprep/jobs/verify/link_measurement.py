@@ -146,7 +146,15 @@ def _listening(fanout: Fanout, picks: Mapping[str, Pick]) -> Iterator[Endpoints]
     fanout.load("stream")
     endpoints = _listen(fanout, picks)
     yield endpoints
-    bodies: dict[str, dict[str, Any]] = {name: {} for name in endpoints}
+    end_listening(fanout, endpoints)
+
+
+def end_listening(fanout: Fanout, names: Iterable[str]) -> None:
+    """Have the agents listen no more.
+
+    A measurement that an exception ends does not do so: mostly the agents end with it.
+    """
+    bodies: dict[str, dict[str, Any]] = {name: {} for name in names}
     fanout.ask("unserve", bodies, UNSERVE_LIMIT)
 
 

@@ -156,7 +156,8 @@ def dial(agent, request):
     full-size packet is sent, which Linux never lets be fragmented. A row is [outcome, round trip
     in µs, size of that packet in bytes or 0 if none was measured, whether it was acknowledged, the
     path's MTU as the kernel then knows it]. With `sizes` each target is dialled once for each of
-    them, the packet being at most so large; 0 stands for a full-size one. `neighbours` is the
+    them, the packet being at most so large; 0 stands for a full-size one. With `silent` nothing is
+    sent over a connection, which is closed at once. `neighbours` is the
     kernel's table of neighbours of their family afterwards, in which `refused` counts since the
     request came; None where the kernel does not say.
     """
@@ -189,7 +190,7 @@ class Dialing(object):
         index = len(self.rows)
         self.rows.append(None)
         try:
-            self.calls[index] = Call(address, port, size)
+            self.calls[index] = Call(address, port, size, self.request.get("silent"))
         except OSError as error:
             self.rows[index] = [_outcome(error.errno or 0)]
 
@@ -229,8 +230,9 @@ class Dialing(object):
 class Call(object):
     """One connection to a listener: connecting, one packet, its acknowledgement."""
 
-    def __init__(self, address, port, size):
+    def __init__(self, address, port, size, silent):
         self.target, self.size, self.sent, self.packet = (address, port), size, False, 0
+        self.silent = silent
         self.is_ipv6 = ":" in address
         family = socket.AF_INET6 if self.is_ipv6 else socket.AF_INET
         self.sock = socket.socket(family, socket.SOCK_STREAM)
@@ -247,6 +249,8 @@ class Call(object):
                 return ["timed_out"] if late else None
             if outcome != "ok":
                 return [outcome]
+            if self.silent:
+                return ["ok", 0, 0, False, 0]
             self._send()
         info = self._tcp_info()
         waiting = self._unacknowledged()

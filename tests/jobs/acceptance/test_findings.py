@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.jobs.acceptance.findings import clock, judge_rounds
 from clusterprep.jobs.acceptance.model import Direction, Round, Rounds
@@ -94,6 +95,27 @@ def test_a_link_that_one_round_did_not_measure_is_no_pass(plan: TrialPlan) -> No
     (finding,) = judge_rounds(rounds_of(each), plan).findings
     assert (finding.verdict, finding.severity) == ("unknown", "error")
     assert finding.nodes == ("n2", "n4")
+
+
+def test_rounds_that_were_stopped_are_no_pass(plan: TrialPlan) -> None:
+    rounds = rounds_of([a_round(number, {}, {}) for number in range(8)])
+    judged = judge_rounds(replace(rounds, stopped_by="interrupted by SIGINT"), plan)
+    (finding,) = judged.findings
+    assert (finding.verdict, finding.severity, finding.nodes) == ("unknown", "error", NODES)
+    assert finding.message == (
+        "not finished: interrupted by SIGINT after 8 rounds, 1:20; what comes later is not known"
+    )
+
+
+def test_what_became_slow_before_rounds_were_stopped_is_a_failure(plan: TrialPlan) -> None:
+    slow = {frozenset(("n2", "n4")): 5 * MEGABYTE}
+    rounds = rounds_of([a_round(number, slow if number >= 4 else {}, {}) for number in range(9)])
+    judged = judge_rounds(replace(rounds, stopped_by="--timeout of 90 s reached"), plan)
+    assert [(one.verdict, one.nodes) for one in judged.findings] == [
+        ("fail", ("n2", "n4")),
+        ("unknown", NODES),
+    ]
+    assert [one.nodes for one in judged.culprits] == [("n2", "n4")]
 
 
 def test_a_node_that_fell_silent_is_a_failure(plan: TrialPlan) -> None:

@@ -4,14 +4,58 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 
+from clusterprep.errors import OutOfTime
 from clusterprep.jobs.acceptance.drift import FIRST
-from clusterprep.jobs.acceptance.rounds import MOST, KeptRounds
-from clusterprep.model import CollectiveResult
+from clusterprep.jobs.acceptance.rounds import MOST, KeptRounds, run_rounds
+from clusterprep.jobs.verify.schedule import plan_trial
+from clusterprep.model import (
+    CollectiveResult,
+    Fleet,
+    Inventory,
+    Node,
+    NodeSnapshot,
+    VerifySettings,
+)
 
 ENDS = [("n1", "n2"), ("n2", "n1")]
+
+
+class QuietLink:
+    """A conversation with an agent whose ranks say nothing."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.received = 0
+        self.asked: list[str] = []
+
+    def request(self, op: str, timeout: float, **body: Any) -> dict[str, Any]:
+        self.asked.append(op)
+        return {}
+
+    def poll(self, timeout: float) -> list[dict[str, Any]]:
+        return []
+
+    def silent_for(self) -> float:
+        return 0.0
+
+
+class EndingFanout:
+    """The connections of a command whose time is over."""
+
+    def __init__(self, node: Node) -> None:
+        self.links = {node.name: QuietLink(node)}
+        self.asked: list[str] = []
+
+    def check(self) -> None:
+        raise OutOfTime("--timeout of 9 s reached")
+
+    def ask(self, op: str, bodies: Any, timeout: float) -> dict[str, Any]:
+        self.asked.append(op)
+        return {}
 
 
 def kept(count: int) -> KeptRounds:
@@ -30,6 +74,21 @@ def test_all_are_counted_and_the_first_ones_kept(count: int) -> None:
     assert [one.at for one in rounds.rounds[:FIRST]] == [0.0, 1.0, 2.0][:count]
     assert len(rounds.rounds) <= FIRST + MOST
     assert len(rounds.speeds.get(8, ())) == count
+
+
+def test_what_ends_the_command_ends_the_rounds() -> None:
+    node = Node("n1", "127.0.0.1", 0)
+    fleet = Fleet(
+        Inventory("demo", (node,)),
+        {node.name: NodeSnapshot(node.name, node.address, reached=True)},
+    )
+    plan = plan_trial((node,), {}, ("127.0.0.1", 29500), VerifySettings(), {})
+    fanout: Any = EndingFanout(node)
+    rounds = run_rounds(fanout, fleet, plan, 60.0, lambda count, seconds: None)
+    assert (rounds.count, rounds.seconds, rounds.finished) == (0, 0.0, False)
+    assert rounds.stopped_by == "--timeout of 9 s reached"
+    assert "unserve" in fanout.asked
+    assert fanout.links["n1"].asked[-1] == "stop"
 
 
 def test_of_very_many_those_kept_are_evenly_spread_to_the_end() -> None:

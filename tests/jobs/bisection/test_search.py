@@ -195,6 +195,40 @@ def test_two_slow_nodes_are_exact_or_undecided(count: int) -> None:
             assert found(search) == in_order(faults)
 
 
+@pytest.mark.parametrize("count", [4, 5, 6, 7, 8, 13, 16])
+def test_a_slow_pair_is_found_where_its_nodes_are_timed_together(count: int) -> None:
+    rng = random.Random(count)
+    for faults in sampled(pair, count):
+        search = played(
+            count, with_faults(faults), slow=True, seconds=lambda: rng.uniform(5.0, 5.3)
+        )
+        assert len(search.runs) <= most_runs(count).one
+        if any(set(faults[0]) <= set(group) for group in groups_of(names(count), 2)):
+            assert (undecided(search), found(search)) == ("", in_order(faults))
+            assert all(fault.slow for fault in search.faults)
+        else:
+            assert "nodes of different groups are slow together" in undecided(search)
+
+
+def test_a_slow_pair_in_a_group_of_more_nodes_is_undecided() -> None:
+    for faults in sampled(pair, 64):
+        search = played(64, with_faults(faults), slow=True)
+        assert undecided(search)
+        assert found(search) == []
+        assert len(search.runs) <= most_runs(64).one
+
+
+@pytest.mark.parametrize("count", [4, 5, 8, 16])
+def test_two_slow_pairs_are_exact_or_undecided(count: int) -> None:
+    for faults in sampled(two_pairs, count):
+        search = played(count, with_faults(faults), slow=True)
+        assert len(search.runs) <= most_runs(count).two
+        if not undecided(search):
+            missed = [fault for fault in in_order(faults) if fault not in found(search)]
+            assert len(missed) < 2
+            assert all(fault in in_order(faults) for fault in found(search))
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_of_too_few_nodes_none_is_told_to_be_slow(count: int) -> None:
     search = played(count, with_faults([["n1"]]), slow=True, least=least(count))

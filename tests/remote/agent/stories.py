@@ -257,6 +257,8 @@ def ports(talk: Talk) -> None:
     (port,) = talk.ask("listen", spans=[[20000, 29999]])["ports"]
     dialled = talk.ask("dial", targets=[["127.0.0.1", port]], limit=LONG, sizes=[0, 600])
     assert [(row[0], row[3]) for row in dialled["dials"]] == [("ok", True)] * 2
+    silent = talk.ask("dial", targets=[["127.0.0.1", port]], limit=LONG, sizes=[], silent=True)
+    assert silent["dials"] == [["ok", 0, 0, False, 0]]
     taken = talk.ask("listen", spans=[[port, port]])["ports"][0]
     assert (taken["no"], taken["owner"]["pid"]) == ("in_use", talk.link.hello["pid"])
     assert talk.ask("unlisten") == {}
