@@ -14,8 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, unknown
+from clusterprep.checks.dials import dials_of_fleet
 from clusterprep.facts.firewall import Chain, Rule, RuleMatch, Ruleset
-from clusterprep.model import Absent, Fleet, Node
+from clusterprep.model import Fleet, Node
 from clusterprep.model.colocation import one_machine
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.nccl.interfaces import Choice, choose
@@ -414,19 +415,11 @@ def _came_about(fleet: Fleet) -> frozenset[str]:
 
     A node counts only if the matrix has connections from it and to it.
     """
-    outgoing: set[str] = set()
-    incoming: set[str] = set()
+    dials = dials_of_fleet(fleet)
     failed_names: set[str] = set()
-    for node in fleet.reached:
-        dials = fleet.fact(node.name, "net.dials")
-        if isinstance(dials, Absent):
-            continue
-        for dial in dials:
-            outgoing.add(dial.dialer)
-            incoming.add(dial.listener)
-            if dial.word != "ok":
-                failed_names.update((dial.dialer, dial.listener))
-    return frozenset(outgoing & incoming - failed_names)
+    for dial in dials.failed:
+        failed_names.update((dial.dialer, dial.listener))
+    return dials.dialers & dials.listeners - failed_names
 
 
 def command_to_accept(rules: Ruleset, chain: Chain, interface: str, network: str | None) -> Remedy:

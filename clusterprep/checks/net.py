@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof
+from clusterprep.checks.dials import Dials, dials_of
 from clusterprep.checks.neigh import raise_limits
 from clusterprep.checks.pair_causes import Explanation, explain
-from clusterprep.facts.pairs import TABLE, Dial, Listen, TableWhileDialling
+from clusterprep.facts.pairs import TABLE, Listen, TableWhileDialling
 from clusterprep.model import Absent
-from clusterprep.model.pair_schedule import describe_tried
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import Remedy, Word, placed, shell_line
 
@@ -19,14 +19,6 @@ OPEN = shell_line(
     "nft list ruleset   # and the security group: allow TCP PORT and the ephemeral range "
     "between the nodes"
 )
-
-
-def all_dials(context: CheckContext) -> list[Dial]:
-    """Return all dials of the nodes that know theirs."""
-    dials: list[Dial] = []
-    for node in context.nodes:
-        dials.extend(context.value(node, "net.dials"))
-    return dials
 
 
 def ports(context: CheckContext) -> Iterable[Outcome]:
@@ -42,9 +34,9 @@ def ports(context: CheckContext) -> Iterable[Outcome]:
             port_is_taken = True
             blamed.add(listen.host)
             yield _port_taken(listen, wanted)
-    dials = all_dials(context)
+    dials = dials_of(context)
     tables = _tables(context)
-    for explanation in explain(dials, context.inventory.groups, tables):
+    for explanation in explain(dials.all, context.inventory.groups, tables):
         blamed.update(explanation.nodes)
         blamed.update(dial.dialer for dial in explanation.failed)
         yield _failure(context, explanation, tables, wanted)
@@ -63,7 +55,7 @@ def _tables(context: CheckContext) -> dict[str, TableWhileDialling]:
 
 
 def _reachable(
-    context: CheckContext, dials: Sequence[Dial], blamed: set[str], wanted: str
+    context: CheckContext, dials: Dials, blamed: set[str], wanted: str
 ) -> Iterable[Outcome]:
     """Return the outcomes of nodes that nothing is known against."""
     others = [node.name for node in context.nodes if node.name not in blamed]
@@ -72,16 +64,14 @@ def _reachable(
             message = "the rendezvous port can be opened, and there is no other node"
             yield Outcome("pass", tuple(others), message, "open", wanted)
         return
-    tried_nodes = {dial.dialer for dial in dials} | {dial.listener for dial in dials}
-    good = [name for name in others if name in tried_nodes]
-    untried = [name for name in others if name not in tried_nodes]
+    good = [name for name in others if name in dials.ends]
+    untried = [name for name in others if name not in dials.ends]
     if untried:
         message = "it could dial no other node, and none dialled it"
         reason = "no other node was tried"
         yield Outcome("unknown", tuple(untried), message, wanted=wanted, reason=reason)
     if good:
-        pairs = {(dial.dialer, dial.listener) for dial in dials}
-        tried = describe_tried(pairs, len(context.inventory.nodes))
+        tried = dials.describe_tried(len(context.inventory.nodes))
         message = "the rendezvous port and the others' ephemeral ports can be reached"
         yield Outcome(
             "pass",

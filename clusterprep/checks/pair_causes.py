@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterprep.facts.pairs import Dial, TableWhileDialling
+from clusterprep.facts.pairs import CONNECTED, Dial, TableWhileDialling
 from clusterprep.model.pair_schedule import Groups
 
 # So many causes that are alike are told as one; two are told one by one.
@@ -37,22 +38,24 @@ class Cause(Struct, frozen=True):
     failed: tuple[Dial, ...]
 
 
-def unreached(dial: Dial) -> bool:
-    """Return whether a dial did not get through."""
-    return dial.word != "ok"
+def unreached(dials: Iterable[Dial]) -> list[Dial]:
+    """Return the dials that did not get through."""
+    return [dial for dial in dials if dial.word != CONNECTED]
 
 
 def find_causes(
-    dials: Iterable[Dial], bad: Callable[[Dial], bool] = unreached, by_port: bool = False
+    dials: Sequence[Dial], failed: Sequence[Dial] | None = None, by_port: bool = False
 ) -> tuple[Cause, ...]:
     """Return the causes of the failed dials; each failed dial belongs to exactly one of them.
 
-    `bad` tells which dials failed. A listener that fails at least half of its dialers and at least
-    two is blamed alone and set aside, then a dialer likewise, and with `by_port` a listener for one
-    of its ports. Every other failed dial stands by itself.
+    `failed` are those of `dials` that count as failed, by default those that did not get through. A
+    listener that fails at least half of its dialers and at least two is blamed alone and set aside,
+    then a dialer likewise, and with `by_port` a listener for one of its ports. Every other failed
+    dial stands by itself.
     """
-    remaining = list(dials)
-    failed = [dial for dial in remaining if bad(dial)]
+    remaining = dials
+    if failed is None:
+        failed = unreached(dials)
     causes: list[Cause] = []
     for end in _ENDS if by_port else _ENDS[:2]:
         guilty = _guilty(remaining, failed, end)
@@ -60,8 +63,8 @@ def find_causes(
             node = end.node(failures[0])
             causes.append(Cause(end.role, (node,), failures))
         if guilty:
-            remaining = [dial for dial in remaining if end.key(dial) not in guilty]
-            failed = [dial for dial in failed if end.key(dial) not in guilty]
+            remaining = end.without(remaining, guilty)
+            failed = end.without(failed, guilty)
     for dial in failed:
         pair = Cause("pair", (dial.dialer, dial.listener), (dial,))
         causes.append(pair)
@@ -82,18 +85,16 @@ class _End(Struct, frozen=True):
     node: Callable[[Dial], str]
     peer: Callable[[Dial], str]
 
-
-def _dialer(dial: Dial) -> str:
-    return dial.dialer
-
-
-def _listener(dial: Dial) -> str:
-    return dial.listener
+    def without(self, dials: Sequence[Dial], keys: Collection[NodeOrPort]) -> list[Dial]:
+        """Return the dials that have none of these keys."""
+        keys_of_dials = map(self.key, dials)
+        return [dial for key, dial in zip(keys_of_dials, dials, strict=True) if key not in keys]
 
 
-def _port_of_listener(dial: Dial) -> NodeOrPort:
-    return dial.listener, dial.port
-
+# There are many dials, and these are faster than functions of our own.
+_dialer: Callable[[Dial], str] = attrgetter("dialer")
+_listener: Callable[[Dial], str] = attrgetter("listener")
+_port_of_listener: Callable[[Dial], NodeOrPort] = attrgetter("listener", "port")
 
 _ENDS = (
     _End("listener", _listener, _listener, _dialer),
@@ -102,7 +103,9 @@ _ENDS = (
 )
 
 
-def _guilty(dials: list[Dial], failed: list[Dial], end: _End) -> dict[NodeOrPort, tuple[Dial, ...]]:
+def _guilty(
+    dials: Sequence[Dial], failed: Sequence[Dial], end: _End
+) -> dict[NodeOrPort, tuple[Dial, ...]]:
     """Return the failed dials of each guilty end, the worst first.
 
     Guilty is an end that failed for at least two peers, and for at least half of those that tried.
@@ -120,8 +123,7 @@ def _guilty(dials: list[Dial], failed: list[Dial], end: _End) -> dict[NodeOrPort
             all_peers[key] = set()
     if not all_peers:  # usual, and there are many dials
         return {}
-    for dial in dials:
-        key = end.key(dial)
+    for key, dial in zip(map(end.key, dials), dials, strict=True):
         if key in all_peers:
             all_peers[key].add(end.peer(dial))
     ranked = []
@@ -164,7 +166,7 @@ class Explanation(Struct, frozen=True):
 
 
 def explain(
-    dials: Iterable[Dial],
+    dials: Sequence[Dial],
     groups: Groups,
     tables: Mapping[str, TableWhileDialling],
 ) -> tuple[Explanation, ...]:
@@ -175,14 +177,17 @@ def explain(
     What is left is judged by `find_causes`, and causes that are alike become one. No node is
     blamed that `find_causes` does not blame, or whose table was not full.
     """
-    dials = list(dials)
+    failed = unreached(dials)
+    if not failed:
+        return ()
     explanations: list[Explanation] = []
     full = frozenset(name for name, table in tables.items() if table.refused > 0)
-    by_table = [dial for dial in dials if _explained_by_table(dial, full)]
+    by_table = [dial for dial in failed if _explained_by_table(dial, full)]
     if by_table:
         explanations.append(_full_table(dials, by_table, full))
         dials = [dial for dial in dials if not _explained_by_table(dial, full)]
-    causes = _merged_pairs(find_causes(dials, by_port=True))
+        failed = unreached(dials)
+    causes = _merged_pairs(find_causes(dials, failed, by_port=True))
     if len(causes) >= MANY:
         folded, causes = _fold_regions(dials, causes, groups)
         explanations.extend(folded)
@@ -198,7 +203,7 @@ def _explained_by_table(dial: Dial, full: Collection[str]) -> bool:
 
 
 def _full_table(
-    dials: Iterable[Dial], failed: Sequence[Dial], full: Collection[str]
+    dials: Sequence[Dial], failed: Sequence[Dial], full: Collection[str]
 ) -> Explanation:
     ends = _ends_of(failed)
     nodes = tuple(name for name in ends if name in full)
@@ -242,14 +247,16 @@ class _Regions:
     """Tells in which regions a dial lies."""
 
     def __init__(self, dials: Sequence[Dial], groups: Groups) -> None:
-        self._members = {**groups, **_parts(dials, groups)}
+        failed = unreached(dials)
+        connected = [dial for dial in dials if dial.word == CONNECTED]
+        self._members = {**groups, **_parts(connected, groups)}
         self._groups_of: dict[str, list[str]] = {}
         for group, names in self._members.items():
             for name in names:
                 self._groups_of.setdefault(name, []).append(group)
-        self._number = len(_ends_of(dials))
-        self._reached = {dial.listener for dial in dials if not unreached(dial)}
-        self._range_of_port = _dead_ranges(dials, self._reached)
+        self._number = len(_nodes_of(dials))
+        self._reached = frozenset(map(_listener, connected))
+        self._range_of_port = _dead_ranges(connected, failed, self._reached)
 
     def of(self, dial: Dial) -> set[Region]:
         """Return every region of a dial."""
@@ -282,8 +289,13 @@ class _Regions:
         return tuple(name for name in nodes if (name in members) == is_inside)
 
 
-def _parts(dials: Iterable[Dial], groups: Groups) -> dict[str, list[str]]:
-    """Return the parts of the fleet that no dial connects, each under a description.
+def _nodes_of(dials: Sequence[Dial]) -> set[str]:
+    """Return the nodes that dialled or were dialled."""
+    return {*map(_dialer, dials), *map(_listener, dials)}
+
+
+def _parts(connected: Sequence[Dial], groups: Groups) -> dict[str, list[str]]:
+    """Return the parts of the fleet that no connection joins, each under a description.
 
     So nodes behind one switch are found where the inventory has no group for them. Parts of one
     node are left out, and so are the largest part and those that are a group of the inventory.
@@ -296,10 +308,14 @@ def _parts(dials: Iterable[Dial], groups: Groups) -> dict[str, list[str]]:
             name = parent[name]
         return name
 
-    for dial in dials:
-        if not unreached(dial):
-            one, other = root(dial.dialer), root(dial.listener)
+    number_of_parts = len(_nodes_of(connected))
+    for dial in connected:
+        one, other = root(dial.dialer), root(dial.listener)
+        if one != other:
             parent[other] = one
+            number_of_parts -= 1
+        if number_of_parts == 1:  # usual, and long before the last dial
+            return {}
     members: dict[str, list[str]] = {}
     for name in list(parent):
         members.setdefault(root(name), []).append(name)
@@ -312,17 +328,19 @@ def _parts(dials: Iterable[Dial], groups: Groups) -> dict[str, list[str]]:
     return parts
 
 
-def _dead_ranges(dials: Iterable[Dial], reached: Collection[str]) -> dict[int, tuple[str, ...]]:
+def _dead_ranges(
+    connected: Iterable[Dial], failed: Iterable[Dial], reached: Collection[str]
+) -> dict[int, tuple[str, ...]]:
     """Return (first, last) by port, for the ports of a range in which no dial got through.
 
     A range ends at the next port on which one did, and has MANY ports at least. Only the
     listeners in `reached` count: for one that is reached on no port it is no matter of ports.
     """
-    is_open: dict[int, bool] = {}
-    for dial in dials:
-        if dial.listener not in reached:
-            continue
-        is_open[dial.port] = is_open.get(dial.port, False) or not unreached(dial)
+    open_ports = {dial.port for dial in connected}
+    is_open = dict.fromkeys(open_ports, True)
+    for dial in failed:
+        if dial.listener in reached:
+            is_open.setdefault(dial.port, False)
     ranges: dict[int, tuple[str, ...]] = {}
     for is_alive, run in itertools.groupby(sorted(is_open), is_open.__getitem__):
         ports = list(run)
@@ -381,7 +399,7 @@ def _count_failed_regions(
         # Most often only this one is left, and it needs no look at the groups.
         own = left if left == {EVERYWHERE} else regions.of(dial) & left
         tried.update(own)
-        if not unreached(dial):
+        if dial.word == CONNECTED:
             left = left - own
     return Counter({region: tried[region] for region in left})
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof
+from clusterprep.checks.dials import Dials, dials_of
 from clusterprep.checks.eth import parse_mtu, set_mtu
-from clusterprep.checks.net import all_dials
 from clusterprep.checks.pair_causes import Cause, find_causes
 from clusterprep.facts.pairs import Dial
-from clusterprep.model.pair_schedule import describe_tried
 from clusterprep.model.units import format_duration, parse_duration
 from clusterprep.nccl.interfaces import Pick, choose
 from clusterprep.remedies import Remedy, sentence, shell_line
@@ -30,13 +30,14 @@ Pair = tuple[str, str]
 
 def path_mtu(context: CheckContext) -> Iterable[Outcome]:
     """Judge whether both directions of every pair carry packets as large as the sender makes."""
-    dials = _connected_dials(context)
+    dials = dials_of(context).connected
     picks = choose(context.fleet).picks
     mtus = {name: pick.mtu for name, pick in picks.items()}
-    unmeasured = {dial.dialer for dial in dials if not dial.packet}
-    # Most fleets are measured everywhere, and have many dials.
-    sized = [dial for dial in dials if dial.packet] if unmeasured else dials
-    causes = find_causes(sized, lambda dial: _is_too_small(dial, mtus))
+    unmeasured = {dial.dialer for dial in dials.all if not dial.packet}
+    sized: Sequence[Dial] = dials.all
+    if unmeasured:  # most fleets are measured everywhere, and have many dials
+        sized = [dial for dial in dials.all if dial.packet]
+    causes = find_causes(sized, [dial for dial in sized if _is_too_small(dial, mtus)])
     blamed = _blamed_nodes(causes)
     if len(causes) > 1 and all(_is_lost(dial, mtus) for dial in sized):
         yield _nowhere_carried(context, sized, mtus)
@@ -49,21 +50,16 @@ def path_mtu(context: CheckContext) -> Iterable[Outcome]:
 
 
 def _carried(
-    context: CheckContext, dials: Sequence[Dial], mtus: Mapping[str, int], others: set[str]
+    context: CheckContext, dials: Dials, mtus: Mapping[str, int], others: set[str]
 ) -> Iterable[Outcome]:
     """Return the outcomes of the nodes that are not among `others`, which are judged already."""
-    dialers = set()
-    pairs: set[Pair] = set()
-    for dial in dials:
-        dialers.add(dial.dialer)
-        pairs.add((dial.dialer, dial.listener))
     names = [node.name for node in context.nodes if node.name not in others]
-    good = [name for name in names if name in dialers]
-    isolated = [name for name in names if name not in dialers]
+    good = [name for name in names if name in dials.dialers]
+    isolated = [name for name in names if name not in dials.dialers]
     if isolated:
         yield _without_peer(context, tuple(isolated))
     if good:
-        tried = describe_tried(pairs, len(context.inventory.nodes))
+        tried = dials.describe_tried(len(context.inventory.nodes))
         size = min(mtus[name] for name in good if name in mtus)
         message = "full-size packets get through"
         yield Outcome(
@@ -73,10 +69,6 @@ def _carried(
             f"{size} bytes; {tried}",
             "the MTU",
         )
-
-
-def _connected_dials(context: CheckContext) -> list[Dial]:
-    return [dial for dial in all_dials(context) if dial.word == "ok"]
 
 
 def _blamed_nodes(causes: Iterable[Cause]) -> set[str]:
@@ -310,7 +302,7 @@ def _largest_carried(dial: Dial) -> int:
 
 def latency(context: CheckContext) -> Iterable[Outcome]:
     """Judge nodes and pairs whose round trips are far longer than is usual in this cluster."""
-    dials = [dial for dial in _connected_dials(context) if dial.rtt]
+    dials = [dial for dial in dials_of(context).connected.all if dial.rtt]
     pairs = _shortest_round_trips(dials)
     names = context.names
     if len(pairs) < 3:
@@ -324,13 +316,11 @@ def latency(context: CheckContext) -> Iterable[Outcome]:
     blamed: set[str] = set()
     causes: tuple[Cause, ...] = ()
     if late:
-        causes = find_causes(dials, lambda dial: _pair(dial) in late)
+        causes = find_causes(dials, [dial for dial in dials if _pair(dial) in late])
     for cause in causes:
         blamed.update(cause.nodes)
     yield from _latency_failures(causes, pairs, wanted)
-    measured = set()
-    for dial in dials:
-        measured |= {dial.dialer, dial.listener}
+    measured = set(itertools.chain.from_iterable(pairs))
     good = []
     missing = []
     for name in names:
@@ -362,7 +352,7 @@ def _shortest_round_trips(dials: Iterable[Dial]) -> dict[Pair, float]:
     for dial in dials:
         pair = _pair(dial)
         round_trip = dial.rtt or 0.0
-        if round_trip <= shortest.get(pair, round_trip):
+        if round_trip <= shortest.setdefault(pair, round_trip):
             shortest[pair] = round_trip
     return shortest
 

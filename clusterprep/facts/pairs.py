@@ -6,6 +6,8 @@ from msgspec import Struct
 
 from clusterprep.facts import Fact
 
+CONNECTED = "ok"  # the word of a dial that got through
+
 
 class Dial(Struct, frozen=True):  # a large fleet has 64 for each node
     """One directed attempt to connect: `word` is ok, refused, timed_out, no_route or an error.

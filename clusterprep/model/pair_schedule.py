@@ -232,18 +232,17 @@ def coverage(pairs: int, nodes: int) -> str:
     return f"{pairs} of {all_pairs} directed pairs"
 
 
-def describe_tried(pairs: Collection[Pair], nodes: int) -> str:
+def describe_tried(pairs: int, ends: int, nodes: int) -> str:
     """Return «12 of 12 directed pairs tried», and of a sample what it may have missed.
 
-    `nodes` is the number of nodes of the fleet. It is a sample where the nodes that took part were
-    too many for dialling all pairs of them.
+    `ends` is the number of nodes that took part, and `nodes` that of the fleet. It is a sample
+    where the nodes that took part were too many for dialling all pairs of them.
     """
-    tried = f"{coverage(len(pairs), nodes)} tried"
-    part = {name for pair in pairs for name in pair}
-    all_pairs = len(part) * (len(part) - 1)
-    if len(part) <= ALL_PAIRS or len(pairs) >= all_pairs:
+    tried = f"{coverage(pairs, nodes)} tried"
+    all_pairs = ends * (ends - 1)
+    if ends <= ALL_PAIRS or pairs >= all_pairs:
         return tried
-    percent = 100 * len(pairs) / all_pairs
+    percent = 100 * pairs / all_pairs
     return f"{tried}, a sample: it meets a single bad pair with a chance of {percent:.2g} %"
 
 

@@ -174,10 +174,32 @@ def choose(fleet: Fleet) -> Choice:
     if declared is not None:
         return _choose_in(fleet, declared)
     by_ipv4 = _choose_in(fleet, "AF_INET")
-    if not by_ipv4.problems:
+    if not by_ipv4.problems or _count_with_ipv6(fleet) <= len(by_ipv4.picks):
         return by_ipv4
     by_ipv6 = _choose_in(fleet, "AF_INET6")
     return by_ipv6 if len(by_ipv6.picks) > len(by_ipv4.picks) else by_ipv4
+
+
+def _count_with_ipv6(fleet: Fleet) -> int:
+    """Return the number of nodes of which IPv6 may have a pick: it takes an address of IPv6."""
+    count = 0
+    for node in fleet.reached:
+        interfaces = fleet.fact(node.name, "net.interfaces")
+        if isinstance(interfaces, Absent):
+            continue
+        if any(map(_may_have_ipv6_pick, interfaces)):
+            count += 1
+    return count
+
+
+def _may_have_ipv6_pick(interface: Interface) -> bool:
+    """Return whether an interface has an address of IPv6 that leads somewhere.
+
+    A link-local one leads nowhere, but on the loopback of a node that declares it.
+    """
+    if interface.ipv6:
+        return True
+    return interface.loopback and interface.link_local is not None
 
 
 def _declared_family(fleet: Fleet) -> Family | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, ip_interface
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from clusterprep.facts.network import LINK, Interface
+from clusterprep.facts.network import LINK, Interface, network_of
 from tests.support.fleet import learned
 
 
@@ -122,6 +122,24 @@ def test_nccl_binds_the_first_address_and_prefers_ipv4(
     found = one("eth0", *addresses)
     assert (found.ipv4, found.bound) == (ipv4, bound)
     assert found.binds_link_local == (bound in ("169.254.3.4/16", "fe80::1/64"))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "10.0.0.7/24",
+        "10.255.255.254/31",
+        "192.168.77.3/23",
+        "255.255.255.255/32",
+        "172.16.5.4/12",
+        "10.1.2.3/0",
+        "10.1.2.3",
+        "fd00::1:2/64",
+        "fd00::1",
+    ],
+)
+def test_the_network_of_an_address_is_that_of_the_standard_library(address: str) -> None:
+    assert network_of(address) == str(ip_interface(address).network)
 
 
 def test_an_address_of_another_scope_is_bound_too_when_it_comes_first() -> None:
