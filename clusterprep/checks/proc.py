@@ -20,6 +20,7 @@ FEW = 2.0  # load that any node may have: a busy core of a small machine is no f
 VFORK = ("vfork", "kernel_clone", "do_fork")
 LONG = 300.0  # seconds that a task may wait in the kernel, and a zombie for its parent
 OUTSIDE = 0  # the parent that /proc shows where it is in another namespace of process ids
+UNDATED = "no /proc/PID/sched, or its CPU is not one of ours"
 NAMED = 5  # tasks in one finding
 NAMED_IN_REMEDY = 3
 
@@ -51,13 +52,13 @@ def dstate(context: CheckContext, node: Node, tasks: Tasks) -> Outcome:
         )
     if undated:
         message = (
-            f"tasks are in D and were not scheduled for {tasks.seconds:g} s; this kernel does not "
-            "show since when"
+            f"tasks are in D and were not scheduled for {tasks.seconds:g} s; it is not shown since "
+            "when"
         )
         return unknown(
             node,
             message,
-            "the kernel has no /proc/PID/sched",
+            UNDATED,
             _join_tasks(undated),
             wanted,
             _remedy(undated),
@@ -134,8 +135,8 @@ def zombie(context: CheckContext, node: Node, tasks: Tasks) -> Outcome:
     if left:
         return unknown(
             node,
-            "zombies of processes that were started long ago; this kernel does not show their end",
-            "the kernel has no /proc/PID/sched",
+            "zombies of processes that were started long ago; it is not shown when they ended",
+            UNDATED,
             _join_zombies(left, tasks.more_zombies),
             wanted,
             _parents_remedy(left),
@@ -219,9 +220,9 @@ DSTATE = Check(
     "back. It cannot be killed, may hold a GPU, and the next job hangs in the same place.",
     how="/proc/*/stat of every process's first thread; where one is in D, two more looks within a "
     "second: one that is still in D and was never scheduled hangs if it last ran more than 300 s "
-    "ago (/proc/PID/sched; where a kernel has no such file, younger tasks pass and others are "
-    "unknown). A parent that waits for its vfork child does not count, and threads of the kernel "
-    "do not: log.kernel tells of those that hang for two minutes.",
+    "ago (/proc/PID/sched and the clock of its CPU; where either is not to be had, younger tasks "
+    "pass and others are unknown). A parent that waits for its vfork child does not count, and "
+    "threads of the kernel do not: log.kernel tells of those that hang for two minutes.",
     remedy=shell_line("cat /proc/PID/stack   # mend what it waits for, or reboot"),
     proof=Proof(
         "proc.tasks",
@@ -240,8 +241,8 @@ ZOMBIE = Check(
     why="A rank that ended and is not collected is the trace of a job that was not cleaned up: its "
     "parent hangs or has forgotten it, and may hold GPUs, ports and shared memory.",
     how="/proc/*/stat of every process: in Z, with no other thread, and last run more than 300 s "
-    "ago (/proc/PID/sched; where a kernel has no such file, processes that were started within "
-    "300 s pass and others are unknown).",
+    "ago (/proc/PID/sched and the clock of its CPU; where either is not to be had, processes that "
+    "were started within 300 s pass and others are unknown).",
     remedy=shell_line("ps -eo pid,ppid,user,stat,etime,comm | grep -w Z"),
     proof=Proof(
         "proc.tasks",

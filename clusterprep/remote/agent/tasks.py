@@ -17,7 +17,7 @@ def read_tasks(user):
 
     `user` None is the user of this process. A task is stuck if it is in D at every look and was not
     scheduled in between. The second look is only taken if the first has found a task in D. A zombie
-    whose end the kernel does not show is looked at twice as well.
+    of which it is not shown when it ended is looked at twice as well.
     """
     uid = _uid(user)
     threads = 0
@@ -78,8 +78,7 @@ class _Clocks(object):
         words = _text("", "uptime").split()
         self._uptime = float(words[0]) if words else None
         self._ticks = os.sysconf("SC_CLK_TCK")
-        # This task runs now. The scheduler's clock may have another beginning than that of boot.
-        self._now = _last_ran("self")
+        self._now = {}  # CPU -> what its clock shows
 
     def age(self, row):
         """Return the seconds since a task was started; None where the time since boot is hidden."""
@@ -87,16 +86,38 @@ class _Clocks(object):
             return None
         return max(0.0, self._uptime - int(row["start"]) / float(self._ticks))
 
-    def waited(self, name):
-        """Return the seconds since a task last ran; None where the kernel does not show it."""
+    def waited(self, name, row):
+        """Return the seconds since a task last ran; None where that is not shown.
+
+        Each CPU has a clock of its own, which leaves out interrupts and time that a hypervisor
+        took (update_rq_clock_task of kernel/sched/core.c). They differ by seconds after hours and
+        by days after months, so the clock of the CPU on which the task ran is asked.
+        """
         ran = _last_ran(name)
-        if ran is None or self._now is None:
+        cpu = row["cpu"]
+        if ran is None or cpu is None:
             return None
-        return max(0.0, self._now - ran)
+        if cpu not in self._now:
+            self._now[cpu] = _clock_of(cpu)
+        now = self._now[cpu]
+        return None if now is None else max(0.0, now - ran)
+
+
+def _clock_of(cpu):
+    """Return what the scheduler's clock of a CPU shows; None for a CPU that we may not run on."""
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {cpu})
+    except OSError:
+        return None
+    try:
+        return _last_ran("self")  # this task runs there now
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def _last_ran(name):
-    """Return when a task last ran, in seconds of the scheduler's clock.
+    """Return when a task last ran, in seconds of the scheduler's clock of its CPU.
 
     None where the kernel is built without CONFIG_SCHED_DEBUG. The line of /proc/PID/sched is
     «se.exec_start : 60283131.153873», in milliseconds (print of kernel/sched/debug.c).
@@ -143,13 +164,13 @@ def _still(suspects):
 def _left(zombies, clocks):
     """Return those (name, row) of zombies that are left over, as they are now.
 
-    Where the kernel does not show when one ended, it may have ended this moment, and its parent
+    Where it is not shown when one ended, it may have ended this moment, and its parent
     collects it in the next: these are looked at again. One whose parent has ended meanwhile has
     another parent, and is the same zombie.
     """
     undated = set()
-    for name, _ in zombies:
-        if clocks.waited(name) is None:
+    for name, row in zombies:
+        if clocks.waited(name, row) is None:
             undated.add(name)
     if undated:
         time.sleep(GAP)
@@ -169,7 +190,7 @@ def _described(name, row, children, clocks):
         "wchan": _text(name, "wchan").strip(),  # «0» if it may not be read
         "children": children.get(int(name), 0),
         "age": clocks.age(row),
-        "waited": clocks.waited(name),
+        "waited": clocks.waited(name, row),
     }
 
 
@@ -181,7 +202,7 @@ def _described_zombie(name, row, clocks):
         "parent": row["parent"],
         "parent_comm": parent["comm"] if parent else "",
         "age": clocks.age(row),
-        "waited": clocks.waited(name),
+        "waited": clocks.waited(name, row),
     }
 
 
@@ -203,7 +224,7 @@ def _owner(name):
 
 
 def _stat(name):
-    """Return state, parent, flags, threads and start of a task.
+    """Return state, parent, flags, threads, start and last CPU of a task.
 
     None if it is gone or unreadable.
     """
@@ -222,6 +243,7 @@ def _stat(name):
         "kernel": bool(int(fields[6]) & KERNEL),
         "threads": int(fields[17]),
         "start": fields[19],
+        "cpu": int(fields[36]) if len(fields) > 36 else None,
     }
 
 

@@ -290,11 +290,11 @@ def test_a_server_that_is_silent_costs_its_limit_once() -> None:
     with server(lambda connection: silence.wait(LONG)) as port:
         url = ("", "http", "127.0.0.1", port, "")
         began = time.monotonic()
-        results = _try_all([(url, {})] * 20, 1.0)
+        results = _try_all([(url, {})] * 20, 3.0)
         seconds = time.monotonic() - began
         silence.set()
-    assert results == [["failed", "status", "no answer within 1 s", ""]] * 20
-    assert seconds < 5.0
+    assert results == [["failed", "status", "no answer within 3 s", ""]] * 20
+    assert seconds < 30.0  # and not 60
     assert own_children() <= before
 
 

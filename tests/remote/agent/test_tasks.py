@@ -25,12 +25,21 @@ from tests.support.patience import eventually
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
 PASSWD = {"/etc/passwd": "root:x:0:0::/root:/bin/sh\n"}
 KERNEL = 2129984  # flags of kthreadd
+CPU = min(os.sched_getaffinity(0))
+NO_CPU = 4096  # no machine has so many
 
 
 def task(
-    pid: int, comm: str, state: str = "S", parent: int = 1, threads: int = 1, flags: int = 4194560
+    pid: int,
+    comm: str,
+    state: str = "S",
+    parent: int = 1,
+    threads: int = 1,
+    flags: int = 4194560,
+    cpu: int = CPU,
 ) -> dict[str, str]:
     rest = f"{pid} {pid} 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 {threads} 0 100 0 0"
+    rest += f"{' 0' * 14} {cpu} 0 0 0"
     status = "voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t1\n"
     files = {
         "stat": f"{pid} ({comm}) {state} {parent} {rest}\n",
@@ -182,6 +191,28 @@ def test_the_scheduler_tells_since_when_a_task_waits() -> None:
     assert (zombie["pid"], zombie["comm"], zombie["parent_comm"]) == (31, "rank", "systemd")
     assert zombie["waited"] == 1.0
     assert 0 < zombie["age"] <= 9000.0
+
+
+@pytest.mark.machine
+@needs_root
+def test_a_cpu_that_is_not_ours_tells_no_time() -> None:
+    """Each CPU has a clock of its own, and that of another one may be days off."""
+    own = {"/proc/self/sched": SCHED.format(pid=5, ran="8000000.250000")}
+    sleeping = {
+        **task(30, "python3", "D", cpu=NO_CPU),
+        "/proc/30/sched": SCHED.format(pid=30, ran="7600000.250000"),
+    }
+    value = read(INIT, own, sleeping)[1]
+    assert [row["waited"] for row in value["stuck"]] == [None]
+
+
+def test_a_look_at_clocks_leaves_the_process_where_it_may_run() -> None:
+    before = os.sched_getaffinity(0)
+    clocks = reader._Clocks()
+    for cpu in before:
+        waited = clocks.waited("self", {"cpu": cpu})
+        assert waited is None or waited < 60
+    assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.machine
