@@ -57,24 +57,24 @@ def _has_neighbours(interface: Interface) -> bool:
 
 def _judge(node: Node, table: NeighbourTable, needed: int) -> Outcome | None:
     """Return the failure of a table that is full or too small, None for one that is neither."""
-    wanted = f"more than {pluralize(max(needed, table.entries), 'place')}"
-    full = f", no place {table.refused:,} times since boot" if table.refused else ""
-    seen = f"gc_thresh3 {table.most}, entries now {table.entries:,}{full}"
-    cure = raise_limits(max(needed, table.entries), table.most)
-    fix = _fix(max(needed, table.entries), table.most)
+    places = max(needed, table.entries)
+    wanted = f"more than {pluralize(places, 'place')}"
     if table.entries >= NEARLY * table.most:
         message = "the kernel's table of neighbours is full: connections to other nodes fail"
-        return failed(node, message, seen, wanted, cure, fix=fix)
-    if needed >= table.most:
+    elif needed >= table.most:
         message = "the kernel's table of neighbours has no place for all nodes of this network"
-        return failed(node, message, seen, wanted, cure, fix=fix)
-    if needed > table.crowded or (table.refused and table.entries > table.crowded):
+    elif needed > table.crowded or (table.refused and table.entries > table.crowded):
         message = (
             "the kernel's table of neighbours is crowded: entries are thrown out while they are "
             "needed"
         )
-        return failed(node, message, seen, f"gc_thresh2 above {needed}", cure, fix=fix)
-    return None
+        wanted = f"gc_thresh2 above {needed}"
+    else:
+        return None
+    full = f", no place {table.refused:,} times since boot" if table.refused else ""
+    seen = f"gc_thresh3 {table.most}, entries now {table.entries:,}{full}"
+    cure = raise_limits(places, table.most)
+    return failed(node, message, seen, wanted, cure, fix=_fix(places, table.most))
 
 
 def raise_limits(needed: int, present: int, is_ipv6: bool = False) -> Remedy:
