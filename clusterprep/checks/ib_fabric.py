@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -234,23 +234,25 @@ def _partition_remedy(rail: RdmaRail, usual: str) -> Remedy:
 def guids(context: CheckContext) -> Iterable[Outcome]:
     """Judge that each device of the fleet has GUIDs of its own."""
     first_owner: dict[str, tuple[object, str]] = {}
-    by_node: dict[str, dict[str, str]] = {}
+    by_node: dict[str, set[str]] = {}
     doubled: set[str] = set()
     for node in context.nodes:
         machine = _machine(context, node)
-        known = by_node[node.name] = _guids(context.value(node, "ib.fabric"))
-        for guid, device in known.items():
+        known = by_node[node.name] = set()
+        for guid, device in _guids(context.value(node, "ib.fabric")):
+            known.add(guid)
             owner = (machine, device)
-            if first_owner.setdefault(guid, owner) != owner or "," in device:
+            if first_owner.setdefault(guid, owner) != owner:
                 doubled.add(guid)
     places: dict[str, list[str]] = {}
-    if doubled:
-        for name, known in by_node.items():
-            for guid in doubled.intersection(known):
-                places.setdefault(guid, []).append(f"{known[guid]} of {name}")
+    for node in context.nodes:
+        if doubled.isdisjoint(by_node[node.name]):
+            continue
+        for guid, devices in _doubled_devices(context, node, doubled).items():
+            places.setdefault(guid, []).append(f"{devices} of {node.name}")
     for node in context.nodes:
         known = by_node[node.name]
-        shared = [guid for guid in known if guid in doubled] if doubled else []
+        shared = sorted(known & doubled) if doubled else []
         unread = _unread(context.value(node, "ib.fabric"))
         if shared:
             texts = [f"{guid} is {', '.join(places[guid])}" for guid in shared]
@@ -275,14 +277,23 @@ def _machine(context: CheckContext, node: Node) -> object:
     return node.name if isinstance(boot, Absent) else boot
 
 
-def _guids(fabric: Fabric) -> dict[str, str]:
-    """Return the devices by GUID; several devices that share one, with commas."""
-    devices: dict[str, list[str]] = {}
+def _guids(fabric: Fabric) -> list[tuple[str, str]]:
+    """Return each GUID of a node with the name of the device that has it, once for each device."""
+    guids = []
     for name, device in fabric.items():
-        ports = {port.guid for port in device.ports.values()}
-        for guid in {device.guid, *ports} - {None}:
-            devices.setdefault(str(guid), []).append(name)
-    return {guid: ", ".join(names) for guid, names in sorted(devices.items())}
+        own = {port.guid for port in device.ports.values()}
+        own.add(device.guid)
+        guids.extend([(guid, name) for guid in own if guid is not None])
+    return guids
+
+
+def _doubled_devices(context: CheckContext, node: Node, doubled: Collection[str]) -> dict[str, str]:
+    """Return the devices of a node by each of these GUIDs; several that share one, with commas."""
+    devices: dict[str, list[str]] = {}
+    for guid, name in _guids(context.value(node, "ib.fabric")):
+        if guid in doubled:
+            devices.setdefault(guid, []).append(name)
+    return {guid: ", ".join(names) for guid, names in devices.items()}
 
 
 def _turned(**fields: Any) -> Callable[[Any], Any]:

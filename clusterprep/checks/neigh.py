@@ -46,7 +46,7 @@ def _networks(context: CheckContext, node: Node) -> set[str]:
         return set()
     networks: set[str] = set()
     for interface in interfaces:
-        if _has_neighbours(interface):
+        if interface.ipv4 and _has_neighbours(interface):
             networks.update(map(network_of, interface.ipv4))
     return networks
 
