@@ -116,8 +116,8 @@ def _different_answers(context: CheckContext) -> dict[str, set[Addresses]]:
             own = tuple(others.pop(node.name) or ())
             different.setdefault(node.name, set()).add(own)
         equal.setdefault((tuple(others), tuple(others.values())), others)
-    for others in equal.values():
-        for name, addresses in others.items():
+    for resolved in equal.values():
+        for name, addresses in resolved.items():
             different.setdefault(name, set()).add(tuple(addresses or ()))
     return different
 
