@@ -22,6 +22,7 @@ from clusterprep.checks import (
     about_all,
     by_value,
     failed,
+    names_of,
     passed,
     unknown,
     with_nodes,
@@ -32,7 +33,9 @@ from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, EnvValue, Node, Severity
 from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.model.secrets import REDACTED
-from clusterprep.nccl.environment import FACTS, planned_environment
+from clusterprep.nccl.environment import FACTS, Environment, planned_environment
+from clusterprep.nccl.interfaces import INTERFACES
+from clusterprep.nccl.rails import HARDWARE
 from clusterprep.nccl.variables.variables import conf_file_has_effect, registry
 from clusterprep.remedies import Remedy, sentence, shell_line
 
@@ -68,6 +71,24 @@ def unread_paths(context: CheckContext) -> Iterable[Outcome]:
             severity: Severity | None = "warning" if path == "container" else None
             outcome = unknown(nodes[0], message, value.reason, severity=severity)
             yield from about_all(nodes, [outcome])
+
+
+def alike_in_plan(
+    context: CheckContext, environment: Environment, *facts: str
+) -> Iterable[tuple[Node, ...]]:
+    """Return the nodes in classes with the same values of these facts and the same planned values.
+
+    They stand in the order of their first nodes.
+    """
+    classes: list[tuple[Node, ...]] = []
+    for nodes in context.alike(*facts):
+        by_plan: dict[object, list[Node]] = {}
+        for node in nodes:
+            # Nodes with the same planned values share one mapping.
+            plan = (id(environment.of(node.name)), environment.gaps.get(node.name))
+            by_plan.setdefault(plan, []).append(node)
+        classes.extend(map(tuple, by_plan.values()))
+    return sorted(classes, key=lambda nodes: nodes[0].index)
 
 
 def known_settings(paths: Paths) -> dict[str, tuple[Setting, ...]]:
@@ -183,33 +204,38 @@ def shadow(context: CheckContext) -> Iterable[Outcome]:
     """Judge that no other place overrides a value that apply wrote or would write."""
     yield from unread_paths(context)
     environment = planned_environment(context.fleet)
-    for node in context.nodes:
-        values = environment.of(node.name)
-        places = settings_by_place(_every_path(context, node))
-        gap = environment.gaps.get(node.name)
-        others = [setting for setting in places if not is_ours(setting.file, context.inventory)]
-        if gap is not None and any(_may_win(setting, values) for setting in others):
-            message = f"what apply would write is not known: {gap}"
-            yield unknown(node, message, "the environment cannot be derived")
-        is_overridden = False
-        for setting in others:
-            where = places[setting]
-            if not _wins(setting, where, values):
-                continue
-            is_overridden = True
-            planned = values[setting.name].value
-            wanted = f"{setting.name}={planned}"
-            message = f"{place(setting)} overrides the value that apply writes"
-            yield failed(
-                node,
-                message,
-                describe_setting(setting, where),
-                wanted,
-                removal_command(setting),
-                fix=removal_fix(setting),
-            )
-        if not is_overridden:
-            yield passed(node, "nothing overrides the environment that apply writes")
+    for nodes in alike_in_plan(context, environment, "env.paths", "env.other_paths"):
+        yield from about_all(nodes, _overriding(context, nodes[0], environment))
+
+
+def _overriding(context: CheckContext, node: Node, environment: Environment) -> Iterable[Outcome]:
+    """Yield what overrides the planned values of one node."""
+    values = environment.of(node.name)
+    places = settings_by_place(_every_path(context, node))
+    gap = environment.gaps.get(node.name)
+    others = [setting for setting in places if not is_ours(setting.file, context.inventory)]
+    if gap is not None and any(_may_win(setting, values) for setting in others):
+        message = f"what apply would write is not known: {gap}"
+        yield unknown(node, message, "the environment cannot be derived")
+    is_overridden = False
+    for setting in others:
+        where = places[setting]
+        if not _wins(setting, where, values):
+            continue
+        is_overridden = True
+        planned = values[setting.name].value
+        wanted = f"{setting.name}={planned}"
+        message = f"{place(setting)} overrides the value that apply writes"
+        yield failed(
+            node,
+            message,
+            describe_setting(setting, where),
+            wanted,
+            removal_command(setting),
+            fix=removal_fix(setting),
+        )
+    if not is_overridden:
+        yield passed(node, "nothing overrides the environment that apply writes")
 
 
 def _may_win(setting: Setting, values: Mapping[str, EnvValue]) -> bool:
@@ -365,15 +391,17 @@ def _places_of(variable: str, nodes: Iterable[str], settings: SettingsByNode) ->
 def devices(context: CheckContext) -> Iterable[Outcome]:
     """Judge that the interfaces and HCAs that variables name exist, resolved as readers do."""
     yield from unread_paths(context)
-    for node in context.nodes:
+    for nodes in context.alike("env.paths", parts=(INTERFACES, HARDWARE)):
+        node = nodes[0]
         paths: Paths = context.value(node, "env.paths")
         interfaces = [interface.name for interface in context.value(node, "net.interfaces")]
         cards = context.value(node, "rdma.devices")
         wrong = list(_named_wrong(paths, interfaces, cards))
         for outcome in wrong:
-            yield replace(outcome, nodes=(node.name,))
+            yield replace(outcome, nodes=names_of(nodes))
         if not wrong:
-            yield passed(node, "every interface and HCA that a variable names exists")
+            good = passed(node, "every interface and HCA that a variable names exists")
+            yield from about_all(nodes, [good])
 
 
 def _named_wrong(

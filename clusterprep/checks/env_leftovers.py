@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, unknown
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    failed,
+    passed,
+    unknown,
+)
 from clusterprep.checks.env import (
     BASHRC,
+    alike_in_plan,
     describe_setting,
     removal_command,
     removal_fix,
@@ -51,11 +61,11 @@ Wrong = Callable[[Setting], str | None]
 def debugging(context: CheckContext) -> Iterable[Outcome]:
     """Judge that no variable of debuggers and profilers is set, unless it is declared."""
     yield from unread_paths(context)
-    for node in context.nodes:
-        outcomes = list(_failures(context, node, _why_debugging, planned={}))
-        yield from outcomes
+    for nodes in context.alike("env.paths"):
+        outcomes = list(_failures(context, nodes[0], _why_debugging, planned={}))
         if not outcomes:
-            yield passed(node, "no variable of debuggers and profilers is set")
+            outcomes = [passed(nodes[0], "no variable of debuggers and profilers is set")]
+        yield from about_all(nodes, outcomes)
 
 
 def _why_debugging(setting: Setting) -> str | None:
@@ -68,7 +78,8 @@ def workarounds(context: CheckContext) -> Iterable[Outcome]:
     """Judge that nothing is left from looking for faults, unless it is planned or declared."""
     yield from unread_paths(context)
     environment = planned_environment(context.fleet)
-    for node in context.nodes:
+    for nodes in alike_in_plan(context, environment, "env.paths"):
+        node = nodes[0]
         planned = environment.of(node.name)
         gap = environment.gaps.get(node.name)
         outcomes = list(
@@ -80,9 +91,9 @@ def workarounds(context: CheckContext) -> Iterable[Outcome]:
                 gap,
             )
         )
-        yield from outcomes
         if not outcomes:
-            yield passed(node, "nothing is left from looking for faults")
+            outcomes = [passed(node, "nothing is left from looking for faults")]
+        yield from about_all(nodes, outcomes)
 
 
 def _why_workaround(setting: Setting) -> str | None:
@@ -141,27 +152,31 @@ def _has_value(setting: Setting, values: Mapping[str, EnvSetting | EnvValue]) ->
 def search_paths(context: CheckContext) -> Iterable[Outcome]:
     """Judge that no search path puts another NCCL or driver library before the job's own."""
     yield from unread_paths(context)
-    for node in context.nodes:
-        folders: Mapping[str, tuple[str, ...]] = context.value(node, "env.libraries")
-        is_good = True
-        for setting, where in settings_by_place(context.value(node, "env.paths")).items():
-            if where == ("nccl",):
-                continue
-            libraries = _shadowing(setting, folders)
-            if libraries:
-                is_good = False
-                names = ", ".join(libraries)
-                message = f"{setting.name} puts {names} before the job's own libraries"
-                yield failed(
-                    node,
-                    message,
-                    describe_setting(setting, where),
-                    "unset",
-                    removal_command(setting),
-                    fix=removal_fix(setting),
-                )
-        if is_good:
-            yield passed(node, "no search path holds another NCCL or driver library")
+    for nodes in context.alike("env.paths", "env.libraries"):
+        outcomes = list(_other_libraries(context, nodes[0]))
+        if not outcomes:
+            outcomes = [passed(nodes[0], "no search path holds another NCCL or driver library")]
+        yield from about_all(nodes, outcomes)
+
+
+def _other_libraries(context: CheckContext, node: Node) -> Iterable[Outcome]:
+    """Yield a failure for each setting that puts another library first."""
+    folders: Mapping[str, tuple[str, ...]] = context.value(node, "env.libraries")
+    for setting, where in settings_by_place(context.value(node, "env.paths")).items():
+        if where == ("nccl",):
+            continue
+        libraries = _shadowing(setting, folders)
+        if libraries:
+            names = ", ".join(libraries)
+            message = f"{setting.name} puts {names} before the job's own libraries"
+            yield failed(
+                node,
+                message,
+                describe_setting(setting, where),
+                "unset",
+                removal_command(setting),
+                fix=removal_fix(setting),
+            )
 
 
 def _shadowing(setting: Setting, folders: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -233,13 +233,13 @@ def _partition_remedy(rail: RdmaRail, usual: str) -> Remedy:
 
 def guids(context: CheckContext) -> Iterable[Outcome]:
     """Judge that each device of the fleet has GUIDs of its own."""
-    by_node: dict[str, dict[str, str]] = {}
+    by_node: dict[str, set[str]] = {}
     for node in context.nodes:
-        by_node[node.name] = _guids(context.value(node, "ib.fabric"))
-    places = _places_of_doubled(context, by_node)
+        by_node[node.name] = {guid for guid, _ in _guids(context.value(node, "ib.fabric"))}
+    places = _places_of_doubled(context)
     for node in context.nodes:
         known = by_node[node.name]
-        shared = [guid for guid in known if guid in places] if places else []
+        shared = sorted(known & places.keys()) if places else []
         unread = _unread(context.value(node, "ib.fabric"))
         if shared:
             texts = [f"{guid} is {', '.join(places[guid])}" for guid in shared]
@@ -253,24 +253,22 @@ def guids(context: CheckContext) -> Iterable[Outcome]:
             yield passed(node, "no other device has the GUIDs of this node's", str(len(known)))
 
 
-def _places_of_doubled(
-    context: CheckContext, by_node: Mapping[str, Mapping[str, str]]
-) -> dict[str, list[str]]:
+def _places_of_doubled(context: CheckContext) -> dict[str, list[str]]:
     """Return the devices of each GUID that several have, as in «mlx5_0 of n1»."""
     first_owner: dict[str, tuple[object, str]] = {}
     doubled: set[str] = set()
     for node in context.nodes:
         machine = _machine(context, node)
-        for guid, device in by_node[node.name].items():
+        for guid, device in _guids(context.value(node, "ib.fabric")):
             owner = (machine, device)
-            if first_owner.setdefault(guid, owner) != owner or "," in device:
+            if first_owner.setdefault(guid, owner) != owner:
                 doubled.add(guid)
     places: dict[str, list[str]] = {}
     if not doubled:  # as it mostly is
         return places
-    for name, known in by_node.items():
-        for guid in doubled.intersection(known):
-            places.setdefault(guid, []).append(f"{known[guid]} of {name}")
+    for node in context.nodes:
+        for guid, devices in _doubled_devices(context, node, doubled).items():
+            places.setdefault(guid, []).append(f"{devices} of {node.name}")
     return places
 
 
@@ -285,14 +283,23 @@ def _machine(context: CheckContext, node: Node) -> object:
     return node.name if isinstance(boot, Absent) else boot
 
 
-def _guids(fabric: Fabric) -> dict[str, str]:
-    """Return the devices by GUID; several devices that share one, with commas."""
-    devices: dict[str, list[str]] = {}
+def _guids(fabric: Fabric) -> list[tuple[str, str]]:
+    """Return each GUID of a node with the name of the device that has it, once for each device."""
+    guids = []
     for name, device in fabric.items():
-        ports = {port.guid for port in device.ports.values()}
-        for guid in {device.guid, *ports} - {None}:
-            devices.setdefault(str(guid), []).append(name)
-    return {guid: ", ".join(names) for guid, names in sorted(devices.items())}
+        own = {port.guid for port in device.ports.values()}
+        own.add(device.guid)
+        guids.extend([(guid, name) for guid in own if guid is not None])
+    return guids
+
+
+def _doubled_devices(context: CheckContext, node: Node, doubled: Collection[str]) -> dict[str, str]:
+    """Return the devices of a node by each of these GUIDs; several that share one, with commas."""
+    devices: dict[str, list[str]] = {}
+    for guid, name in _guids(context.value(node, "ib.fabric")):
+        if guid in doubled:
+            devices.setdefault(guid, []).append(name)
+    return {guid: ", ".join(names) for guid, names in devices.items()}
 
 
 def _turned(**fields: Any) -> Callable[[Any], Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, uniform
 from clusterprep.facts.names import names_for
@@ -21,6 +21,9 @@ NO_ADDRESS = "no address"
 ON_LOOPBACK = ""  # the text of an answer that is not compared
 AnswersByName = dict[str, dict[str, str]]
 """name → node that asked → addresses that it got, as text"""
+Addresses = tuple[str, ...]
+Resolved = Mapping[str, Addresses | None]
+"""name → addresses, None for a name that has none"""
 
 
 def resolve(context: CheckContext) -> Iterable[Outcome]:
@@ -38,14 +41,15 @@ def resolve(context: CheckContext) -> Iterable[Outcome]:
         yield Outcome("unknown", tuple(incomplete), message, reason="garbled")
     bad = set(incomplete)
     on_loopback = set()
-    others_may_be = _any_other_on_loopback(context)
+    every = _different_answers(context)
+    others_may_be = _any_on_loopback(every)
     for node in context.nodes:
         outcome = _judge_loopback(context, node, others_may_be)
         if outcome is not None:
             on_loopback.add(node.name)
             yield outcome
     bad |= on_loopback
-    for outcome in _judge_differences(context):
+    for outcome in _judge_differences(context, every):
         bad.update(outcome.nodes)
         yield outcome
     unresolved = _nodes_without_own_address(context) - on_loopback
@@ -80,10 +84,11 @@ def resolve(context: CheckContext) -> Iterable[Outcome]:
 def _nodes_with_incomplete_answers(context: CheckContext) -> list[str]:
     """Return the nodes whose resolver left out names that it was asked for."""
     incomplete = []
+    # Every node asks for what the first one asks for, and for its own name.
+    asked = set(names_for(context.inventory.nodes[0], context.inventory))
     for node in context.nodes:
-        asked = names_for(node, context.inventory)
         answered = context.value(node, "names.resolved")
-        if not answered.keys() >= set(asked):
+        if node.name not in answered or not answered.keys() >= asked:
             incomplete.append(node.name)
     return incomplete
 
@@ -98,16 +103,35 @@ def _nodes_without_own_address(context: CheckContext) -> set[str]:
     return names
 
 
-def _any_other_on_loopback(context: CheckContext) -> bool:
+def _different_answers(context: CheckContext) -> dict[str, set[Addresses]]:
+    """Return for each name of the inventory the different answers that nodes got.
+
+    Most nodes got the same for all names but their own, and these are looked at once.
+    """
+    different: dict[str, set[Addresses]] = {}
+    equal: dict[object, Resolved] = {}
+    for node in context.nodes:
+        others = dict(context.value(node, "names.resolved"))
+        if node.name in others:
+            own = tuple(others.pop(node.name) or ())
+            different.setdefault(node.name, set()).add(own)
+        equal.setdefault((tuple(others), tuple(others.values())), others)
+    for resolved in equal.values():
+        for name, addresses in resolved.items():
+            different.setdefault(name, set()).add(tuple(addresses or ()))
+    return different
+
+
+def _any_on_loopback(answers: Mapping[str, Collection[Addresses]]) -> bool:
     """Return whether some node got an address on loopback for some name of the inventory.
 
     As a rule there is none, and then the answers of thousands of nodes need no second look.
     """
-    answers: set[tuple[str, ...]] = set()
-    for node in context.nodes:
-        resolved = context.value(node, "names.resolved")
-        answers.update([tuple(addresses) for addresses in resolved.values() if addresses])
-    return any(_is_loopback(address) for addresses in answers for address in addresses)
+    for answers_for_name in answers.values():
+        for addresses in answers_for_name:
+            if any(map(_is_loopback, addresses)):
+                return True
+    return False
 
 
 def _judge_loopback(context: CheckContext, node: Node, others_may_be: bool) -> Outcome | None:
@@ -147,13 +171,16 @@ def _is_loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
 
 
-def _judge_differences(context: CheckContext) -> list[Outcome]:
+def _judge_differences(
+    context: CheckContext, every: Mapping[str, Collection[Addresses]]
+) -> list[Outcome]:
     """Return failures for names whose addresses differ between the nodes that were asked.
 
-    Names on loopback are judged by themselves.
+    `every` has the different answers for each name. Names on loopback are judged by themselves.
     """
     fleet_size = len(context.inventory.nodes)
-    answers_by_name = _collect_answers(context)
+    differing = {name for name, answers in every.items() if len(answers) > 1}
+    answers_by_name = _collect_answers(context, differing)
     names_by_nodes: dict[tuple[str, ...], list[str]] = {}
     for name, answers in answers_by_name.items():
         if name in answers:
@@ -171,12 +198,16 @@ def _judge_differences(context: CheckContext) -> list[Outcome]:
     return failures
 
 
-def _collect_answers(context: CheckContext) -> AnswersByName:
-    """Return what each node answered for each name, without addresses on loopback."""
+def _collect_answers(context: CheckContext, names: Collection[str]) -> AnswersByName:
+    """Return what each node answered for each of these names, without addresses on loopback."""
     answers: AnswersByName = {}
-    texts: dict[tuple[str, ...], str] = {}  # most nodes answer alike for a name
+    if not names:
+        return answers
+    texts: dict[Addresses, str] = {}  # most nodes answer alike for a name
     for node in context.nodes:
         for name, addresses in context.value(node, "names.resolved").items():
+            if name not in names:
+                continue
             answer = tuple(addresses or ())
             if answer not in texts:
                 texts[answer] = _describe_answer(answer)
@@ -186,7 +217,7 @@ def _collect_answers(context: CheckContext) -> AnswersByName:
     return answers
 
 
-def _describe_answer(addresses: tuple[str, ...]) -> str:
+def _describe_answer(addresses: Addresses) -> str:
     if any(map(_is_loopback, addresses)):
         return ON_LOOPBACK
     return ", ".join(sorted(addresses)) if addresses else NO_ADDRESS

@@ -106,23 +106,23 @@ def _judge_ipv6(node: Node, table: NeighbourTable | Absent, needed: int) -> Outc
 def _judge(node: Node, table: NeighbourTable, needed: int, is_ipv6: bool = False) -> Outcome | None:
     """Return the failure of a table that is full or too small, None for one that is neither."""
     kind = "IPv6 neighbours" if is_ipv6 else "neighbours"
-    wanted = f"more than {pluralize(max(needed, table.entries), 'place')}"
-    full = f", no place {table.refused:,} times since boot" if table.refused else ""
-    seen = f"gc_thresh3 {table.most}, entries now {table.entries:,}{full}"
-    cure = raise_limits(max(needed, table.entries), table.most, is_ipv6)
-    fix = _fix(max(needed, table.entries), table.most, is_ipv6)
+    places = max(needed, table.entries)
+    wanted = f"more than {pluralize(places, 'place')}"
     if table.entries >= NEARLY * table.most:
         message = f"the kernel's table of {kind} is full: connections to other nodes fail"
-        return failed(node, message, seen, wanted, cure, fix=fix)
-    if needed >= table.most:
+    elif needed >= table.most:
         message = f"the kernel's table of {kind} has no place for all nodes of this network"
-        return failed(node, message, seen, wanted, cure, fix=fix)
-    if needed > table.crowded or (table.refused and table.entries > table.crowded):
+    elif needed > table.crowded or (table.refused and table.entries > table.crowded):
         message = (
             f"the kernel's table of {kind} is crowded: entries are thrown out while they are needed"
         )
-        return failed(node, message, seen, f"gc_thresh2 above {needed}", cure, fix=fix)
-    return None
+        wanted = f"gc_thresh2 above {needed}"
+    else:
+        return None
+    full = f", no place {table.refused:,} times since boot" if table.refused else ""
+    seen = f"gc_thresh3 {table.most}, entries now {table.entries:,}{full}"
+    cure = raise_limits(places, table.most, is_ipv6)
+    return failed(node, message, seen, wanted, cure, fix=_fix(places, table.most, is_ipv6))
 
 
 def raise_limits(needed: int, present: int, is_ipv6: bool = False) -> Remedy:

@@ -5,13 +5,15 @@ It is declared, or it is the interface in the one network that reaches all nodes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from msgspec import Struct, field
 
 from clusterprep.facts.network import Family, Interface, network_of
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.model.colocation import neighbours, one_machine
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.nccl.rails import FACTS as RAILS
 from clusterprep.nccl.rails import interfaces_of
@@ -66,6 +68,22 @@ NEVER = (
 
 FACTS = ("net.interfaces", *RAILS)
 """Names of the facts that the choice needs. A query for the first asks for the others too."""
+
+# Fields of an interface whose values differ from node to node in every fleet.
+_ADDRESSES = ("ipv4", "ipv6", "first", "link_local")
+_SHAPE = attrgetter(
+    *[name for name in Interface.__struct_fields__ if name not in (*_ADDRESSES, "index")]
+)
+_ADDRESSES_OF = attrgetter(*_ADDRESSES)
+
+
+def _without_addresses(interfaces: Iterable[Interface]) -> Hashable:
+    """Return the interfaces without their addresses, but whether they have any of each kind."""
+    return tuple([(_SHAPE(each), *map(bool, _ADDRESSES_OF(each))) for each in interfaces])
+
+
+INTERFACES = Part("net.interfaces", _without_addresses)
+"""Nodes that are alike in it have the same interfaces, but for addresses."""
 
 VARIABLE = "NCCL_SOCKET_IFNAME"
 FAMILY_VARIABLE = "NCCL_SOCKET_FAMILY"
@@ -564,10 +582,11 @@ def _rail_networks(known: Mapping[str, tuple[Interface, ...]], fleet: Fleet) -> 
     networks: set[str] = set()
     for node in fleet.reached:
         interfaces = known.get(node.name, ())
-        names = set(interfaces_of(fleet, node))
+        names = interfaces_of(fleet, node)
         bonds = {interface.master for interface in interfaces if interface.name in names}
         for interface in interfaces:
-            if interface.name in names or interface.name in bonds:
+            has_address = interface.ipv4 or interface.ipv6
+            if has_address and (interface.name in names or interface.name in bonds):
                 networks.update(interface.networks)
     return frozenset(networks)
 

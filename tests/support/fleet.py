@@ -210,9 +210,14 @@ def env(**values: str) -> dict[str, EnvSetting]:
     return {name: EnvSetting(value, "env") for name, value in values.items()}
 
 
-def resolved(*names: str, **other: list[str] | None) -> dict[str, list[str] | None]:
+def resolved(*names: str, **other: list[str] | None) -> dict[str, tuple[str, ...] | None]:
     """Every name at its place in 10.0.0.0/16, where `other` does not say otherwise."""
-    return {**{name: [_address(number)] for number, name in enumerate(names, 1)}, **other}
+    answers: dict[str, tuple[str, ...] | None] = {}
+    for number, name in enumerate(names, 1):
+        answers[name] = (_address(number),)
+    for name, addresses in other.items():
+        answers[name] = None if addresses is None else tuple(addresses)
+    return answers
 
 
 def healthy(count: int = 4) -> Fleet:

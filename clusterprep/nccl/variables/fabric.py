@@ -31,9 +31,11 @@ def derive(basis: Basis) -> Iterable[Derived]:
         networks = _networks(basis.fleet, node)
         if isinstance(networks, Absent):
             gaps[node.name] = (None, not_known("the routes of its rails are", networks))
+        elif not networks:
+            return
         else:
             fabrics.add(networks)
-    if len(fabrics) != 1 or () in fabrics:
+    if len(fabrics) != 1:
         return
     yield from grouped(NAME, gaps)
     if not gaps:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from clusterprep.facts.gpu import Nvml, Readings
 from clusterprep.facts.nvlink import NvLinks, pair_statuses
 from clusterprep.model import Absent, Fleet, Node
+from clusterprep.model.alike import alike_nodes
 from clusterprep.nccl.variables import Basis, Derived, ValueAndReason, grouped
 
 FINE, UNKNOWN = 0, 6  # nvmlGpuP2PStatus_t
@@ -25,7 +26,10 @@ def derive(basis: Basis) -> Iterable[Derived]:
     host the job runs, slowly.
     """
     values: dict[str, ValueAndReason] = {}
+    refused = _nodes_with_refused_pairs(basis.fleet)
     for node in basis.fleet.reached:
+        if node.name not in refused:
+            continue
         pairs = broken_pairs(basis.fleet, node)
         if pairs:
             names = ", ".join(f"{first} and {second}" for first, second in pairs)
@@ -35,6 +39,24 @@ def derive(basis: Basis) -> Iterable[Derived]:
             )
             values[node.name] = ("1", why)
     yield from grouped("NCCL_P2P_DISABLE", values)
+
+
+def _nodes_with_refused_pairs(fleet: Fleet) -> set[str]:
+    """Return the nodes on which the driver refuses access between some GPUs, for any reason."""
+    names: set[str] = set()
+    for nodes in alike_nodes(fleet, fleet.reached, ("nvlink.pairs",)):
+        statuses = fleet.fact(nodes[0].name, "nvlink.pairs")
+        if not isinstance(statuses, Absent) and _any_refused(statuses):
+            names.update([node.name for node in nodes])
+    return names
+
+
+def _any_refused(statuses: Readings) -> bool:
+    return any(map(_is_refused, pair_statuses(statuses).values()))
+
+
+def _is_refused(status: int | None) -> bool:
+    return status not in (None, FINE, UNKNOWN)
 
 
 def broken_pairs(fleet: Fleet, node: Node) -> list[Pair]:
@@ -53,7 +75,7 @@ def broken_pairs(fleet: Fleet, node: Node) -> list[Pair]:
     partitioned = _partitioned_gpus(fleet.fact(node.name, "gpu.mig"))
     pairs = []
     for pair, status in pair_statuses(statuses).items():
-        if status in (None, FINE, UNKNOWN):
+        if not _is_refused(status):
             continue
         is_used = use is None or set(pair) <= set(use)
         if is_used and partitioned.isdisjoint(pair) and _are_linked(links, nvml, pair):

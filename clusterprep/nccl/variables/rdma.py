@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, Fleet, Node
-from clusterprep.nccl.rails import TrainingSet, is_rdma_switched_off, training_sets
+from clusterprep.model.alike import alike_nodes
+from clusterprep.nccl.rails import HARDWARE, TrainingSet, is_rdma_switched_off, training_sets
 from clusterprep.nccl.variables import Basis, Derived, ValueAndReason, grouped, not_known
 
 # Link layers that NCCL's own transport takes (src/transport/net_ib/init.cc).
@@ -39,8 +40,9 @@ def derive(basis: Basis) -> Iterable[Derived]:
         return
     ports_by_node: dict[str, Ports] = {}
     gaps: dict[str, ValueAndReason] = {}
+    of_all = _ports_of_all(basis.fleet)
     for node in basis.fleet.reached:
-        ports = ports_of(basis.fleet, node)
+        ports = of_all[node.name]
         if isinstance(ports, Absent):
             gaps[node.name] = (None, not_known("RDMA ports are", ports))
         else:
@@ -51,6 +53,15 @@ def derive(basis: Basis) -> Iterable[Derived]:
         yield from _device_lists(ports_by_node)
     elif not _any_rdma(ports_by_node) and not _is_declared_on(basis.fleet):
         yield _ib_disable(basis)
+
+
+def _ports_of_all(fleet: Fleet) -> Mapping[str, Ports | Absent]:
+    """Return `ports_of` for every node that was reached, asked once for nodes that are alike."""
+    ports: dict[str, Ports | Absent] = {}
+    for nodes in alike_nodes(fleet, fleet.reached, (HARDWARE, "pci.tree")):
+        names = [node.name for node in nodes]
+        ports.update(dict.fromkeys(names, ports_of(fleet, nodes[0])))
+    return ports
 
 
 def _device_lists(ports_by_node: Mapping[str, Ports]) -> Iterable[Derived]:
