@@ -14,7 +14,7 @@ others. A judge of one node at a time reads like this:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct, field
@@ -84,6 +84,19 @@ class CheckContext(Struct, frozen=True):
         snapshots = self.fleet.snapshots
         names = self.names
         return {name: snapshots[name].facts.get(fact, NOT_ASKED) for name in names}
+
+    def alike_by(self, of: Callable[[Node], Hashable]) -> Iterable[tuple[Node, ...]]:
+        """Return the nodes in classes with the same settings and the same `of(node)`.
+
+        For what follows from several facts that differ on each node, such as the growth of counters
+        of cards that are found by their serial numbers.
+        """
+        classes: dict[Hashable, list[Node]] = {}
+        for number, nodes in enumerate(alike_nodes(self.fleet, self.nodes, ())):
+            for node in nodes:
+                classes.setdefault((number, of(node)), []).append(node)
+        in_order = sorted(classes.values(), key=lambda members: members[0].index)
+        return map(tuple, in_order)
 
     def wanted(self, node: Node) -> str | None:
         """Return what `require:` of the inventory says about this check and node, as written."""

@@ -72,6 +72,9 @@ class Trouble(Struct, frozen=True):
 Judge = Callable[[Any], Trouble | None]
 """Judges the reading of one GPU."""
 
+JudgedGpus = tuple[tuple[int, Trouble | Absent | None], ...]
+"""What is wrong with each GPU, by its index: None if nothing is, or why it is not known."""
+
 Seat = tuple[str | None, int]
 """Model of GPU that is declared for a node, and index of a GPU."""
 
@@ -377,27 +380,37 @@ def throttle_hw(context: CheckContext) -> Iterable[Outcome]:
 
     The bit of the hardware slowdown also flashes when clocks change (nvml.h).
     """
-    for node in context.nodes:
-        readings: Readings = context.value(node, "gpu.throttle")
-        held = _held_since(context, node)
-        judged: dict[int, object] = {}
-        for index, samples in readings.items():
-            judged[index] = samples
-            if isinstance(samples, tuple):
-                judged[index] = _held_now(samples) or held.get(index) or samples
-        fine = "at rest the hardware does not slow it down"
-        if not held and _earlier_counters(context, node):
-            fine += ", and heat did not since the earlier run"
-        yield from one_by_one(
-            node,
-            judged,
-            _trouble_or_none,
+    throttled = partial(_throttled, context)
+    for nodes in context.alike_by(throttled):
+        judged, fine = throttled(nodes[0])
+        outcomes = one_by_one(
+            nodes[0],
+            dict(judged),
+            trouble_or_none,
             fine,
             "no slowdown",
         )
+        yield from about_all(nodes, outcomes)
 
 
-def _trouble_or_none(value: object) -> Trouble | None:
+def _throttled(context: CheckContext, node: Node) -> tuple[JudgedGpus, str]:
+    """Return what is wrong with each GPU of a node, None if nothing is, and what to say then."""
+    readings: Readings = context.value(node, "gpu.throttle")
+    held = _held_since(context, node)
+    judged: list[tuple[int, Trouble | Absent | None]] = []
+    for index, samples in readings.items():
+        reading = samples
+        if isinstance(samples, tuple):
+            reading = _held_now(samples) or held.get(index)
+        judged.append((index, reading))
+    fine = "at rest the hardware does not slow it down"
+    if not held and _earlier_counters(context, node):
+        fine += ", and heat did not since the earlier run"
+    return tuple(judged), fine
+
+
+def trouble_or_none(value: object) -> Trouble | None:
+    """Return a reading that was judged before: its trouble, or None."""
     return value if isinstance(value, Trouble) else None
 
 

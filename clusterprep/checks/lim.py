@@ -9,12 +9,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
-from clusterprep.checks.lim_launches import ENDLESS_STACK, Rule, other_launches, session_failure
+from clusterprep.checks.lim_launches import (
+    ENDLESS_STACK,
+    LAUNCHES_BY_VALUE,
+    Rule,
+    other_launches,
+    session_failure,
+)
 from clusterprep.facts.tasks import Ids, Tasks
 from clusterprep.model import Node, Severity
 from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.model.units import format_size, parse_size
 from clusterprep.nccl.interfaces import has_rdma, may_have_rdma
+from clusterprep.nccl.rails import HARDWARE
 from clusterprep.remedies import shell_line
 
 UNLIMITED = "unlimited"
@@ -214,7 +221,7 @@ MEMLOCK = Check(
     "lim.memlock",
     facts=("lim.memlock", "rdma.devices"),
     uses=("lim.launches",),
-    judge=each(memlock, "lim.memlock"),
+    judge=each(memlock, "lim.memlock", parts=(HARDWARE, LAUNCHES_BY_VALUE)),
     severity="warning",
     grade="a warning, an error with RDMA",
     title="Locked memory",
@@ -236,7 +243,7 @@ NOFILE = Check(
     "lim.nofile",
     facts=("lim.nofile",),
     uses=("lim.launches",),
-    judge=each(nofile, "lim.nofile"),
+    judge=each(nofile, "lim.nofile", parts=(LAUNCHES_BY_VALUE,)),
     severity="warning",
     title="Open files",
     why="A rank opens sockets to many peers, and data loaders open files on top; the first rank "
@@ -255,7 +262,7 @@ STACKS = Check(
     "lim.stack",
     facts=("lim.stack",),
     uses=("lim.launches",),
-    judge=each(stack, "lim.stack"),
+    judge=each(stack, "lim.stack", parts=(LAUNCHES_BY_VALUE,)),
     severity="warning",
     title="The stack",
     why="The soft limit is also the size of every new thread's stack, and where it is unlimited "
@@ -275,7 +282,7 @@ NPROC = Check(
     "lim.nproc",
     facts=("lim.nproc", "proc.tasks", "proc.ids"),
     uses=("lim.launches",),
-    judge=each(nproc, "lim.nproc", "proc.tasks", "proc.ids"),
+    judge=each(nproc, "lim.nproc", "proc.tasks", "proc.ids", parts=(LAUNCHES_BY_VALUE,)),
     severity="warning",
     title="Processes and threads",
     why="A rank starts hundreds of threads: NCCL's, OpenMP's, data loaders'. Where no more may be "

@@ -476,7 +476,7 @@ def _merged(findings: Sequence[Finding], position: Mapping[str, int]) -> Finding
     names: dict[str, None] = {}
     ages: list[float] = []
     for finding in findings:
-        names.update(dict.fromkeys(finding.nodes))
+        names |= dict.fromkeys(finding.nodes)
         if finding.age is not None:
             ages.append(finding.age)
     oldest = max(ages, default=None)
@@ -515,6 +515,9 @@ def _merge_key(finding: Finding) -> Key:
 
 def _in_order(names: Collection[str], position: Mapping[str, int]) -> tuple[str, ...]:
     """Return names in inventory order; those that the inventory does not have come last."""
+    places = [position[name] for name in names if name in position]
+    if len(places) == len(names) and places == sorted(places):
+        return tuple(names)  # as a rule they are in order already
     known = sorted(_among(names, position), key=position.__getitem__)
     others = _without(names, position)
     return (*known, *others)
