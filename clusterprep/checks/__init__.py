@@ -102,6 +102,11 @@ class CheckContext(Struct, frozen=True):
         """Return what `require:` of the inventory says about this check and node, as written."""
         return node.require.get(self.check)
 
+    @property
+    def requires_anything(self) -> bool:
+        """Return whether `require:` says something about this check for any node."""
+        return any(self.check in node.require for node in self.nodes)
+
     def alike(self, *facts: str, parts: Iterable[Part] = ()) -> Iterable[tuple[Node, ...]]:
         """Return the nodes in classes that the check cannot tell apart by the facts that it names.
 
@@ -316,6 +321,7 @@ class NodeJudge(Struct, frozen=True):
     facts: tuple[str, ...]
     per_node: bool
     parts: tuple[Part, ...] = ()
+    parts_by_default: tuple[Part, ...] = ()
 
     def __call__(self, context: CheckContext) -> Iterable[Outcome]:
         """Yield the outcomes about the nodes of a context."""
@@ -323,7 +329,10 @@ class NodeJudge(Struct, frozen=True):
             for node in context.nodes:
                 yield from self.outcomes_of(context, node)
             return
-        for nodes in context.alike(*context.facts, *self.facts, parts=self.parts):
+        parts = self.parts
+        if self.parts_by_default and not context.requires_anything:
+            parts += self.parts_by_default
+        for nodes in context.alike(*context.facts, *self.facts, parts=parts):
             yield from about_all(nodes, self.outcomes_of(context, nodes[0]))
 
     def outcomes_of(self, context: CheckContext, node: Node) -> Iterable[Outcome]:
@@ -342,15 +351,18 @@ def each(
     *facts: str,
     per_node: bool = False,
     parts: tuple[Part, ...] = (),
+    parts_by_default: tuple[Part, ...] = (),
 ) -> NodeJudge:
     """Return a judge of all nodes by `judge(context, node, *values of the facts)`.
 
     `judge` returns one outcome, several, or None. It is called once for all nodes that are alike in
     their settings and in the facts that the check names. If it looks at anything else of a node,
     such as its name, its address, its position or facts that the check does not name, `per_node`
-    says so, and it is called for every node. `parts` are all that it looks at of their facts.
+    says so, and it is called for every node. `parts` are all that it looks at of their facts, and
+    `parts_by_default` are so where `require:` says nothing about the check: our own limits are
+    known beforehand.
     """
-    return NodeJudge(judge, facts, per_node, parts)
+    return NodeJudge(judge, facts, per_node, parts, parts_by_default)
 
 
 def parse_count(

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
 from clusterprep.checks.lim_launches import (
     ENDLESS_STACK,
-    LAUNCHES_BY_VALUE,
     Rule,
     other_launches,
     session_failure,
@@ -221,7 +220,7 @@ MEMLOCK = Check(
     "lim.memlock",
     facts=("lim.memlock", "rdma.devices"),
     uses=("lim.launches",),
-    judge=each(memlock, "lim.memlock", parts=(HARDWARE, LAUNCHES_BY_VALUE)),
+    judge=each(memlock, "lim.memlock", parts=(HARDWARE,)),
     severity="warning",
     grade="a warning, an error with RDMA",
     title="Locked memory",
@@ -243,7 +242,7 @@ NOFILE = Check(
     "lim.nofile",
     facts=("lim.nofile",),
     uses=("lim.launches",),
-    judge=each(nofile, "lim.nofile", parts=(LAUNCHES_BY_VALUE,)),
+    judge=each(nofile, "lim.nofile"),
     severity="warning",
     title="Open files",
     why="A rank opens sockets to many peers, and data loaders open files on top; the first rank "
@@ -262,7 +261,7 @@ STACKS = Check(
     "lim.stack",
     facts=("lim.stack",),
     uses=("lim.launches",),
-    judge=each(stack, "lim.stack", parts=(LAUNCHES_BY_VALUE,)),
+    judge=each(stack, "lim.stack"),
     severity="warning",
     title="The stack",
     why="The soft limit is also the size of every new thread's stack, and where it is unlimited "
@@ -282,7 +281,7 @@ NPROC = Check(
     "lim.nproc",
     facts=("lim.nproc", "proc.tasks", "proc.ids"),
     uses=("lim.launches",),
-    judge=each(nproc, "lim.nproc", "proc.tasks", "proc.ids", parts=(LAUNCHES_BY_VALUE,)),
+    judge=each(nproc, "lim.nproc", "proc.tasks", "proc.ids"),
     severity="warning",
     title="Processes and threads",
     why="A rank starts hundreds of threads: NCCL's, OpenMP's, data loaders'. Where no more may be "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
@@ -11,7 +11,6 @@ from clusterprep.checks import CheckContext, Outcome, failed, passed, unknown
 from clusterprep.facts import user_of_job
 from clusterprep.facts.launch_limits import CRON, LAUNCHES, LOGIN, Launches, Limit
 from clusterprep.model import NOT_ASKED, Absent, Node, Severity
-from clusterprep.model.fact_columns import Part
 from clusterprep.model.fixes import Fix, WantedState, fix_of
 from clusterprep.remedies import Remedy, sentence, shell_line
 
@@ -59,14 +58,6 @@ class Rule(Struct, frozen=True):
     severity: Severity = "warning"
     endless_is_bad: bool = False
     limit: str = ""
-
-
-def _limits(launches: Launches) -> Hashable:
-    return tuple(launches.items())
-
-
-LAUNCHES_BY_VALUE = Part(LAUNCHES.name, _limits)
-"""What is read on each node by itself, and is the same on nearly all."""
 
 
 def session_of(node: Node) -> str:

@@ -23,6 +23,7 @@ from clusterprep.facts.kernel_log import (
     KernelLog,
     KernelRecord,
 )
+from clusterprep.facts.parts import read_text_once
 from clusterprep.model import Node
 from clusterprep.model.units import format_duration
 from clusterprep.remedies import Remedy, placed, shell_line
@@ -231,8 +232,9 @@ def complaints(context: CheckContext) -> Iterable[Outcome]:
         fails = False
         summaries = []
         told: set[str] = set()
+        by_kind = _by_kind(log.records)
         for kind in KINDS:
-            records = _matching_records(kind, log)
+            records = by_kind.get(kind.name)
             if not records or any(name in told for name in kind.unless):
                 continue
             told.add(kind.name)
@@ -256,8 +258,9 @@ def complaints(context: CheckContext) -> Iterable[Outcome]:
 def _before_boot(log: KernelLog) -> list[str]:
     """Return what was complained of before the last boot: it is told, and counts no more."""
     before = []
+    by_kind = _by_kind(log.earlier)
     for kind in KINDS:
-        records = [record for record in log.earlier if kind.pattern.search(record.text)]
+        records = by_kind.get(kind.name)
         if records:
             newest = max(records, key=lambda record: record.seconds)
             before.append(f"{kind.name} {format_duration(log.age(newest))} ago")
@@ -300,12 +303,21 @@ def judge_silence(
     return passed(node, f"nothing that matters {reach}", seen or "none", wanted)
 
 
-def _matching_records(kind: LogKind, log: KernelLog) -> list[KernelRecord]:
-    """Return the records of this kind, the newest last."""
-    matches = kind.pattern.search
-    records = [record for record in log.records if matches(record.text)]
-    records.sort(key=lambda record: record.seconds)
-    return records
+def _by_kind(records: Iterable[KernelRecord]) -> dict[str, list[KernelRecord]]:
+    """Return the records of each kind of complaint by its name, the newest last."""
+    by_kind: dict[str, list[KernelRecord]] = {}
+    for record in records:
+        for name in _kinds_of(record.text):
+            by_kind.setdefault(name, []).append(record)
+    for records_of_kind in by_kind.values():
+        records_of_kind.sort(key=lambda record: record.seconds)
+    return by_kind
+
+
+@read_text_once  # nodes that are alike have the same lines in their logs
+def _kinds_of(text: str) -> tuple[str, ...]:
+    """Return the names of the kinds of complaint that a line of the log is."""
+    return tuple(kind.name for kind in KINDS if kind.pattern.search(text))
 
 
 def _summarize(kind: LogKind, records: list[KernelRecord], log: KernelLog) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
-from operator import attrgetter
+from operator import attrgetter, lt
 
 from msgspec.structs import replace
 
@@ -460,15 +460,19 @@ def merge(
         if by_message:
             key = (*key, finding.message)
         groups.setdefault(key, []).append(finding)
-    everywhere = tuple(position)
     merged = []
     for equal in groups.values():
-        if len(equal) == 1 and equal[0].nodes == everywhere:
-            # Most findings are about all nodes, and stand in their order.
-            merged.append(equal[0])
+        if len(equal) == 1 and _is_in_order(equal[0].nodes, position):
+            merged.append(equal[0])  # as most are
         else:
             merged.append(_merged(equal, position))
     return tuple(merged)
+
+
+def _is_in_order(names: Sequence[str], position: Mapping[str, int]) -> bool:
+    """Return whether names stand in inventory order, each once, and the inventory has them all."""
+    places = [position.get(name, -1) for name in names]
+    return all(map(lt, [-1, *places], places))
 
 
 def _merged(findings: Sequence[Finding], position: Mapping[str, int]) -> Finding:
@@ -476,7 +480,7 @@ def _merged(findings: Sequence[Finding], position: Mapping[str, int]) -> Finding
     names: dict[str, None] = {}
     ages: list[float] = []
     for finding in findings:
-        names |= dict.fromkeys(finding.nodes)
+        names.update(dict.fromkeys(finding.nodes))
         if finding.age is not None:
             ages.append(finding.age)
     oldest = max(ages, default=None)
@@ -515,9 +519,6 @@ def _merge_key(finding: Finding) -> Key:
 
 def _in_order(names: Collection[str], position: Mapping[str, int]) -> tuple[str, ...]:
     """Return names in inventory order; those that the inventory does not have come last."""
-    places = [position[name] for name in names if name in position]
-    if len(places) == len(names) and places == sorted(places):
-        return tuple(names)  # as a rule they are in order already
     known = sorted(_among(names, position), key=position.__getitem__)
     others = _without(names, position)
     return (*known, *others)
