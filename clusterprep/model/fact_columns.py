@@ -30,6 +30,15 @@ class Part(Struct, frozen=True):
     of: Callable[[Any], Hashable]
 
 
+def equal_values(fact: str) -> Part:
+    """Return a part that is the whole of a fact: equal values count as one, whatever objects."""
+    return Part(fact, _whole)
+
+
+def _whole(value: Hashable) -> Hashable:
+    return value
+
+
 class Column(Struct, frozen=True):
     """Values by the position of a node in `fleet.reached`.
 
