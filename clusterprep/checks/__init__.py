@@ -22,8 +22,9 @@ from msgspec.structs import replace
 
 from clusterprep.model import NOT_ASKED, Fleet, Inventory, Json, Node, Read, Severity, Verdict
 from clusterprep.model.alike import alike_nodes
-from clusterprep.model.fact_columns import Part
+from clusterprep.model.fact_columns import Part, columns, positions
 from clusterprep.model.fixes import Fix
+from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import Remedy, sentence
 
@@ -81,9 +82,13 @@ class CheckContext(Struct, frozen=True):
 
     def values(self, fact: str) -> dict[str, Any]:
         """Return the value of a fact for each node of this context, by the node's name."""
-        snapshots = self.fleet.snapshots
-        names = self.names
-        return {name: snapshots[name].facts.get(fact, NOT_ASKED) for name in names}
+        if len(self.nodes) == 1:
+            return {node.name: self.value(node, fact) for node in self.nodes}
+        column = columns(self.fleet)[fact].values
+        if self.nodes is self.fleet.reached:
+            return dict(zip(self.names, column, strict=True))
+        place_of = positions(self.fleet)
+        return {name: column[place_of[name]] for name in self.names}
 
     def alike_by(self, of: Callable[[Node], Hashable]) -> Iterable[tuple[Node, ...]]:
         """Return the nodes in classes with the same settings and the same `of(node)`.
@@ -228,23 +233,34 @@ def kinds(context: CheckContext, of: Callable[[Node], object] = machine) -> Iter
 
     With it a check compares only nodes that should be alike.
     """
-    members: dict[object, list[Node]] = {}
-    for node in context.inventory.nodes:
-        members.setdefault(of(node), []).append(node)
-    if len(members) < 2:
+    fleets = _machines(context.fleet) if of is machine else _split(context.fleet, of)
+    if len(fleets) < 2:
         yield context
         return
-    for alike in members.values():
-        yield _limited_to(context, tuple(alike))
+    for fleet in fleets:
+        names = {node.name for node in fleet.inventory.nodes}
+        known = tuple(node for node in context.nodes if node.name in names)
+        yield replace(context, fleet=fleet, nodes=known)
 
 
-def _limited_to(context: CheckContext, nodes: tuple[Node, ...]) -> CheckContext:
-    """Return the context as if the fleet had these nodes alone."""
-    inventory = replace(context.inventory, nodes=nodes)
-    fleet = replace(context.fleet, inventory=inventory)
-    names = {node.name for node in nodes}
-    known = tuple(node for node in context.nodes if node.name in names)
-    return replace(context, fleet=fleet, nodes=known)
+@once_per_fleet
+def _machines(fleet: Fleet) -> tuple[Fleet, ...]:
+    """Return a fleet for each declared kind of machine; most checks compare these."""
+    return _split(fleet, machine)
+
+
+def _split(fleet: Fleet, of: Callable[[Node], object]) -> tuple[Fleet, ...]:
+    """Return a fleet for each kind of node, as if there were no others."""
+    members: dict[object, list[Node]] = {}
+    for node in fleet.inventory.nodes:
+        members.setdefault(of(node), []).append(node)
+    if len(members) < 2:
+        return (fleet,)
+    fleets = []
+    for nodes in members.values():
+        inventory = replace(fleet.inventory, nodes=tuple(nodes))
+        fleets.append(replace(fleet, inventory=inventory))
+    return tuple(fleets)
 
 
 # ---------------------------------------------------------------- the check
