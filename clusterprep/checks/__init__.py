@@ -94,8 +94,11 @@ class CheckContext(Struct, frozen=True):
         """Return the nodes in classes with the same settings and the same `of(node)`.
 
         For what follows from several facts that differ on each node, such as the growth of counters
-        of cards that are found by their serial numbers.
+        of cards that are found by their serial numbers. As with `alike`, each node of a site's
+        check is a class of its own.
         """
+        if not self.facts:
+            return [(node,) for node in self.nodes]
         classes: dict[Hashable, list[Node]] = {}
         for number, nodes in enumerate(alike_nodes(self.fleet, self.nodes, ())):
             for node in nodes:

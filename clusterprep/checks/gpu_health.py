@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from statistics import median
 from typing import Any
@@ -29,6 +29,7 @@ from clusterprep.facts.gpu import NVML_LIMIT, Nvml, Readings
 from clusterprep.facts.gpu_counters import HELD
 from clusterprep.facts.gpu_health import EccErrors, EccMode, Remap, Temperatures
 from clusterprep.model import Absent, Node, Severity
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.units import format_duration, parse_duration
 from clusterprep.remedies import NO_REMEDY, Remedy, placed, sentence, shell_line
 
@@ -498,34 +499,37 @@ def _reasons_in_all(samples: tuple[int, ...], reasons: Mapping[int, str]) -> str
 # ---------------------------------------------------------------- the driver's answers
 
 
-def latency(context: CheckContext) -> Iterable[Outcome]:
+def latency(context: CheckContext, node: Node, readings: Readings | None) -> Iterable[Outcome]:
     """Judge that the driver answers within a second, or as required.
 
     No answer at all is the worst case of a slow one.
     """
-    for node in context.nodes:
-        required = context.wanted(node)
-        limit = SLOW if required is None else parse_duration(required)
-        wanted = f"at most {limit:g} s"
-        readings: Readings | None = context.value(node, "gpu.latency")
-        if readings is None:
-            message = "the driver is stuck, or wakes idle GPUs, for persistence mode is off"
-            yield failed(
-                node,
-                message,
-                f"no answer within {NVML_LIMIT:g} s",
-                wanted,
-                WAKE,
-            )
-            continue
-        judge = partial(_slow, limit=limit)
-        yield from one_by_one(
-            node,
-            readings,
-            judge,
-            "it answers at once",
-            wanted,
-        )
+    required = context.wanted(node)
+    limit = SLOW if required is None else parse_duration(required)
+    wanted = f"at most {limit:g} s"
+    if readings is None:
+        message = "the driver is stuck, or wakes idle GPUs, for persistence mode is off"
+        seen = f"no answer within {NVML_LIMIT:g} s"
+        return [failed(node, message, seen, wanted, WAKE)]
+    judge = partial(_slow, limit=limit)
+    return one_by_one(
+        node,
+        readings,
+        judge,
+        "it answers at once",
+        wanted,
+    )
+
+
+def _prompt(readings: Readings | None) -> Hashable:
+    """Return what is said of the answers, where our own limit is the one that counts."""
+    if readings is None:
+        return None
+    said = []
+    for index, seconds in readings.items():
+        is_prompt = not isinstance(seconds, Absent) and seconds <= SLOW
+        said.append((index, "prompt" if is_prompt else seconds))
+    return tuple(said)
 
 
 def _slow(seconds: float, limit: float) -> Trouble | None:
@@ -633,7 +637,7 @@ THROTTLE_SW = Check(
 LATENCY = Check(
     "gpu.latency",
     facts=("gpu.latency",),
-    judge=latency,
+    judge=each(latency, "gpu.latency", parts_by_default=(Part("gpu.latency", _prompt),)),
     severity="warning",
     title="How fast the driver answers",
     why="Before a driver sticks for good it gets slow: queries take seconds, then CUDA hangs in "
