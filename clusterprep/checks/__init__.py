@@ -14,7 +14,7 @@ others. A judge of one node at a time reads like this:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct, field
@@ -22,8 +22,9 @@ from msgspec.structs import replace
 
 from clusterprep.model import NOT_ASKED, Fleet, Inventory, Json, Node, Read, Severity, Verdict
 from clusterprep.model.alike import alike_nodes
-from clusterprep.model.fact_columns import Part
+from clusterprep.model.fact_columns import Part, columns, positions
 from clusterprep.model.fixes import Fix
+from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import Remedy, sentence
 
@@ -81,13 +82,38 @@ class CheckContext(Struct, frozen=True):
 
     def values(self, fact: str) -> dict[str, Any]:
         """Return the value of a fact for each node of this context, by the node's name."""
-        snapshots = self.fleet.snapshots
-        names = self.names
-        return {name: snapshots[name].facts.get(fact, NOT_ASKED) for name in names}
+        if len(self.nodes) == 1:
+            return {node.name: self.value(node, fact) for node in self.nodes}
+        column = columns(self.fleet)[fact].values
+        if self.nodes is self.fleet.reached:
+            return dict(zip(self.names, column, strict=True))
+        place_of = positions(self.fleet)
+        return {name: column[place_of[name]] for name in self.names}
+
+    def alike_by(self, of: Callable[[Node], Hashable]) -> Iterable[tuple[Node, ...]]:
+        """Return the nodes in classes with the same settings and the same `of(node)`.
+
+        For what follows from several facts that differ on each node, such as the growth of counters
+        of cards that are found by their serial numbers. As with `alike`, each node of a site's
+        check is a class of its own.
+        """
+        if not self.facts:
+            return [(node,) for node in self.nodes]
+        classes: dict[Hashable, list[Node]] = {}
+        for number, nodes in enumerate(alike_nodes(self.fleet, self.nodes, ())):
+            for node in nodes:
+                classes.setdefault((number, of(node)), []).append(node)
+        in_order = sorted(classes.values(), key=lambda members: members[0].index)
+        return map(tuple, in_order)
 
     def wanted(self, node: Node) -> str | None:
         """Return what `require:` of the inventory says about this check and node, as written."""
         return node.require.get(self.check)
+
+    @property
+    def requires_anything(self) -> bool:
+        """Return whether `require:` says something about this check for any node."""
+        return any(self.check in node.require for node in self.nodes)
 
     def alike(self, *facts: str, parts: Iterable[Part] = ()) -> Iterable[tuple[Node, ...]]:
         """Return the nodes in classes that the check cannot tell apart by the facts that it names.
@@ -210,23 +236,34 @@ def kinds(context: CheckContext, of: Callable[[Node], object] = machine) -> Iter
 
     With it a check compares only nodes that should be alike.
     """
-    members: dict[object, list[Node]] = {}
-    for node in context.inventory.nodes:
-        members.setdefault(of(node), []).append(node)
-    if len(members) < 2:
+    fleets = _machines(context.fleet) if of is machine else _split(context.fleet, of)
+    if len(fleets) < 2:
         yield context
         return
-    for alike in members.values():
-        yield _limited_to(context, tuple(alike))
+    for fleet in fleets:
+        names = {node.name for node in fleet.inventory.nodes}
+        known = tuple(node for node in context.nodes if node.name in names)
+        yield replace(context, fleet=fleet, nodes=known)
 
 
-def _limited_to(context: CheckContext, nodes: tuple[Node, ...]) -> CheckContext:
-    """Return the context as if the fleet had these nodes alone."""
-    inventory = replace(context.inventory, nodes=nodes)
-    fleet = replace(context.fleet, inventory=inventory)
-    names = {node.name for node in nodes}
-    known = tuple(node for node in context.nodes if node.name in names)
-    return replace(context, fleet=fleet, nodes=known)
+@once_per_fleet
+def _machines(fleet: Fleet) -> tuple[Fleet, ...]:
+    """Return a fleet for each declared kind of machine; most checks compare these."""
+    return _split(fleet, machine)
+
+
+def _split(fleet: Fleet, of: Callable[[Node], object]) -> tuple[Fleet, ...]:
+    """Return a fleet for each kind of node, as if there were no others."""
+    members: dict[object, list[Node]] = {}
+    for node in fleet.inventory.nodes:
+        members.setdefault(of(node), []).append(node)
+    if len(members) < 2:
+        return (fleet,)
+    fleets = []
+    for nodes in members.values():
+        inventory = replace(fleet.inventory, nodes=tuple(nodes))
+        fleets.append(replace(fleet, inventory=inventory))
+    return tuple(fleets)
 
 
 # ---------------------------------------------------------------- the check
@@ -303,6 +340,7 @@ class NodeJudge(Struct, frozen=True):
     facts: tuple[str, ...]
     per_node: bool
     parts: tuple[Part, ...] = ()
+    parts_by_default: tuple[Part, ...] = ()
 
     def __call__(self, context: CheckContext) -> Iterable[Outcome]:
         """Yield the outcomes about the nodes of a context."""
@@ -310,7 +348,10 @@ class NodeJudge(Struct, frozen=True):
             for node in context.nodes:
                 yield from self.outcomes_of(context, node)
             return
-        for nodes in context.alike(*context.facts, *self.facts, parts=self.parts):
+        parts = self.parts
+        if self.parts_by_default and not context.requires_anything:
+            parts += self.parts_by_default
+        for nodes in context.alike(*context.facts, *self.facts, parts=parts):
             yield from about_all(nodes, self.outcomes_of(context, nodes[0]))
 
     def outcomes_of(self, context: CheckContext, node: Node) -> Iterable[Outcome]:
@@ -329,15 +370,18 @@ def each(
     *facts: str,
     per_node: bool = False,
     parts: tuple[Part, ...] = (),
+    parts_by_default: tuple[Part, ...] = (),
 ) -> NodeJudge:
     """Return a judge of all nodes by `judge(context, node, *values of the facts)`.
 
     `judge` returns one outcome, several, or None. It is called once for all nodes that are alike in
     their settings and in the facts that the check names. If it looks at anything else of a node,
     such as its name, its address, its position or facts that the check does not name, `per_node`
-    says so, and it is called for every node. `parts` are all that it looks at of their facts.
+    says so, and it is called for every node. `parts` are all that it looks at of their facts, and
+    `parts_by_default` are so where `require:` says nothing about the check: our own limits are
+    known beforehand.
     """
-    return NodeJudge(judge, facts, per_node, parts)
+    return NodeJudge(judge, facts, per_node, parts, parts_by_default)
 
 
 def parse_count(

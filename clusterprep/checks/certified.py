@@ -9,7 +9,7 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
-    each,
+    about_all,
     failed,
     passed,
     skipped,
@@ -23,7 +23,14 @@ from clusterprep.remedies import shell_line
 SHOWN = 6  # differences of one node in one finding; a node that was replaced has many
 
 
-def certified(context: CheckContext, node: Node, answer: Certified | None) -> Iterable[Outcome]:
+def certified(context: CheckContext) -> Iterable[Outcome]:
+    """Judge the comparison with the certificate, once for nodes on which it says the same."""
+    for nodes in context.alike(CERTIFIED.name):
+        answer = context.value(nodes[0], CERTIFIED.name)
+        yield from about_all(nodes, _compared(nodes[0], answer))
+
+
+def _compared(node: Node, answer: Certified | None) -> Iterable[Outcome]:
     """Yield a failure with what differs, and unknown for what was certified and is not told."""
     if answer is None:
         yield skipped(node, "no certificate was given; --against FILE names one")
@@ -45,7 +52,7 @@ CERTIFIED_PARTS = Check(
     "host.certified",
     facts=(CERTIFIED.name,),
     uses=FACTS,
-    judge=each(certified, CERTIFIED.name),
+    judge=certified,
     severity="warning",
     title="The node is as it was certified",
     why="What was accepted is not what runs today if a GPU, a card or a disk was swapped, or a "

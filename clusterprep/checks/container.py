@@ -19,6 +19,7 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     by_value,
     failed,
     passed,
@@ -69,20 +70,28 @@ def container_of(node: Node) -> Container | None:
 
 def in_containers(context: CheckContext) -> Iterable[tuple[Node, Container, Inside]]:
     """Yield the nodes whose jobs run in a container, with the looks."""
-    for node in context.nodes:
-        found: Inside | Absent | None = context.value(node, "rt.inside")
+    inside: list[tuple[Node, Inside]] = []
+    for nodes in context.alike("rt.inside"):
+        found: Inside | Absent | None = context.value(nodes[0], "rt.inside")
         if isinstance(found, Inside):
-            yield node, container_of(node) or UNNAMED, found
+            inside.extend([(node, found) for node in nodes])
+    inside.sort(key=lambda look: look[0].index)
+    for node, found in inside:
+        yield node, container_of(node) or UNNAMED, found
 
 
 def without_look(context: CheckContext) -> Iterable[Outcome]:
     """Yield a skip for nodes without a container, unknown for those where none was started."""
-    for node in context.nodes:
+    for nodes in context.alike("rt.inside"):
+        node = nodes[0]
         found: Inside | None = context.value(node, "rt.inside")
+        outcomes = []
         if found is None:
-            yield skipped(node, NO_CONTAINER)
+            outcomes.append(skipped(node, NO_CONTAINER))
         elif found.inside is None:
-            yield unknown(node, f"no container was started: {found.why}", found.reason)
+            message = f"no container was started: {found.why}"
+            outcomes.append(unknown(node, message, found.reason))
+        yield from about_all(nodes, outcomes)
 
 
 def looks(

@@ -22,6 +22,7 @@ from clusterprep.checks import (
 from clusterprep.facts.storage import (
     LOCAL,
     SHM,
+    WITHOUT_ADDRESSES,
     DeclaredMount,
     Mount,
     Probes,
@@ -101,13 +102,6 @@ def mount(
         yield passed(node, "every mount answers", seen, required or ANSWERS)
 
 
-def _points(mounts: Iterable[Mount]) -> Hashable:
-    """Return the mounts without their options, which name the node's own address, but for «ro»."""
-    return tuple(
-        [(m.point, m.type, m.source, "ro" in m.options or "ro" in m.inner) for m in mounts]
-    )
-
-
 def _answered(probes: Probes) -> Hashable:
     """Return which paths answered, and how, without the space that is free there."""
     answers = []
@@ -117,7 +111,7 @@ def _answered(probes: Probes) -> Hashable:
     return (probes.left, *answers)
 
 
-_MOUNTED = (Part("fs.mounts", _points), Part("fs.probes", _answered))
+_MOUNTED = (WITHOUT_ADDRESSES, Part("fs.probes", _answered))
 
 
 def _network_points(
@@ -302,6 +296,17 @@ def space(
         return
     seen = ", ".join(f"{path} {_free_part(state):.0%} free" for path, state in file_systems)
     yield passed(node, "there is space", seen, wanted)
+
+
+def _ample(probes: Probes) -> Hashable:
+    """Return what is said of the space at each path, where our own limits are those that count."""
+    answers: list[object] = []
+    for path, answer in probes.answers.items():
+        said: object = answer
+        if isinstance(answer, Space) and _shortage(path, answer, None) is None:
+            said = (answer.at, answer.size >= TINY, f"{_free_part(answer):.0%}")
+        answers.append((path, said))
+    return tuple(answers)
 
 
 def _judged_paths(node: Node) -> list[str]:
@@ -522,7 +527,13 @@ MOUNT = Check(
 SPACE = Check(
     "fs.space",
     facts=("fs.probes", "fs.mounts"),
-    judge=each(space, "fs.probes", "fs.mounts"),
+    judge=each(
+        space,
+        "fs.probes",
+        "fs.mounts",
+        parts=(WITHOUT_ADDRESSES,),
+        parts_by_default=(Part("fs.probes", _ample),),
+    ),
     severity="warning",
     follows=("fs.mount",),
     title="Space and inodes",
@@ -538,7 +549,7 @@ SPACE = Check(
 READ_ONLY = Check(
     "fs.ro",
     facts=("fs.mounts", "fs.fstab"),
-    judge=each(read_only, "fs.mounts", "fs.fstab"),
+    judge=each(read_only, "fs.mounts", "fs.fstab", parts=(WITHOUT_ADDRESSES,)),
     severity="error",
     title="Disks that have turned read-only",
     why="A file system that meets an error on its disk turns read-only: logins still work, and "

@@ -33,6 +33,7 @@ from clusterprep.facts.gpu import (
 )
 from clusterprep.facts.visible_gpus import session_of, visible_gpus
 from clusterprep.model import Absent, Node
+from clusterprep.model.fact_columns import equal_values
 from clusterprep.model.units import format_size
 from clusterprep.remedies import Remedy, sentence, shell_line
 
@@ -489,7 +490,9 @@ COUNT = Check(
 HIDDEN = Check(
     "gpu.hidden",
     facts=("gpu.nodes", "gpu.listed", "gpu.functions"),
-    judge=each(hidden, "gpu.nodes", "gpu.listed", "gpu.functions"),
+    judge=each(
+        hidden, "gpu.nodes", "gpu.listed", "gpu.functions", parts=(equal_values("gpu.listed"),)
+    ),
     severity="warning",
     title="GPUs hidden from this session",
     why="Schedulers keep ssh sessions away from GPUs by a device cgroup; what is not seen there "
@@ -505,7 +508,7 @@ HIDDEN = Check(
 LOST = Check(
     "gpu.lost",
     facts=("gpu.gone",),
-    judge=each(lost, "gpu.gone"),
+    judge=each(lost, "gpu.gone", parts=(equal_values("gpu.gone"),)),
     severity="error",
     title="GPUs that are gone",
     why="A GPU that fell off the bus stays away until a power cycle, and every rank that is given "

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, skipped
-from clusterprep.checks.gpu_health import Trouble, of_job, one_by_one
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, about_all, skipped
+from clusterprep.checks.gpu_health import (
+    JudgedGpus,
+    Trouble,
+    of_job,
+    one_by_one,
+    trouble_or_none,
+)
 from clusterprep.facts.counters import Earlier, Sample
 from clusterprep.facts.gpu import Readings
 from clusterprep.facts.gpu_counters import CORRECTED
 from clusterprep.facts.gpu_health import CorrectedErrors
-from clusterprep.model import Node
+from clusterprep.model import Absent, Node
 from clusterprep.model.units import format_duration
 from clusterprep.remedies import sentence
 
@@ -26,26 +33,36 @@ RETURN = sentence("watch gpu.remap of this GPU, and plan to return the board")
 
 def corrected(context: CheckContext) -> Iterable[Outcome]:
     """Judge the total, and the growth since an earlier run of this boot."""
-    for node in context.nodes:
-        readings: Readings = context.value(node, "gpu.ecc_corrected")
-        sample = _earlier(context, node)
-        judged: dict[int, object] = {}
-        for index, errors in readings.items():
-            judged[index] = errors
-            if isinstance(errors, CorrectedErrors):
-                judged[index] = _trouble(errors, sample) or errors
-        outcomes = one_by_one(
-            node,
-            judged,
-            lambda value: value if isinstance(value, Trouble) else None,
-            "corrected memory errors do not grow fast",
-            f"at most {PER_HOUR} per hour",
-        )
-        for outcome in outcomes:
-            if outcome.verdict == "pass" and not _is_compared(node, readings, sample):
-                yield skipped(node, FIRST, reason="first_sample")
-            else:
-                yield outcome
+    judge = partial(_judged, context)
+    for nodes in context.alike_by(judge):
+        judged, is_compared = judge(nodes[0])
+        yield from about_all(nodes, _outcomes(nodes[0], dict(judged), is_compared))
+
+
+def _judged(context: CheckContext, node: Node) -> tuple[JudgedGpus, bool]:
+    """Return what is wrong with each GPU, and whether all of them have an earlier count."""
+    readings: Readings = context.value(node, "gpu.ecc_corrected")
+    sample = _earlier(context, node)
+    judged: list[tuple[int, Trouble | Absent | None]] = []
+    for index, errors in readings.items():
+        is_known = isinstance(errors, CorrectedErrors)
+        judged.append((index, _trouble(errors, sample) if is_known else errors))
+    return tuple(judged), _is_compared(node, readings, sample)
+
+
+def _outcomes(node: Node, judged: Readings, is_compared: bool) -> Iterable[Outcome]:
+    outcomes = one_by_one(
+        node,
+        judged,
+        trouble_or_none,
+        "corrected memory errors do not grow fast",
+        f"at most {PER_HOUR} per hour",
+    )
+    for outcome in outcomes:
+        if outcome.verdict == "pass" and not is_compared:
+            yield skipped(node, FIRST, reason="first_sample")
+        else:
+            yield outcome
 
 
 def _earlier(context: CheckContext, node: Node) -> Sample | None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed
-from clusterprep.checks.log import DAY, judge_silence
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed
+from clusterprep.checks.log import DAY, judge_silence, reach_of
 from clusterprep.facts.kernel_log import OFF_THE_BUS, XID, KernelRecord, Xid, Xids
 from clusterprep.model import Node, Severity
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.units import format_duration
 from clusterprep.remedies import Remedy, placed, sentence, shell_line
 
@@ -178,28 +179,34 @@ EventsByMeaning = dict[tuple[str, Meaning], list[Xid]]
 """Name and meaning → the Xids that have them."""
 
 
-def xids(context: CheckContext) -> Iterable[Outcome]:
+def _told(seen: Xids) -> Hashable:
+    """Return what is looked at: of a log that tells of none only how far it goes back."""
+    reach = reach_of(seen.log)
+    if seen.events or seen.earlier:
+        return (seen.log.now, seen.events, seen.earlier, reach)
+    return reach
+
+
+def xids(context: CheckContext, node: Node, seen: Xids) -> Iterable[Outcome]:
     """Yield a failure for each bad code on a node; those due to a program are shown, and pass."""
     wanted = "none that is fatal"
-    for node in context.nodes:
-        seen: Xids = context.value(node, "gpu.xids")
-        judged = [(event, meaning(event)) for event in seen.events]
-        bad = _group_by_meaning(_current(judged, seen))
-        for (name, means), events in bad.items():
-            yield _failure(
-                node,
-                name,
-                means,
-                events,
-                seen,
-            )
-        if bad:
-            continue
-        parts = _describe_events(judged, seen)
-        before = _describe_events([(event, meaning(event)) for event in seen.earlier], seen)
-        if before:
-            parts.append(f"before the last boot: {', '.join(before)}")
-        yield judge_silence(node, seen.log, WEEK, (XID, OFF_THE_BUS), "; ".join(parts), wanted)
+    judged = [(event, meaning(event)) for event in seen.events]
+    bad = _group_by_meaning(_current(judged, seen))
+    for (name, means), events in bad.items():
+        yield _failure(
+            node,
+            name,
+            means,
+            events,
+            seen,
+        )
+    if bad:
+        return
+    parts = _describe_events(judged, seen)
+    before = _describe_events([(event, meaning(event)) for event in seen.earlier], seen)
+    if before:
+        parts.append(f"before the last boot: {', '.join(before)}")
+    yield judge_silence(node, seen.log, WEEK, (XID, OFF_THE_BUS), "; ".join(parts), wanted)
 
 
 def _current(judged: Judged, seen: Xids) -> Judged:
@@ -305,7 +312,7 @@ def _with_lost_gpu(seen: Xids) -> Xids:
 XIDS = Check(
     "gpu.xid",
     facts=("gpu.xids",),
-    judge=xids,
+    judge=each(xids, "gpu.xids", parts=(Part("gpu.xids", _told),)),
     severity="error",
     grade="fatal ones an error, others a warning",
     title="Xids of the NVIDIA driver",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from statistics import median
 from typing import Any
@@ -29,6 +29,7 @@ from clusterprep.facts.gpu import NVML_LIMIT, Nvml, Readings
 from clusterprep.facts.gpu_counters import HELD
 from clusterprep.facts.gpu_health import EccErrors, EccMode, Remap, Temperatures
 from clusterprep.model import Absent, Node, Severity
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.units import format_duration, parse_duration
 from clusterprep.remedies import NO_REMEDY, Remedy, placed, sentence, shell_line
 
@@ -71,6 +72,9 @@ class Trouble(Struct, frozen=True):
 
 Judge = Callable[[Any], Trouble | None]
 """Judges the reading of one GPU."""
+
+JudgedGpus = tuple[tuple[int, Trouble | Absent | None], ...]
+"""What is wrong with each GPU, by its index: None if nothing is, or why it is not known."""
 
 Seat = tuple[str | None, int]
 """Model of GPU that is declared for a node, and index of a GPU."""
@@ -383,27 +387,37 @@ def throttle_hw(context: CheckContext) -> Iterable[Outcome]:
 
     The bit of the hardware slowdown also flashes when clocks change (nvml.h).
     """
-    for node in context.nodes:
-        readings: Readings = context.value(node, "gpu.throttle")
-        held = _held_since(context, node)
-        judged: dict[int, object] = {}
-        for index, samples in readings.items():
-            judged[index] = samples
-            if isinstance(samples, tuple):
-                judged[index] = _held_now(samples) or held.get(index) or samples
-        fine = "at rest the hardware does not slow it down"
-        if not held and _earlier_counters(context, node):
-            fine += ", and heat did not since the earlier run"
-        yield from one_by_one(
-            node,
-            judged,
-            _trouble_or_none,
+    throttled = partial(_throttled, context)
+    for nodes in context.alike_by(throttled):
+        judged, fine = throttled(nodes[0])
+        outcomes = one_by_one(
+            nodes[0],
+            dict(judged),
+            trouble_or_none,
             fine,
             "no slowdown",
         )
+        yield from about_all(nodes, outcomes)
 
 
-def _trouble_or_none(value: object) -> Trouble | None:
+def _throttled(context: CheckContext, node: Node) -> tuple[JudgedGpus, str]:
+    """Return what is wrong with each GPU of a node, None if nothing is, and what to say then."""
+    readings: Readings = context.value(node, "gpu.throttle")
+    held = _held_since(context, node)
+    judged: list[tuple[int, Trouble | Absent | None]] = []
+    for index, samples in readings.items():
+        reading = samples
+        if isinstance(samples, tuple):
+            reading = _held_now(samples) or held.get(index)
+        judged.append((index, reading))
+    fine = "at rest the hardware does not slow it down"
+    if not held and _earlier_counters(context, node):
+        fine += ", and heat did not since the earlier run"
+    return tuple(judged), fine
+
+
+def trouble_or_none(value: object) -> Trouble | None:
+    """Return a reading that was judged before: its trouble, or None."""
     return value if isinstance(value, Trouble) else None
 
 
@@ -491,34 +505,37 @@ def _reasons_in_all(samples: tuple[int, ...], reasons: Mapping[int, str]) -> str
 # ---------------------------------------------------------------- the driver's answers
 
 
-def latency(context: CheckContext) -> Iterable[Outcome]:
+def latency(context: CheckContext, node: Node, readings: Readings | None) -> Iterable[Outcome]:
     """Judge that the driver answers within a second, or as required.
 
     No answer at all is the worst case of a slow one.
     """
-    for node in context.nodes:
-        required = context.wanted(node)
-        limit = SLOW if required is None else parse_duration(required)
-        wanted = f"at most {limit:g} s"
-        readings: Readings | None = context.value(node, "gpu.latency")
-        if readings is None:
-            message = "the driver is stuck, or wakes idle GPUs, for persistence mode is off"
-            yield failed(
-                node,
-                message,
-                f"no answer within {NVML_LIMIT:g} s",
-                wanted,
-                WAKE,
-            )
-            continue
-        judge = partial(_slow, limit=limit)
-        yield from one_by_one(
-            node,
-            readings,
-            judge,
-            "it answers at once",
-            wanted,
-        )
+    required = context.wanted(node)
+    limit = SLOW if required is None else parse_duration(required)
+    wanted = f"at most {limit:g} s"
+    if readings is None:
+        message = "the driver is stuck, or wakes idle GPUs, for persistence mode is off"
+        seen = f"no answer within {NVML_LIMIT:g} s"
+        return [failed(node, message, seen, wanted, WAKE)]
+    judge = partial(_slow, limit=limit)
+    return one_by_one(
+        node,
+        readings,
+        judge,
+        "it answers at once",
+        wanted,
+    )
+
+
+def _prompt(readings: Readings | None) -> Hashable:
+    """Return what is said of the answers, where our own limit is the one that counts."""
+    if readings is None:
+        return None
+    said = []
+    for index, seconds in readings.items():
+        is_prompt = not isinstance(seconds, Absent) and seconds <= SLOW
+        said.append((index, "prompt" if is_prompt else seconds))
+    return tuple(said)
 
 
 def _slow(seconds: float, limit: float) -> Trouble | None:
@@ -626,7 +643,7 @@ THROTTLE_SW = Check(
 LATENCY = Check(
     "gpu.latency",
     facts=("gpu.latency",),
-    judge=latency,
+    judge=each(latency, "gpu.latency", parts_by_default=(Part("gpu.latency", _prompt),)),
     severity="warning",
     title="How fast the driver answers",
     why="Before a driver sticks for good it gets slow: queries take seconds, then CUDA hangs in "

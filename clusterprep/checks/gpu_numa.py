@@ -12,13 +12,13 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
-    each,
+    about_all,
     failed,
     passed,
     skipped,
     unknown,
 )
-from clusterprep.facts.gpu import Function, Nvml
+from clusterprep.facts.gpu import WITHOUT_UUIDS, Function, Nvml
 from clusterprep.facts.visible_gpus import NAME, numa_nodes, session_of, visible_gpus
 from clusterprep.model import NOT_ASKED, Absent, Node
 from clusterprep.remedies import sentence
@@ -29,10 +29,28 @@ Places = dict[int, int | None]
 """Index of a GPU → its NUMA node, None if the machine does not say."""
 
 
-def span(
-    context: CheckContext, node: Node, nvml: Nvml | None, functions: tuple[Function, ...]
-) -> Outcome:
+def span(context: CheckContext) -> Iterable[Outcome]:
     """Judge that a part of the devices does not span NUMA nodes where one node has enough."""
+    looked_at = ("gpu.nvml", "gpu.functions", "env.paths")
+    for nodes in context.alike(*looked_at, parts=[WITHOUT_UUIDS]):
+        outcome = _span_of_node(context, nodes[0])
+        # A remedy names the node, and a session may name its GPUs by their own numbers.
+        if outcome.verdict == "fail" or _names_uuids(context, nodes[0]):
+            yield from [_span_of_node(context, node) for node in nodes]
+        else:
+            yield from about_all(nodes, [outcome])
+
+
+def _names_uuids(context: CheckContext, node: Node) -> bool:
+    """Return whether the session of a node says by their UUIDs which GPUs are visible."""
+    paths = context.value(node, "env.paths")
+    visible = None if isinstance(paths, Absent) else session_of(paths).value
+    return "gpu-" in (visible or "").lower()
+
+
+def _span_of_node(context: CheckContext, node: Node) -> Outcome:
+    nvml: Nvml | None = context.value(node, "gpu.nvml")
+    functions: tuple[Function, ...] = context.value(node, "gpu.functions")
     places = _places(nvml, functions)
     if nvml is None or not places:
         return skipped(node, "no GPU here")
@@ -206,7 +224,7 @@ def _with_moved_gpu(functions: tuple[Function, ...]) -> tuple[Function, ...]:
 SPAN = Check(
     "gpu.numa_span",
     facts=("gpu.nvml", "gpu.functions"),
-    judge=each(span, "gpu.nvml", "gpu.functions", per_node=True),
+    judge=span,
     severity="warning",
     title="NUMA nodes of the job's GPUs",
     why="GPUs on two sockets talk through the link between them; with four of ten that is seldom "

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Literal
 
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed
 from clusterprep.checks.gpu_events import WEEK
-from clusterprep.checks.log import DAY, judge_silence
+from clusterprep.checks.log import DAY, judge_silence, reach_of
 from clusterprep.facts.kernel_log import SXID, KernelRecord, SXid, SXids
 from clusterprep.model import Node
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.units import format_duration
 from clusterprep.remedies import sentence, shell_line
 
@@ -42,33 +43,39 @@ def grade(event: SXid) -> Grade:
     return "warning"
 
 
-def sxids(context: CheckContext) -> Iterable[Outcome]:
+def _told(seen: SXids) -> Hashable:
+    """Return what is looked at: of a log that tells of none only how far it goes back."""
+    reach = reach_of(seen.log)
+    if seen.events or seen.earlier:
+        return (seen.log.now, seen.events, seen.earlier, reach)
+    return reach
+
+
+def sxids(context: CheckContext, node: Node, seen: SXids) -> Iterable[Outcome]:
     """Yield a failure for each SXid that counts on a node; the harmless ones are said."""
-    for node in context.nodes:
-        seen: SXids = context.value(node, "gpu.sxids")
-        bad: dict[tuple[int, Grade], list[SXid]] = {}
-        for event in seen.events:
-            severe = grade(event)
-            is_recent = seen.log.age(event.record) <= DAY
-            if severe == "fatal" or (severe == "warning" and is_recent):
-                bad.setdefault((event.code, severe), []).append(event)
-        for (code, severe), events in bad.items():
-            yield _failure(
-                node,
-                code,
-                severe,
-                events,
-                seen,
-            )
-        if not bad:
-            yield judge_silence(
-                node,
-                seen.log,
-                WEEK,
-                (SXID,),
-                _describe(seen),
-                "none that is fatal",
-            )
+    bad: dict[tuple[int, Grade], list[SXid]] = {}
+    for event in seen.events:
+        severe = grade(event)
+        is_recent = seen.log.age(event.record) <= DAY
+        if severe == "fatal" or (severe == "warning" and is_recent):
+            bad.setdefault((event.code, severe), []).append(event)
+    for (code, severe), events in bad.items():
+        yield _failure(
+            node,
+            code,
+            severe,
+            events,
+            seen,
+        )
+    if not bad:
+        yield judge_silence(
+            node,
+            seen.log,
+            WEEK,
+            (SXID,),
+            _describe(seen),
+            "none that is fatal",
+        )
 
 
 def _failure(node: Node, code: int, severe: Grade, events: list[SXid], seen: SXids) -> Outcome:
@@ -149,7 +156,7 @@ def _with_fault(seen: SXids) -> SXids:
 SXIDS = Check(
     "gpu.sxid",
     facts=("gpu.sxids",),
-    judge=sxids,
+    judge=each(sxids, "gpu.sxids", parts=(Part("gpu.sxids", _told),)),
     severity="error",
     grade="fatal ones an error, others a warning",
     title="SXids of NVSwitches",

@@ -77,14 +77,14 @@ def _judge_devices(
         lines.update(device.lines)
         queues += device.queues
         vectors += len(device.irqs)
-    by_cpu: Counter[str] = Counter()
-    for counts in lines.values():
-        by_cpu.update(counts)
-    total = by_cpu.total()
+    total = sum([sum(counts.values()) for counts in lines.values()])
     if total / seconds < BUSY:
         return Verdict(name, resting=True)
     if queues < 2 or vectors < 2:
         return Verdict(name, single=ONE_QUEUE)
+    by_cpu: Counter[str] = Counter()
+    for counts in lines.values():
+        by_cpu.update(counts)
     cpu, count = by_cpu.most_common(1)[0]
     share = count / total
     if count <= limit * total:

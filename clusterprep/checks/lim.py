@@ -9,12 +9,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
-from clusterprep.checks.lim_launches import ENDLESS_STACK, Rule, other_launches, session_failure
+from clusterprep.checks.lim_launches import (
+    ENDLESS_STACK,
+    Rule,
+    other_launches,
+    session_failure,
+)
 from clusterprep.facts.tasks import Ids, Tasks
 from clusterprep.model import Node, Severity
 from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.model.units import format_size, parse_size
 from clusterprep.nccl.interfaces import has_rdma, may_have_rdma
+from clusterprep.nccl.rails import HARDWARE
 from clusterprep.remedies import shell_line
 
 UNLIMITED = "unlimited"
@@ -214,7 +220,7 @@ MEMLOCK = Check(
     "lim.memlock",
     facts=("lim.memlock", "rdma.devices"),
     uses=("lim.launches",),
-    judge=each(memlock, "lim.memlock"),
+    judge=each(memlock, "lim.memlock", parts=(HARDWARE,)),
     severity="warning",
     grade="a warning, an error with RDMA",
     title="Locked memory",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, unknown
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
 from clusterprep.facts.kernel_log import (
     LIMITED,
     NO_POWER,
@@ -23,7 +23,9 @@ from clusterprep.facts.kernel_log import (
     KernelLog,
     KernelRecord,
 )
+from clusterprep.facts.parts import read_text_once
 from clusterprep.model import Node
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.units import format_duration
 from clusterprep.remedies import Remedy, placed, shell_line
 
@@ -224,44 +226,57 @@ _OF_OTHERS = (XID, SXID, OFF_THE_BUS, NO_POWER, LIMITED, *PCI_PHRASES)
 _PHRASES = tuple(phrase for phrase in PHRASES if phrase not in _OF_OTHERS)
 
 
-def complaints(context: CheckContext) -> Iterable[Outcome]:
+def complaints(context: CheckContext, node: Node, log: KernelLog) -> Iterable[Outcome]:
     """Yield a failure for each kind of complaint that still counts, else what the log covers."""
-    for node in context.nodes:
-        log: KernelLog = context.value(node, "log.records")
-        fails = False
-        summaries = []
-        told: set[str] = set()
-        for kind in KINDS:
-            records = _matching_records(kind, log)
-            if not records or any(name in told for name in kind.unless):
-                continue
-            told.add(kind.name)
-            newest = records[-1]
-            summary = _summarize(kind, records, log)
-            summaries.append(summary)
-            if kind.stays or log.age(newest) <= kind.counts_for:
-                fails = True
-                yield failed(
-                    node,
-                    kind.means,
-                    summary,
-                    "none",
-                    kind.cure(newest.text),
-                )
-        if not fails:
-            text = "; ".join((*summaries, *_before_boot(log)))
-            yield judge_silence(node, log, DAY, _PHRASES, text)
+    fails = False
+    summaries = []
+    told: set[str] = set()
+    by_kind = _by_kind(log.records)
+    for kind in KINDS:
+        records = by_kind.get(kind.name)
+        if not records or any(name in told for name in kind.unless):
+            continue
+        told.add(kind.name)
+        newest = records[-1]
+        summary = _summarize(kind, records, log)
+        summaries.append(summary)
+        if kind.stays or log.age(newest) <= kind.counts_for:
+            fails = True
+            yield failed(
+                node,
+                kind.means,
+                summary,
+                "none",
+                kind.cure(newest.text),
+            )
+    if not fails:
+        text = "; ".join((*summaries, *_before_boot(log)))
+        yield judge_silence(node, log, DAY, _PHRASES, text)
 
 
 def _before_boot(log: KernelLog) -> list[str]:
     """Return what was complained of before the last boot: it is told, and counts no more."""
     before = []
+    by_kind = _by_kind(log.earlier)
     for kind in KINDS:
-        records = [record for record in log.earlier if kind.pattern.search(record.text)]
+        records = by_kind.get(kind.name)
         if records:
             newest = max(records, key=lambda record: record.seconds)
             before.append(f"{kind.name} {format_duration(log.age(newest))} ago")
     return [f"before the last boot: {', '.join(before)}"] if before else []
+
+
+def _complained_of(log: KernelLog) -> Hashable:
+    """Return what is looked at of a log: of one without complaints only how far it goes back."""
+    if any(_kinds_of(record.text) for record in (*log.records, *log.earlier)):
+        return (log.now, log.records, log.earlier, reach_of(log))
+    return reach_of(log)
+
+
+def reach_of(log: KernelLog) -> Hashable:
+    """Return all that `judge_silence` looks at of a log."""
+    window = None if log.whole else log.window
+    return (window, log.no_journal, *log.cut.items())
 
 
 def judge_silence(
@@ -300,12 +315,21 @@ def judge_silence(
     return passed(node, f"nothing that matters {reach}", seen or "none", wanted)
 
 
-def _matching_records(kind: LogKind, log: KernelLog) -> list[KernelRecord]:
-    """Return the records of this kind, the newest last."""
-    matches = kind.pattern.search
-    records = [record for record in log.records if matches(record.text)]
-    records.sort(key=lambda record: record.seconds)
-    return records
+def _by_kind(records: Iterable[KernelRecord]) -> dict[str, list[KernelRecord]]:
+    """Return the records of each kind of complaint by its name, the newest last."""
+    by_kind: dict[str, list[KernelRecord]] = {}
+    for record in records:
+        for name in _kinds_of(record.text):
+            by_kind.setdefault(name, []).append(record)
+    for records_of_kind in by_kind.values():
+        records_of_kind.sort(key=lambda record: record.seconds)
+    return by_kind
+
+
+@read_text_once  # nodes that are alike have the same lines in their logs
+def _kinds_of(text: str) -> tuple[str, ...]:
+    """Return the names of the kinds of complaint that a line of the log is."""
+    return tuple(kind.name for kind in KINDS if kind.pattern.search(text))
 
 
 def _summarize(kind: LogKind, records: list[KernelRecord], log: KernelLog) -> str:
@@ -344,7 +368,7 @@ def _other_devices(kind: LogKind, records: list[KernelRecord], shown: str) -> st
 KERNEL = Check(
     "log.kernel",
     facts=("log.records",),
-    judge=complaints,
+    judge=each(complaints, "log.records", parts=(Part("log.records", _complained_of),)),
     severity="warning",
     title="Complaints of the kernel",
     why="Before a node fails its kernel says so: a disk that stops answering, memory that loses "

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, skipped
-from clusterprep.checks.gpu_health import Trouble, of_job, one_by_one
+from clusterprep.checks import Check, CheckContext, Outcome, Proof, about_all, skipped
+from clusterprep.checks.gpu_health import (
+    JudgedGpus,
+    Trouble,
+    of_job,
+    one_by_one,
+    trouble_or_none,
+)
 from clusterprep.checks.nvlink import SHOW_LINKS
 from clusterprep.facts.counters import Earlier, Sample
 from clusterprep.facts.gpu import Readings
 from clusterprep.facts.gpu_counters import link_counter
 from clusterprep.facts.nvlink import LinkErrors
+from clusterprep.model import Absent, Node
 from clusterprep.model.units import format_duration
 from clusterprep.remedies import shell_line
 
@@ -51,37 +59,51 @@ class Growth(Struct, frozen=True):
 
 def errors(context: CheckContext) -> Iterable[Outcome]:
     """Judge the growth of each link's counters since an earlier run of this boot."""
-    compared: dict[tuple[int, int], Growth] = {}
-    for node in context.nodes:
-        readings: Readings = context.value(node, "nvlink.errors")
-        earlier = context.fleet.fact(node.name, "counters.earlier")
-        sample = earlier.recent if isinstance(earlier, Earlier) else None
-        growths: dict[int, Growth] = {}
-        judged: dict[int, object] = {}
-        for index, counted in readings.items():
-            judged[index] = counted
-            if isinstance(counted, LinkErrors):
-                before = _counted_before(counted, sample)
-                # GPUs that counted alike share both objects, and are compared once.
-                pair = (id(counted.links), id(before))
-                if pair not in compared:
-                    compared[pair] = _growth(counted, before)
-                growths[index] = compared[pair]
-                if sample is not None:
-                    judged[index] = _trouble(growths[index], sample) or counted
-        outcomes = one_by_one(
-            node,
-            judged,
-            lambda value: value if isinstance(value, Trouble) else None,
-            "the error counters of NVLinks do not grow",
-            "no growth",
-        )
-        is_compared = all(growth.is_known for growth in of_job(node, growths).values())
-        for outcome in outcomes:
-            if outcome.verdict == "pass" and not is_compared:
-                yield skipped(node, FIRST, reason="first_sample")
-            else:
-                yield outcome
+    judge = partial(_judged, context, {})
+    for nodes in context.alike_by(judge):
+        judged, is_compared = judge(nodes[0])
+        yield from about_all(nodes, _outcomes(nodes[0], dict(judged), is_compared))
+
+
+def _judged(
+    context: CheckContext, compared: dict[tuple[int, int], Growth], node: Node
+) -> tuple[JudgedGpus, bool]:
+    """Return what is wrong with each GPU, and whether all of them were counted before.
+
+    `compared` remembers growths: GPUs that counted alike share both objects.
+    """
+    readings: Readings = context.value(node, "nvlink.errors")
+    earlier = context.fleet.fact(node.name, "counters.earlier")
+    sample = earlier.recent if isinstance(earlier, Earlier) else None
+    growths: dict[int, Growth] = {}
+    judged: list[tuple[int, Trouble | Absent | None]] = []
+    for index, counted in readings.items():
+        reading = counted
+        if isinstance(counted, LinkErrors):
+            before = _counted_before(counted, sample)
+            pair = (id(counted.links), id(before))
+            if pair not in compared:
+                compared[pair] = _growth(counted, before)
+            growths[index] = compared[pair]
+            reading = None if sample is None else _trouble(growths[index], sample)
+        judged.append((index, reading))
+    is_compared = all(growth.is_known for growth in of_job(node, growths).values())
+    return tuple(judged), is_compared
+
+
+def _outcomes(node: Node, judged: Readings, is_compared: bool) -> Iterable[Outcome]:
+    outcomes = one_by_one(
+        node,
+        judged,
+        trouble_or_none,
+        "the error counters of NVLinks do not grow",
+        "no growth",
+    )
+    for outcome in outcomes:
+        if outcome.verdict == "pass" and not is_compared:
+            yield skipped(node, FIRST, reason="first_sample")
+        else:
+            yield outcome
 
 
 def _counted_before(counted: LinkErrors, sample: Sample | None) -> Mapping[str, int]:

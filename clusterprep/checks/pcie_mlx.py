@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed
-from clusterprep.checks.log import judge_silence
+from clusterprep.checks.log import judge_silence, reach_of
 from clusterprep.facts import Fact
 from clusterprep.facts.kernel_log import LIMITED, NO_POWER, KernelLog, KernelRecord
 from clusterprep.model import Absent, Node, Read
+from clusterprep.model.fact_columns import Part
 from clusterprep.remedies import shell_line
 
 _POWER = re.compile(rf"mlx5_core ([0-9a-f:.]+\d): .*{NO_POWER}(?: \((\d+) ?W\))?")
@@ -66,6 +67,15 @@ def limited(context: CheckContext, node: Node, log: KernelLog, cards: tuple[str,
     )
 
 
+def _of_slots(log: KernelLog) -> Hashable:
+    """Return what is looked at of a log: the lines about slots, and how far it goes back."""
+    lines = []
+    for record in log.records:
+        if NO_POWER in record.text or LIMITED in record.text:
+            lines.append(record)
+    return (*lines, reach_of(log))
+
+
 def _by_device(
     pattern: re.Pattern[str], records: Iterable[KernelRecord]
 ) -> dict[str, re.Match[str]]:
@@ -99,7 +109,7 @@ CARDS = Fact("pcie.mlx_cards", lambda node, inventory: (Read("pci", (MELLANOX,))
 LIMITED_CARDS = Check(
     "pcie.mlx_limited",
     facts=("log.records", "pcie.mlx_cards"),
-    judge=each(limited, "log.records", "pcie.mlx_cards"),
+    judge=each(limited, "log.records", "pcie.mlx_cards", parts=(Part("log.records", _of_slots),)),
     severity="warning",
     title="Network adapters and what their slots give them",
     why="A ConnectX adapter in a slot with too little power or too few lanes works, and stays "

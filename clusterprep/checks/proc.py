@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
 from clusterprep.facts.tasks import Load, StuckTask, Tasks, Zombie
 from clusterprep.model import Node
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.units import format_duration, pluralize
 from clusterprep.remedies import Remedy, sentence, shell_line
 
@@ -186,6 +187,10 @@ def parse_part(text: str) -> float:
     return float(match[1]) / 100
 
 
+def _last_minute(average: Load) -> Hashable:
+    return average.one, average.running
+
+
 def load(context: CheckContext, node: Node, average: Load, cores: int) -> Outcome:
     """Compare the load average with what is allowed.
 
@@ -256,7 +261,7 @@ LOAD = Check(
     "proc.load",
     facts=("proc.load", "proc.cores"),
     before_job=True,
-    judge=each(load, "proc.load", "proc.cores"),
+    judge=each(load, "proc.load", "proc.cores", parts=(Part("proc.load", _last_minute),)),
     severity="warning",
     title="Load before the job",
     why="What another user or a forgotten job runs takes cores from data loaders and from NCCL's "

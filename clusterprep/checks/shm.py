@@ -6,12 +6,14 @@ It should be large enough, and not full of what dead jobs left.
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 
 from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, failed, passed, unknown
-from clusterprep.facts.storage import SHM, Mount, Segment, Space
+from clusterprep.facts.storage import SHM, WITHOUT_ADDRESSES, Mount, Segment, Space
 from clusterprep.model import Node, Severity
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.model.units import UNLIMITED, format_duration, format_size, parse_size, pluralize
 from clusterprep.remedies import Remedy, noted, sentence, shell_line
@@ -94,6 +96,13 @@ def size(
         severity,
         None if is_container else _mount_fix(least, space),
     )
+
+
+def _ample(space: Space | None) -> Hashable:
+    """Return what is said of the space, where our own limits are those that count."""
+    if space is None or space.free < GOOD:
+        return space
+    return space.size == 0, format_size(space.free), format_size(space.size)
 
 
 def _mount_fix(least: float, space: Space) -> Fix | None:
@@ -190,7 +199,13 @@ def _count_files(segments: list[Segment]) -> str:
 SIZE = Check(
     "shm.size",
     facts=("shm.space", "fs.mounts"),
-    judge=each(size, "shm.space", "fs.mounts"),
+    judge=each(
+        size,
+        "shm.space",
+        "fs.mounts",
+        parts=(WITHOUT_ADDRESSES,),
+        parts_by_default=(Part("shm.space", _ample),),
+    ),
     severity="error",
     grade="an error under 1 GiB free, else a warning",
     title="Shared memory",

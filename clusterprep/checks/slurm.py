@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -35,6 +35,7 @@ from clusterprep.facts.slurm import (
     memory_in,
 )
 from clusterprep.model import Absent, Node
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import Remedy, sentence, shell_line
 
@@ -515,19 +516,27 @@ def _unequal(name: str, sums: Mapping[str, str]) -> Iterator[Outcome]:
 # ---------------------------------------------------------------- slurm.state
 
 
+def _is_in_service(seen: SlurmState) -> bool:
+    return not (seen.states & OUT or "*" in seen.state)
+
+
+def _without_name(seen: SlurmState) -> Hashable:
+    """Return how Slurm has a node; the name that it has for it is told only where it is out."""
+    return replace(seen, name="") if _is_in_service(seen) else seen
+
+
 def state(context: CheckContext, node: Node, seen: SlurmState) -> Outcome:
     """Fail where Slurm starts no job on the node, and tell who took it out."""
     said = f"{seen.state}: {seen.reason}" if seen.reason else seen.state
     if "FUTURE" in seen.states:
         return skipped(node, "Slurm keeps this node for later", said)
-    silent = "*" in seen.state
-    if not (seen.states & OUT or silent):
+    if _is_in_service(seen):
         return passed(node, "Slurm starts jobs here", said)
     if seen.reason.startswith(OWN):
         message = "a health check of clusterprep took this node out of service"
     elif seen.reason:
         message = "Slurm starts no job here, for the reason that somebody or Slurm itself gave"
-    elif silent:
+    elif "*" in seen.state:
         message = "Slurm starts no job here: slurmd does not answer slurmctld"
     else:
         message = "Slurm starts no job here"
@@ -580,7 +589,7 @@ GRES = Check(
 STATE = Check(
     "slurm.state",
     facts=("slurm.node_state",),
-    judge=each(state, "slurm.node_state"),
+    judge=each(state, "slurm.node_state", parts=(Part("slurm.node_state", _without_name),)),
     severity="warning",
     title="The node's state in Slurm",
     why="No job starts on a node that is drained or down, however healthy it looks from inside.",

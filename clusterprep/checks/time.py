@@ -23,6 +23,7 @@ from clusterprep.checks import (
 )
 from clusterprep.facts.clock import ClockSource, Daemon, Offset
 from clusterprep.model import Node, Severity
+from clusterprep.model.fact_columns import equal_values
 from clusterprep.model.fixes import fix_of, wanted_state
 from clusterprep.model.units import format_duration, parse_duration
 from clusterprep.remedies import shell_line
@@ -215,7 +216,7 @@ OFFSET = Check(
 DAEMON = Check(
     "time.daemon",
     facts=("clock.daemon",),
-    judge=each(daemon, "clock.daemon"),
+    judge=each(daemon, "clock.daemon", parts=(equal_values("clock.daemon"),)),
     severity="warning",
     title="Something keeps the clock right",
     why="A clock that is right today and that nothing keeps right will be seconds off in a month.",

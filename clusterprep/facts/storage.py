@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.facts import Fact, Needs, file, user_of_job
 from clusterprep.model import Absent, Inventory, Node, Read
+from clusterprep.model.fact_columns import Part
 
 STATVFS_LIMIT = 2.0  # seconds in which a file system must answer statvfs
 # Types whose server is another machine, or a process of its own; «fuse.» stands for all that begin
@@ -164,6 +166,21 @@ def _mount(line: str) -> Mount:
         inner=inner,
         device=device,
     )
+
+
+@functools.lru_cache(4096)
+def _without_address(mount: Mount) -> Mount:
+    """Return a mount without the options that name an address, of the server or of the node."""
+    inner = [option for option in mount.inner if "addr=" not in option]
+    return replace(mount, inner=frozenset(inner))
+
+
+def _without_addresses(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
+    return tuple([_without_address(mount) if mount.network else mount for mount in mounts])
+
+
+WITHOUT_ADDRESSES = Part("fs.mounts", _without_addresses)
+"""The mounts of a node, as they are on others that mount the same from the same servers."""
 
 
 def unescaped(text: str) -> str:

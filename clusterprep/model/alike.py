@@ -44,13 +44,15 @@ def alike_nodes(
     They stand in the order of their first nodes, and the nodes of each in the order given. All
     `nodes` were reached.
     """
+    if len(nodes) < 2:
+        return (tuple(nodes),) if nodes else ()
     every = columns(fleet)
     differing = []
     for column in (_kinds(fleet), *(every[fact] for fact in facts)):
         if column.odd:
             differing.append(column)
-    if not differing or not nodes:
-        return (tuple(nodes),) if nodes else ()
+    if not differing:
+        return (tuple(nodes),)
     if nodes is fleet.reached:
         places: Sequence[int] = range(len(nodes))
     else:

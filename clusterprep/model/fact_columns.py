@@ -30,27 +30,38 @@ class Part(Struct, frozen=True):
     of: Callable[[Any], Hashable]
 
 
+def equal_values(fact: str) -> Part:
+    """Return a part that is the whole of a fact: equal values count as one, whatever objects."""
+    return Part(fact, _whole)
+
+
+def _whole(value: Hashable) -> Hashable:
+    return value
+
+
 class Column(Struct, frozen=True):
     """Values by the position of a node in `fleet.reached`.
 
-    `ids` tell values apart: equal ones that are two objects count as two. `usual` is the value that
-    most of the nodes have, and `odd` are the positions of the others.
+    `usual` is the value that most of the nodes have, and `odd` are the positions of the others.
+    `ids` tell values apart: equal ones that are two objects count as two. There are none if all
+    nodes have the usual value.
     """
 
-    values: list[Any]
-    ids: Sequence[int]
+    values: Sequence[Any]
     usual: Any
     odd: list[int]
+    ids: Sequence[int]
 
 
-def column_of(values: list[Any]) -> Column:
+def column_of(values: Sequence[Any]) -> Column:
     """Return the column of these values, in which one object is one value."""
+    first = values[0] if values else NOT_ASKED
+    if not [value for value in values if value is not first]:
+        return Column(values, first, [], array("Q"))
     ids = array("Q", map(id, values))  # a list would keep an object for each number
-    if len(set(ids)) < 2:
-        return Column(values, ids, values[0] if values else NOT_ASKED, [])
     ((usual, _),) = Counter(ids).most_common(1)
     odd = [position for position, number in enumerate(ids) if number != usual]
-    return Column(values, ids, values[ids.index(usual)], odd)
+    return Column(values, values[ids.index(usual)], odd, ids)
 
 
 @once_per_fleet
@@ -77,25 +88,43 @@ class _Columns(dict[str | Part, Column]):
     def __init__(self, fleet: Fleet) -> None:
         super().__init__()
         self._facts = [fleet.snapshots[node.name].facts for node in fleet.reached]
+        self._values = _values_by_fact(self._facts)
 
     def __missing__(self, looked_at: str | Part) -> Column:
         if isinstance(looked_at, Part):
             column = _part_of(self[looked_at.fact], looked_at)
+        elif looked_at in self._values:
+            column = column_of(self._values[looked_at])
         else:
             column = column_of([facts.get(looked_at, NOT_ASKED) for facts in self._facts])
         self[looked_at] = column
         return column
 
 
+def _values_by_fact(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Sequence[Any]]:
+    """Return the values of each fact, if all nodes have the same facts in the same order.
+
+    That is so where all were asked the same. To go through the facts of each node once takes an
+    eighth of the time of a look for each fact: those of ten thousand nodes fit in no cache.
+    """
+    if not rows:
+        return {}
+    names = tuple(rows[0])
+    if any(tuple(row) != names for row in rows):
+        return {}
+    values = zip(*[row.values() for row in rows], strict=True)
+    return dict(zip(names, values, strict=True))
+
+
 def _part_of(column: Column, part: Part) -> Column:
     """Return the column of a part, in which equal values are one object."""
     parts: dict[int, object] = {}
     kept: dict[Hashable, Hashable] = {}
-    for number, value in zip(column.ids, column.values, strict=True):
-        if number not in parts:
+    for value in (column.usual, *[column.values[position] for position in column.odd]):
+        if id(value) not in parts:
             looked_at = value if isinstance(value, Absent) else part.of(value)
-            parts[number] = kept.setdefault(looked_at, looked_at)
-    return column_of([parts[number] for number in column.ids])
+            parts[id(value)] = kept.setdefault(looked_at, looked_at)
+    return column_of([parts[id(value)] for value in column.values])
 
 
 class _Absences(dict[str, Mapping[str, Absent]]):

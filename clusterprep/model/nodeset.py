@@ -143,22 +143,24 @@ def _fold_row(before: str, after: str, numbers: list[str]) -> str:
 
 def _ranges(numbers: list[str]) -> str:
     """Return numbers as '1-3,7', as ClusterShell writes them."""
-    widths = {len(number) for number in numbers}
-    unpadded = [str(int(number)) for number in numbers]
-    if numbers != unpadded and len(widths) > 1:
-        from ClusterShell.RangeSet import RangeSet
+    if len(set(map(len, numbers))) > 1:
+        unpadded = [str(int(number)) for number in numbers]
+        if numbers != unpadded:
+            from ClusterShell.RangeSet import RangeSet
 
-        return str(RangeSet.fromlist(numbers))
+            return str(RangeSet.fromlist(numbers))
+    in_order = sorted(numbers, key=int)
+    values = list(map(int, in_order))
+    # The positions at which a range ends: the next number is not the next one.
+    ends = [at for at, value in enumerate(values[:-1]) if values[at + 1] != value + 1]
     texts: list[str] = []
-    first = ""
-    last = -2  # no number, and no neighbour of one
-    for number in sorted(numbers, key=int):
-        if int(number) == last + 1:
-            texts[-1] = f"{first}-{number}"
+    start = 0
+    for end in (*ends, len(values) - 1):
+        if start == end:
+            texts.append(in_order[start])
         else:
-            first = number
-            texts.append(number)
-        last = int(number)
+            texts.append(f"{in_order[start]}-{in_order[end]}")
+        start = end + 1
     return ",".join(texts)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
-from operator import attrgetter
+from operator import attrgetter, lt
 
 from msgspec.structs import replace
 
@@ -459,15 +459,19 @@ def merge(
         if by_message:
             key = (*key, finding.message)
         groups.setdefault(key, []).append(finding)
-    everywhere = tuple(position)
     merged = []
     for equal in groups.values():
-        if len(equal) == 1 and equal[0].nodes == everywhere:
-            # Most findings are about all nodes, and stand in their order.
-            merged.append(equal[0])
+        if len(equal) == 1 and _is_in_order(equal[0].nodes, position):
+            merged.append(equal[0])  # as most are
         else:
             merged.append(_merged(equal, position))
     return tuple(merged)
+
+
+def _is_in_order(names: Sequence[str], position: Mapping[str, int]) -> bool:
+    """Return whether names stand in inventory order, each once, and the inventory has them all."""
+    places = [position.get(name, -1) for name in names]
+    return all(map(lt, [-1, *places], places))
 
 
 def _merged(findings: Sequence[Finding], position: Mapping[str, int]) -> Finding:
