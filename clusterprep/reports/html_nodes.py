@@ -40,8 +40,10 @@ class Roster:
             numbers.setdefault(node.node, len(numbers))
         for rows in (report.findings, report.env, report.changes):
             for row in rows or ():
-                for name in row.nodes:
-                    numbers.setdefault(name, len(numbers))
+                # Nearly always all are known, which is found out in C.
+                if not numbers.keys() >= set(row.nodes):
+                    for name in row.nodes:
+                        numbers.setdefault(name, len(numbers))
         self.names = tuple(numbers)
         self.numbers: Mapping[str, int] = numbers
 
@@ -183,8 +185,7 @@ def _states(findings: Iterable[Finding], roster: Roster) -> _States:
         area = finding.check.split(".")[0]
         level = level_of(finding)
         column = states.levels.setdefault(area, bytearray(nothing))
-        for name in finding.nodes:
-            number = roster.numbers[name]
+        for number in map(roster.numbers.__getitem__, finding.nodes):
             if level >= column[number]:
                 continue
             column[number] = level
