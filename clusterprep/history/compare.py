@@ -7,6 +7,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
+from clusterprep.history.parts import without_swaps
 from clusterprep.model import Absent, EnvValue, Finding, Json, Report
 from clusterprep.model.history import (
     Comparison,
@@ -44,42 +47,73 @@ def turns(before: Report, findings: Sequence[Finding]) -> tuple[tuple[Turn, ...]
     New is what got worse: it fails, or is unknown and was known. Fixed is what passes now. What
     follows from another finding is left to that one.
     """
-    findings_before = before.findings or ()
-    grades_before = _grades(findings_before)
-    causes_before = _grades(finding for finding in findings_before if not finding.because)
-    judged = {finding.check for finding in findings_before}
-    known, reached = _nodes(before)
+    earlier = _earlier_look(before)
     new: NodesByKey = {}
     fixed: NodesByKey = {}
     for finding in findings:
-        if finding.check not in judged or finding.fixed:
+        if finding.check not in earlier.judged or finding.fixed:
             continue
-        # Of a node that was not reached only the check ssh.reach was judged.
-        comparable = known if finding.check == "ssh.reach" else reached
-        by_node = grades_before.get(finding.check, {})
         if finding.verdict == "pass":
-            by_node = causes_before.get(finding.check, {})
-        key = (finding.check, finding.verdict, finding.severity)
-        grade = _grade(finding)
-        is_cause = not finding.because
-        for node in finding.nodes:
-            grade_before = by_node.get(node, _WELL)
-            if finding.verdict == "pass":
-                if grade_before >= _UNKNOWN:
-                    fixed.setdefault(key, {})[node] = None
-            elif is_cause and grade >= _UNKNOWN and grade > grade_before and node in comparable:
-                new.setdefault(key, {})[node] = None
+            _add_nodes(fixed, finding, _nodes_fixed(finding, earlier))
+        elif not finding.because:
+            _add_nodes(new, finding, _nodes_worse(finding, earlier))
     return _as_turns(new), _as_turns(fixed)
 
 
-def _nodes(report: Report) -> tuple[set[str], set[str]]:
-    """Return the names of all nodes of a report, and of those that were reached."""
-    known, reached = set(), set()
-    for snapshot in report.nodes or ():
-        known.add(snapshot.node)
-        if snapshot.reached:
-            reached.add(snapshot.node)
-    return known, reached
+class _EarlierLook(Struct, frozen=True):
+    """What an earlier run knew: the checks it judged, its nodes, and how bad answers were.
+
+    `grades_of_causes` leaves out what followed from other findings.
+    """
+
+    judged: frozenset[str]
+    known: frozenset[str]
+    reached: frozenset[str]
+    grades: Grades
+    grades_of_causes: Grades
+
+
+def _earlier_look(report: Report) -> _EarlierLook:
+    findings = report.findings or ()
+    nodes = report.nodes or ()
+    return _EarlierLook(
+        judged=frozenset(finding.check for finding in findings),
+        known=frozenset(snapshot.node for snapshot in nodes),
+        reached=frozenset(snapshot.node for snapshot in nodes if snapshot.reached),
+        grades=_grades(findings),
+        grades_of_causes=_grades(finding for finding in findings if not finding.because),
+    )
+
+
+def _nodes_fixed(finding: Finding, earlier: _EarlierLook) -> list[str]:
+    """Return the nodes of a pass on which the check did not pass before."""
+    grades = earlier.grades_of_causes.get(finding.check, {})
+    not_well = {node for node, grade in grades.items() if grade >= _UNKNOWN}
+    if not not_well:
+        return []
+    return [node for node in finding.nodes if node in not_well]
+
+
+def _nodes_worse(finding: Finding, earlier: _EarlierLook) -> list[str]:
+    """Return the nodes of a finding that the earlier run knew, and knew as better."""
+    grade = _grade(finding)
+    if grade < _UNKNOWN:
+        return []
+    # Of a node that was not reached only the check ssh.reach was judged.
+    comparable = earlier.known if finding.check == "ssh.reach" else earlier.reached
+    grades = earlier.grades.get(finding.check, {})
+    worse = []
+    for node in finding.nodes:
+        if node in comparable and grade > grades.get(node, _WELL):
+            worse.append(node)
+    return worse
+
+
+def _add_nodes(nodes_by_key: NodesByKey, finding: Finding, nodes: Iterable[str]) -> None:
+    """Add nodes under the key of a finding; without nodes there will be no key."""
+    key = (finding.check, finding.verdict, finding.severity)
+    for node in nodes:
+        nodes_by_key.setdefault(key, {})[node] = None
 
 
 def _as_turns(nodes_by_key: NodesByKey) -> tuple[Turn, ...]:
@@ -154,12 +188,14 @@ def compare(
 ) -> Comparison:
     """Return everything that differs between two runs.
 
-    `facts` comes from `fact_changes`, `parts` from `parts.moves`.
+    `facts` comes from `fact_changes`, `parts` from `parts.moves`. A part that is in the place of
+    another one is told by its moves alone.
     """
     old_run, old = before
     new_run, new = after
     new_findings, fixed = turns(old, new.findings or ())
-    sorted_facts = sorted(facts, key=lambda change: (change.fact, change.key))
+    other_facts = without_swaps(facts, parts)
+    sorted_facts = sorted(other_facts, key=lambda change: (change.fact, change.key))
     env = _env_changes(old.env, new.env)
     speeds = _speeds(old, new)
     return Comparison(
@@ -179,7 +215,7 @@ def compare(
 
 def _missing_nodes(report: Report, other: Report) -> tuple[str, ...]:
     """Return the nodes of the other report that `report` does not have, in their order."""
-    known, _ = _nodes(report)
+    known = {snapshot.node for snapshot in report.nodes or ()}
     missing: dict[str, None] = {}  # an ordered set
     for snapshot in other.nodes or ():
         if snapshot.node not in known:

@@ -10,14 +10,15 @@ absent or not as expected tells nothing of its node and changes nothing for the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv6Address
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from clusterprep.model.history import PartMove, PartPlace
+from clusterprep.model import Json
+from clusterprep.model.history import FactChange, PartMove, PartPlace
 
 LONGEST = 80  # characters of a serial number; a UUID of NVML has 40
 _LOW = (1 << 64) - 1  # of an address: the half that is the interface's own
@@ -191,3 +192,41 @@ def moves(before: Parts, after: Parts) -> tuple[PartMove, ...]:
 def _order(move: PartMove) -> tuple[str, str, str, str]:
     place = move.after or move.before or PartPlace("", "")
     return move.kind, place.node, place.slot, move.part
+
+
+def without_swaps(changes: Iterable[FactChange], moved: Iterable[PartMove]) -> list[FactChange]:
+    """Return the changed facts but those that only say which parts went and which came instead."""
+    went: set[tuple[PartId, str]] = set()
+    came: set[tuple[PartId, str]] = set()
+    for move in moved:
+        part = (move.kind, move.part)
+        if move.before is not None:
+            went.add((part, move.before.node))
+        if move.after is not None:
+            came.add((part, move.after.node))
+    others = []
+    for change in changes:
+        old, new = _part_of(change.fact, change.before), _part_of(change.fact, change.after)
+        is_swap = all((old, node) in went and (new, node) in came for node in change.nodes)
+        if not is_swap:
+            others.append(change)
+    return others
+
+
+def _part_of(fact: str, value: Json) -> PartId | None:
+    """Return the part that a piece of a fact is the name of, None if it cannot be one."""
+    if fact not in _KINDS or not isinstance(value, str):
+        return None
+    kind, _ = _KINDS[fact]
+    name = _name(value)
+    if kind == "rdma":
+        name = _guid_in(value)
+    return None if name is None else (kind, name)
+
+
+def _guid_in(address: str) -> str | None:
+    """Return the GUID in the lower half of an address, None if the text is no address."""
+    try:
+        return f"0x{int(IPv6Address(address)) & _LOW:016x}"
+    except ValueError:
+        return None

@@ -16,6 +16,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import sub
 
 MAX_NODES = 100_000
 ALL = "all"  # in a selection: every node, if no node and no group has this name
@@ -76,16 +77,17 @@ def select(
 
 def fold(names: Iterable[str]) -> str:
     """Return names as 'gpu[01-14,16]', without repetitions and whatever their order."""
-    foldable: list[_Split] = []
+    numbers_by_row: dict[_Row, list[_Number]] = {}
     others: list[str] = []
-    for name in sorted(set(names)):
-        split = _split(name)
+    distinct = sorted(dict.fromkeys(names))
+    for name, split in zip(distinct, map(_split, distinct), strict=True):
         if split is None:
             others.append(name)
         else:
-            foldable.append(split)
-    if foldable:
-        others.insert(0, _fold(foldable))
+            row, number = split
+            numbers_by_row.setdefault(row, []).append(number)
+    if numbers_by_row:
+        others.insert(0, _fold(numbers_by_row))
     return ",".join(others)
 
 
@@ -103,65 +105,59 @@ def nearest_word(word: str, valid: Iterable[str]) -> str | None:
 
 _Row = tuple[str, str | None]
 """The text before and after the last number of a name; without a number the latter is None."""
-_Split = tuple[_Row, str]
-"""The row of a name, and its last number as text."""
+_Number = tuple[int, str]
+"""The last number of a name, and as it is written there; 0 and "" of a name without one."""
 
 
 @functools.lru_cache(MAX_NODES)  # a report folds the same names for each of a hundred findings
-def _split(name: str) -> _Split | None:
-    """Return the parts of a name, None of a name that ClusterShell cannot fold."""
+def _split(name: str) -> tuple[_Row, _Number] | None:
+    """Return the row and the number of a name, None of a name that ClusterShell cannot fold."""
     if not _FOLDABLE.fullmatch(name):
         return None
     match = _LAST_NUMBER.fullmatch(name)
     if match is None:
-        return (name, None), ""
+        return (name, None), (0, "")
     before, number, after = match.groups()
-    return (before, after), number
+    return (before, after), (int(number), number)
 
 
-def _fold(names: Iterable[_Split]) -> str:
+def _fold(numbers_by_row: Mapping[_Row, Sequence[_Number]]) -> str:
     """Return names that ClusterShell can fold as text."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
-    rows: dict[_Row, list[str]] = {}
-    for around, number in names:
-        rows.setdefault(around, []).append(number)
     folded = []
-    for (before, after), numbers in rows.items():
+    for (before, after), numbers in numbers_by_row.items():
         row = _fold_row(before, after or "", numbers)
         folded.append(row)
-    if len(rows) == 1 or len(rows) > _MOST_ROWS:
+    if len(folded) == 1 or len(folded) > _MOST_ROWS:
         return ",".join(folded)
     return str(NodeSet.fromlist(folded, resolver=RESOLVER_NOGROUP))
 
 
-def _fold_row(before: str, after: str, numbers: list[str]) -> str:
+def _fold_row(before: str, after: str, numbers: Sequence[_Number]) -> str:
     if len(numbers) == 1:
-        return f"{before}{numbers[0]}{after}"
+        _, text = numbers[0]
+        return f"{before}{text}{after}"
     return f"{before}[{_ranges(numbers)}]{after}"
 
 
-def _ranges(numbers: list[str]) -> str:
-    """Return numbers as '1-3,7', as ClusterShell writes them."""
-    if len(set(map(len, numbers))) > 1:
-        unpadded = [str(int(number)) for number in numbers]
-        if numbers != unpadded:
+def _ranges(numbers: Sequence[_Number]) -> str:
+    """Return numbers, in the order of their texts, as '1-3,7', as ClusterShell writes them."""
+    values, texts = zip(*numbers, strict=True)
+    if len(set(map(len, texts))) > 1:
+        if texts != tuple(map(str, values)):
             from ClusterShell.RangeSet import RangeSet
 
-            return str(RangeSet.fromlist(numbers))
-    in_order = sorted(numbers, key=int)
-    values = list(map(int, in_order))
-    # The positions at which a range ends: the next number is not the next one.
-    ends = [at for at, value in enumerate(values[:-1]) if values[at + 1] != value + 1]
-    texts: list[str] = []
-    start = 0
-    for end in (*ends, len(values) - 1):
-        if start == end:
-            texts.append(in_order[start])
-        else:
-            texts.append(f"{in_order[start]}-{in_order[end]}")
-        start = end + 1
-    return ",".join(texts)
+            return str(RangeSet.fromlist(texts))
+        values, texts = zip(*sorted(numbers), strict=True)
+    # The loops over all numbers are in C: there may be ten thousand.
+    steps = map(sub, values[1:], values)
+    starts = [0, *(place for place, step in enumerate(steps, start=1) if step != 1), len(values)]
+    ranges = []
+    for start, end in itertools.pairwise(starts):
+        first, last = texts[start], texts[end - 1]
+        ranges.append(first if first == last else f"{first}-{last}")
+    return ",".join(ranges)
 
 
 def _evaluate(text: str, meaning: Meaning) -> list[str]:

@@ -40,8 +40,10 @@ class Roster:
             numbers.setdefault(node.node, len(numbers))
         for rows in (report.findings, report.env, report.changes):
             for row in rows or ():
-                for name in row.nodes:
-                    numbers.setdefault(name, len(numbers))
+                # Nearly always all are known, which is found out in C.
+                if not numbers.keys() >= set(row.nodes):
+                    for name in row.nodes:
+                        numbers.setdefault(name, len(numbers))
         self.names = tuple(numbers)
         self.numbers: Mapping[str, int] = numbers
 
@@ -179,17 +181,25 @@ def _states(findings: Iterable[Finding], roster: Roster) -> _States:
     """Return the worst level of every node in each area, and the check that has it."""
     states = _States({}, {})
     nothing = bytes([NONE]) * len(roster.names)
+    # Most findings are passes of nearly all nodes: their names are joined first, in C.
+    names_by_level: dict[tuple[str, int], set[str]] = {}
     for finding in findings:
         area = finding.check.split(".")[0]
         level = level_of(finding)
         column = states.levels.setdefault(area, bytearray(nothing))
+        if level >= ACCEPTED:
+            names_by_level.setdefault((area, level), set()).update(finding.nodes)
+            continue
         for name in finding.nodes:
             number = roster.numbers[name]
-            if level >= column[number]:
-                continue
-            column[number] = level
-            if level < ACCEPTED:
+            if level < column[number]:
+                column[number] = level
                 states.checks[area, number] = finding.check
+    for (area, level), names in names_by_level.items():
+        column = states.levels[area]
+        for name in names:
+            number = roster.numbers[name]
+            column[number] = min(level, column[number])
     return states
 
 

@@ -10,7 +10,8 @@ import heapq
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct
@@ -96,7 +97,8 @@ class _Map(Struct, frozen=True):
     measure: _Measure
     figures: _Figures
     usual: float
-    worse: Mapping[Pair, float]  # how many times worse than usual; infinite without a connection
+    # How many times worse than usual; infinite without a connection. Only of `nodes`.
+    worse: Mapping[Pair, float]
     nodes: tuple[str, ...]  # with figures, in the order of the roster
 
     def figure(self, pair: Pair) -> str:
@@ -115,13 +117,6 @@ class _Map(Struct, frozen=True):
     def limit(self, step: float) -> str:
         """Return the figure, with its unit, that is `step` times worse than usual."""
         return self.measure.unit(self.measure.limit(self.usual, step))
-
-    def known_pairs(self) -> Iterator[Pair]:
-        """Yield the pairs whose nodes the report names."""
-        nodes = set(self.nodes)
-        for pair in self.worse:
-            if nodes.issuperset(pair):
-                yield pair
 
 
 _SPEED = _Measure(
@@ -219,10 +214,7 @@ def _parse_dial(value: Any) -> Dial:
 
 def _map(measure: _Measure, figures: _Figures, roster: Roster) -> _Map | None:
     """Return what is known of the pairs; None if there are no figures or fewer than two nodes."""
-    measured: set[str] = set()
-    for pairs in (figures.good, figures.bad):
-        for pair in pairs:
-            measured.update(pair)
+    measured = set(chain.from_iterable(chain(figures.good, figures.bad)))
     nodes = tuple(name for name in roster.names if name in measured)
     if len(nodes) < 2 or not figures.good:
         return None
@@ -231,6 +223,9 @@ def _map(measure: _Measure, figures: _Figures, roster: Roster) -> _Map | None:
     for pair, value in figures.good.items():
         worse[pair] = measure.worse(value, usual)
     worse |= dict.fromkeys(figures.bad, math.inf)
+    if len(nodes) < len(measured):
+        named = frozenset(nodes)
+        worse = {pair: value for pair, value in worse.items() if named.issuperset(pair)}
     return _Map(
         measure=measure,
         figures=figures,
@@ -243,7 +238,7 @@ def _map(measure: _Measure, figures: _Figures, roster: Roster) -> _Map | None:
 def _worst(pairs: _Map) -> Worst:
     """Return the pairs that are listed, the worst first."""
     first_step = pairs.measure.steps[0]
-    slow = [pair for pair in pairs.known_pairs() if pairs.worse[pair] > first_step]
+    slow = [pair for pair, worse in pairs.worse.items() if worse > first_step]
     rows = []
     for pair in heapq.nlargest(WORST, slow, key=pairs.worse.__getitem__):
         figure = pairs.figure(pair)
@@ -255,7 +250,7 @@ def _map_of_nodes(pairs: _Map) -> Heatmap:
     """Return a map with a row and a column for each node."""
     place = {name: number for number, name in enumerate(pairs.nodes)}
     spots = []
-    for pair in pairs.known_pairs():
+    for pair in pairs.worse:
         source, target = pair
         level = pairs.level(pair)
         figure = pairs.figure(pair)
@@ -349,11 +344,10 @@ def _count_by_block(pairs: _Map, size: int, step: float) -> tuple[_Counts, _Coun
         place[name] = number // size
     total: _Counts = Counter()
     broken: _Counts = Counter()
-    for pair in pairs.known_pairs():
-        source, target = pair
+    for (source, target), worse in pairs.worse.items():
         cell = (place[target], place[source])
         total[cell] += 1
-        if pairs.worse[pair] > step:
+        if worse > step:
             broken[cell] += 1
     return total, broken
 

@@ -40,6 +40,7 @@ from clusterprep.model.records import field_names
 
 SCHEMA = 1
 DEEPEST = 64  # levels of a fact; no honest fact nests deeper
+BATCH = 32  # nodes whose facts are encoded together
 _FACT_DEPTH = 4  # levels of the document above a fact
 MOST_KNOWN = 64  # values of one fact whose text is kept for other nodes
 
@@ -165,20 +166,23 @@ def json_of(value: Any, depth: int = 0) -> Json:
 
 def _node_rows(nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
     """Yield the section of the nodes, a line for each."""
-    facts = _FactRows()
+    rows = _FactRows()
     opening = "["
-    for node in nodes:
-        # The facts become the last key of the object.
-        row = _row_text(_node(node)).removesuffix("}")
-        yield f'{opening}\n    {row}, "facts": '
-        yield facts.text(node.facts)
-        yield "}"
-        opening = ","
+    for start in range(0, len(nodes), BATCH):
+        batch = nodes[start : start + BATCH]
+        texts = rows.texts([node.facts for node in batch])
+        for node, facts in zip(batch, texts, strict=True):
+            # The facts become the last key of the object.
+            head = _row_text(_node(node)).removesuffix("}")
+            yield f'{opening}\n    {head}, "facts": '
+            yield facts
+            yield "}"
+            opening = ","
     yield "\n  ]"
 
 
 class _FactRows:
-    """Encodes the facts of one node after the other.
+    """Encodes the facts of nodes.
 
     Nodes that answered alike share one value in memory, which is encoded once. What is another
     value on every node, dozens of facts, is encoded in one call for each node.
@@ -189,27 +193,34 @@ class _FactRows:
         self._counts: Counter[str] = Counter()  # known values of each fact
         self._apart: set[str] = set()  # facts that cannot be encoded in one call with others
 
-    def text(self, facts: Mapping[str, Any]) -> str:
-        """Return the facts of a node as an object of JSON."""
+    def texts(self, facts_of_nodes: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+        """Yield the facts of each node as an object of JSON.
+
+        The types of all their values are looked at together, so these are few nodes at a time.
+        """
+        rows = [self._row(facts) for facts in facts_of_nodes]
+        together = []
+        for row in rows:
+            together += [item for item in row.values() if type(item) is not Raw]
+        quick = quick_encoder(together)
+        if quick is None or quick.sorts:
+            self._set_apart(rows)
+            quick = None
+        for row in rows:
+            data = quick.encode(row) if quick is not None else None
+            yield _in_ascii(data) if data is not None else _encoded_one_by_one(row)
+
+    def _row(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return facts by name, those as JSON that are known or cannot be encoded with others."""
         known = map(self._known.get, map(id, facts.values()), facts.values())
         row = dict(zip(facts, known, strict=True))  # in C: there are a million facts
         row.pop(EARLIER.name, None)
-        together: dict[str, Any] = {}
         for name, item in row.items():
             if type(item) is Raw:
                 continue
             if name in self._apart or self._counts[name] < MOST_KNOWN:
                 row[name] = self._encoded_alone(name, item)
-            else:
-                together[name] = item
-        data = self._encoded_together(row, together)
-        if data is not None:
-            return _in_ascii(data)
-        items = []
-        for name, item in row.items():
-            text = bytes(item).decode() if type(item) is Raw else fact_text(item)
-            items.append(f"{fact_text(str(name))}:{text}")
-        return f"{{{','.join(items)}}}"
+        return row
 
     def _encoded_alone(self, name: str, fact: Any) -> Raw:
         """Return a fact as JSON, and keep that of the first values for other nodes."""
@@ -219,18 +230,24 @@ class _FactRows:
             self._known[id(fact)] = raw
         return raw
 
-    def _encoded_together(
-        self, row: Mapping[str, Any], together: Mapping[str, Any]
-    ) -> bytes | None:
-        """Return the row as JSON, None if one of its facts must be encoded alone."""
-        quick = quick_encoder(together.values())
-        if quick is not None and not quick.sorts:
-            return quick.encode(row)
-        for name, fact in together.items():
-            of_fact = quick_encoder((fact,))
-            if of_fact is None or of_fact.sorts:
-                self._apart.add(name)
-        return None
+    def _set_apart(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Note which facts of these rows cannot be encoded in one call with others."""
+        for row in rows:
+            for name, item in row.items():
+                if type(item) is Raw or name in self._apart:
+                    continue
+                quick = quick_encoder((item,))
+                if quick is None or quick.sorts:
+                    self._apart.add(name)
+
+
+def _encoded_one_by_one(row: Mapping[str, Any]) -> str:
+    """Return the facts of a node, some of them as JSON already, as an object of JSON."""
+    items = []
+    for name, item in row.items():
+        text = bytes(item).decode() if type(item) is Raw else fact_text(item)
+        items.append(f"{fact_text(str(name))}:{text}")
+    return f"{{{','.join(items)}}}"
 
 
 def fact_text(fact: Any) -> str:

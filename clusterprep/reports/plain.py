@@ -9,13 +9,14 @@ import functools
 import re
 from collections.abc import Iterable, Sequence
 
-from clusterprep.model.nodeset import fold
+from clusterprep.model.nodeset import MAX_NODES, fold
 from clusterprep.model.units import format_duration
 
 FIELD = 500  # characters of one text; a longer one is cut and says how long it was
 NAME = 64  # characters of one node's name, the longest that Linux allows
 NODES = 160  # characters of a folded node set, two lines of a terminal
 
+_MANY = 32  # nodes; to fold fewer is as quick as to look whether it was done before
 _LEAST_RATE = 0.0001  # GB/s; below that latency decides
 _FOLDABLE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _ASCII = str.maketrans(
@@ -69,30 +70,31 @@ def fold_nodes(names: Iterable[str], limit: int | None = NODES) -> str:
     A text longer than `limit` characters is cut after a whole name and says how many nodes it has.
     """
     nodes = tuple(names)
-    # Most findings are about the same nodes. Those about one would displace these: there may be
-    # thousands of them.
-    return _fold_nodes(nodes, limit) if len(nodes) < 2 else _fold_once(nodes, limit)
-
-
-def _fold_nodes(names: tuple[str, ...], limit: int | None) -> str:
-    nodes = tuple(dict.fromkeys(names))
-    foldable = []
-    unusual = []
-    for name in nodes:
-        if _FOLDABLE.fullmatch(name):
-            foldable.append(name)
-        else:
-            unusual.append(safe_text(name, NAME))
-    parts = unusual
-    if foldable:
-        parts = [fold(foldable), *unusual]
-    text = ",".join(parts)
+    # Most findings are about the same many nodes. Those about few would displace these: there may
+    # be thousands of them.
+    text, count = _folded(nodes) if len(nodes) < _MANY else _folded_once(nodes)
     if limit is None or len(text) <= limit:
         return text
-    return f"{_whole_names(text[:limit])},… ({len(nodes)} nodes)"
+    return f"{_whole_names(text[:limit])},… ({count} nodes)"
 
 
-_fold_once = functools.lru_cache(256)(_fold_nodes)
+def _folded(names: tuple[str, ...]) -> tuple[str, int]:
+    """Return the node set, and how many nodes it has."""
+    nodes = tuple(dict.fromkeys(names))
+    foldable = list(filter(_is_foldable, nodes))
+    parts = [fold(foldable)] if foldable else []
+    if len(foldable) < len(nodes):
+        unusual = [name for name in nodes if not _is_foldable(name)]
+        parts += [safe_text(name, NAME) for name in unusual]
+    return ",".join(parts), len(nodes)
+
+
+_folded_once = functools.lru_cache(256)(_folded)
+
+
+@functools.lru_cache(MAX_NODES)
+def _is_foldable(name: str) -> bool:
+    return _FOLDABLE.fullmatch(name) is not None
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:

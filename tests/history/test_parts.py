@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from clusterprep.facts.gpu import Gpu, Nvml
 from clusterprep.facts.nvme import Disk
 from clusterprep.facts.rdma import Gid, Port, RdmaDevice
+from clusterprep.history.compare import fact_changes
 from clusterprep.history.encoding import encoded
-from clusterprep.history.parts import Parts, moves, parts_of, slot_of
+from clusterprep.history.parts import Parts, moves, parts_of, slot_of, without_swaps
 from clusterprep.model import Absent
 from clusterprep.model.history import PartMove, PartPlace
 
@@ -209,3 +211,41 @@ def test_a_gid_that_is_no_address_and_a_long_name_are_no_parts() -> None:
         "disk.nvme": {"n1": [{"serial": "S" * 81}, {"serial": " "}]},
     }
     assert parts_of(facts) == Parts({}, frozenset(), frozenset())
+
+
+# ---------------------------------------------------------------- parts among the changed facts
+
+
+def changed(fact: str, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """What `compare` shows of a fact that differs, besides the moves of parts."""
+    old, new = ({node: kept(value) for node, value in side.items()} for side in (before, after))
+    moved = moves(parts_of({fact: old}), parts_of({fact: new}))
+    return [change.key for change in without_swaps(fact_changes(fact, old, new), moved)]
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param({"n1": nvml({1: "GPU-c", 2: "GPU-b"}), "n2": nvml({1: "GPU-a"})}, id="moved"),
+        pytest.param({"n1": nvml({1: "GPU-b", 2: "GPU-a"}), "n2": nvml({1: "GPU-c"})}, id="within"),
+        pytest.param({"n1": nvml({1: "GPU-d", 2: "GPU-b"}), "n2": nvml({1: "GPU-c"})}, id="new"),
+    ],
+)
+def test_a_swap_of_gpus_is_no_changed_fact_besides(after: dict[str, Any]) -> None:
+    before = {"n1": nvml({1: "GPU-a", 2: "GPU-b"}), "n2": nvml({1: "GPU-c"})}
+    assert changed("gpu.nvml", before, after) == []
+
+
+def test_a_swap_of_cards_is_no_changed_fact_besides() -> None:
+    one, other = "fe80::b83f:d203:0012:3456", "fe80::b83f:d203:0012:9999"
+    before = {"n1": (card(one, link_layer="InfiniBand"),)}
+    after = {"n1": (replace(card(other, link_layer="InfiniBand"), firmware="28.2"),)}
+    assert changed("rdma.devices", before, after) == ["[0].firmware"]
+
+
+def test_what_no_move_tells_stays_a_changed_fact() -> None:
+    before = {"n1": nvml({1: "GPU-a"}), "n2": nvml({1: "GPU-0"}), "n3": nvml({1: "GPU-0"})}
+    after = {**before, "n2": nvml({1: "GPU-b"})}
+    assert changed("gpu.nvml", before, after) == ["gpus[0].uuid"], "two had the name of one"
+    moved = replace(nvml({1: "GPU-a"}), driver="580.1")
+    assert changed("gpu.nvml", before, {**before, "n1": moved}) == ["driver"]

@@ -15,7 +15,7 @@ from clusterprep.facts.clock import Offset
 from clusterprep.facts.rdma import Gid
 from clusterprep.facts.storage import Mount
 from clusterprep.model import Absent, RankGpu
-from clusterprep.model.quick_json import quick_encoder
+from clusterprep.model.quick_json import encode_address, quick_encoder
 from clusterprep.reports.json_report import json_of
 
 
@@ -96,6 +96,18 @@ def test_an_encoder_says_whether_there_may_be_infinities(value: Any, may_hold_fl
     quick = quick_encoder(["a", value])
     assert quick is not None
     assert quick.may_hold_floats == may_hold_floats
+
+
+@given(st.integers(0, (1 << 64) - 1) | st.builds(lambda n: n << 48 | n, st.integers(0, 0xFFFF)))
+def test_an_address_is_written_as_the_standard_library_does(host: int) -> None:
+    for prefix in (0xFE80 << 48, 0xFEC0 << 48, 0):
+        address = IPv6Address(prefix << 64 | host)
+        assert encode_address(address) == str(address)
+
+
+@pytest.mark.parametrize("text", ["fe80::1%eth0", "fe80::1:0:0:1", "fe80::1:2:3:4%ib0", "::1"])
+def test_an_odd_address_is_written_as_the_standard_library_does(text: str) -> None:
+    assert encode_address(IPv6Address(text)) == str(IPv6Address(text))
 
 
 def test_one_value_that_is_left_to_json_takes_others_with_it() -> None:
