@@ -14,7 +14,6 @@ from paramiko.buffered_pipe import BufferedPipe
 from paramiko.common import cMSG_CHANNEL_REQUEST, cMSG_CHANNEL_WINDOW_ADJUST
 from paramiko.packet import Packetizer
 
-
 # Seconds between two looks at whether a connection has ended without setting what is waited for.
 # paramiko looks every 0.1 s: of 64 nodes that log in at once that was a tenth of the CPU.
 LOOK = 1.0
