@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
-from collections.abc import Iterable
 from typing import Any
 
 import paramiko
@@ -77,7 +77,7 @@ class SshConnection(ConnectionState):
         self._choose_algorithms(transport, host_keys)
         transport.banner_timeout = NEVER
         transport.auth_timeout = NEVER
-        transport.start_client()
+        transport.negotiate()
         self._verify_host_key(transport, host_keys)
         self.phase = ConnectPhase.LOGIN
         SshLogin(self, key_ring).authenticate(transport)
@@ -93,7 +93,7 @@ class SshConnection(ConnectionState):
         options.key_types = key_types
         options.kex = _safe(options.kex)
         options.digests = _safe(options.digests)
-        options.ciphers = sorted(_safe(options.ciphers), key=_is_slow)
+        options.ciphers = tuple(sorted(_safe(options.ciphers), key=_is_slow))
 
     def _verify_host_key(self, transport: NodeTransport, host_keys: HostKeys) -> None:
         key = transport.get_remote_server_key()
@@ -126,7 +126,8 @@ class Tunnel:
             self._channel.close()
 
 
-def _safe(names: Iterable[str]) -> list[str]:
+@functools.cache
+def _safe(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the algorithms that OpenSSH has not given up itself.
 
     paramiko would take CBC, MD5 and SHA-1 from a server that offers nothing else, and such a server
@@ -139,7 +140,7 @@ def _safe(names: Iterable[str]) -> list[str]:
     for name in names:
         if not any(weak in name for weak in WEAK):
             safe.append(name)
-    return safe
+    return tuple(safe)
 
 
 def _is_slow(cipher: str) -> bool:

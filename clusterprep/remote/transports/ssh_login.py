@@ -8,6 +8,7 @@ import paramiko
 
 from clusterprep.remote.transports.ssh_failures import login_refused
 from clusterprep.remote.transports.ssh_keys import Identity, KeyRing
+from clusterprep.remote.transports.ssh_paramiko import NodeTransport
 from clusterprep.remote.transports.ssh_state import ConnectionState
 
 # Seconds. A server lists its signature algorithms right after the key exchange, or never.
@@ -26,7 +27,7 @@ class SshLogin:
         # Authentication methods that the node asks for besides, or instead of, a key.
         self._wanted: list[str] = []
 
-    def authenticate(self, transport: paramiko.Transport) -> None:
+    def authenticate(self, transport: NodeTransport) -> None:
         """Return when logged in. Raises Unreached("auth_refused")."""
         candidates = self._key_ring.candidates(self._connection.route)
         for candidate in self._connection.wire.untimed(candidates):
@@ -41,10 +42,10 @@ class SshLogin:
                 break
         raise login_refused(self._connection, self._refused, self._unusable, self._wanted)
 
-    def _try(self, transport: paramiko.Transport, identity: Identity) -> bool:
+    def _try(self, transport: NodeTransport, identity: Identity) -> bool:
         """Return whether the login with this key succeeded."""
         try:
-            self._wanted = transport.auth_publickey(self._connection.route.user, identity.key)
+            self._wanted = transport.log_in(self._connection.route.user, identity.key)
         except paramiko.BadAuthenticationType as error:
             self._wanted = error.allowed_types
         except paramiko.AuthenticationException:
@@ -59,7 +60,7 @@ class SshLogin:
         return False
 
 
-def _can_agree(transport: paramiko.Transport, identity: Identity) -> bool:
+def _can_agree(transport: NodeTransport, identity: Identity) -> bool:
     """Return False for an RSA key if the node accepts no RSA signatures.
 
     paramiko would end the connection, before other keys are tried.

@@ -12,7 +12,7 @@ from clusterprep.remote.transports.user_count import UserCount
 from clusterprep.runtime.clock import running_seconds
 
 STALL = 20.0  # seconds without an accepted byte after which a peer counts as gone (Channel.send)
-SLICE = 0.2  # seconds between two looks at the deadline until login is done
+SLICE = 0.5  # seconds between two looks at the deadline until login is done
 IDLE = 5.0  # seconds between two looks afterwards, when only close() ends a wait, and wakes it
 # Bytes. A read that waits holds its buffer, and there is one for each node: so it is small while
 # nothing is transferred.

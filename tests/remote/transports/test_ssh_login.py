@@ -290,6 +290,57 @@ def test_a_node_that_takes_no_rsa(transport: SshTransport, tmp_path: Path, home:
         assert caught.value.reason == "hung"
 
 
+class HangsUp(paramiko.ServerInterface):
+    """Says what it takes, and ends the connection, or says no more, once it is shown a key."""
+
+    def __init__(self, connection: socket.socket, stays: bool) -> None:
+        self._connection = connection
+        self._stays = stays
+        self.has_ended = threading.Event()  # the other side has gone
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        if self._stays:
+            self.has_ended.wait(30)
+        else:
+            self._connection.shutdown(socket.SHUT_RDWR)
+        return paramiko.AUTH_FAILED
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_node_that_is_gone_or_silent_once_it_is_shown_a_key(
+    transport: SshTransport, tmp_path: Path, home: Path, stays: bool
+) -> None:
+    key, host_key = new_key(home / "id_ed25519"), new_key(tmp_path / "host")
+    servers: list[HangsUp] = []
+
+    def serve(connection: socket.socket) -> None:
+        servers.append(HangsUp(connection, stays))
+        server = paramiko.Transport(connection)
+        server.add_server_key(paramiko.Ed25519Key.from_private_key_file(str(host_key)))
+        server.start_server(server=servers[0])
+        servers[0].has_ended.wait(30)
+
+    with listening(serve) as port:
+        (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{port} {public(host_key)}\n")
+        settings = SshSettings(
+            "root",
+            port,
+            str(key),
+            "/dev/null",
+            str(tmp_path / "known_hosts"),
+            connect_timeout=3 if stays else 60,
+        )
+        try:
+            with pytest.raises(Unreached, match="login") as caught:
+                transport.open(Node("n1", "127.0.0.1", 0, settings), "true")
+        finally:
+            servers[0].has_ended.set()
+    assert caught.value.reason == "hung"
+
+
 def test_more_keys_than_the_node_will_try(
     fresh: Fresh, tmp_path: Path, home: Path, agent: Path
 ) -> None:
