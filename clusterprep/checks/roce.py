@@ -91,7 +91,7 @@ def _taken_instead(rails: Iterable[RdmaRail], rules: GidRules) -> dict[str, Gid]
 def _wrong_entry(node: Node, others: Mapping[str, Gid], rules: GidRules) -> Outcome:
     """Return the failure of ports that have a usable GID, of which NCCL takes another one."""
     name, entry = next(iter(others.items()))
-    what = f"index {entry.index}, {_describe_gid(entry)}" if entry.kind else "an empty entry"
+    what = f"index {entry.index}, {describe_gid(entry)}" if entry.kind else "an empty entry"
     message = f"{', '.join(others)}: NCCL would not take the GID by which the port can be reached"
     cure = sentence(
         "take NCCL_IB_ADDR_RANGE out of `env:`, or write the network of the ports' addresses"
@@ -143,11 +143,12 @@ def _describe_rails(rails: Iterable[RdmaRail]) -> str:
 
 
 def _describe_gids(port: Port) -> str:
-    entries = [f"{gid.index} {_describe_gid(gid)}" for gid in port.gids]
+    entries = [f"{gid.index} {describe_gid(gid)}" for gid in port.gids]
     return ", ".join(entries) or "no GID"
 
 
-def _describe_gid(gid: Gid) -> str:
+def describe_gid(gid: Gid) -> str:
+    """Return «10.0.0.1 RoCE v2»."""
     return f"{gid.ipv4 or gid.address} {gid.kind}"
 
 

@@ -36,6 +36,11 @@ def _other_release(host: Host, lab: Lab) -> Fault:
     return faults.changed(host, "/etc/os-release", line, 'VERSION_ID="99"')
 
 
+def _says(host: Host, program: str, line: str) -> Fault:
+    """A program that says what that of another distribution does."""
+    return faults.written(host, f"/usr/bin/{program}", f"#!/bin/sh\necho '{line}'\n", 0o755)
+
+
 def _other_command_line(host: Host, lab: Lab) -> Fault:
     first, *rest = host.read("/proc/cmdline").split()
     return faults.file_over(host, "/proc/cmdline", " ".join([first, "iommu=strict", *rest, "\n"]))
@@ -65,6 +70,18 @@ ROWS = (
     Row("own name on loopback", "name.resolve", lambda host, lab: faults.loopback_name(host)),
     Row("another address for one name", "name.resolve", _other_address),
     Row("another release of the distribution", "os.release", _other_release),
+    Row(
+        "the C library of another distribution",
+        "os.glibc",
+        lambda host, lab: _says(host, "getconf", "glibc 2.31"),
+        "laid over",
+    ),
+    Row(
+        "the OpenSSL of another distribution",
+        "os.openssl",
+        lambda host, lab: _says(host, "openssl", "OpenSSL 1.1.1k  FIPS 25 Mar 2021"),
+        "laid over",
+    ),
     Row(
         "kernel 2.6",
         "kernel.version",

@@ -129,4 +129,10 @@ ROWS = (
         also={"roce.gid": "the table of addresses is laid over, and still has the old one"},
         several=True,
     ),
+    Row(
+        "a forgotten index of a GID that is link-local",
+        "roce.gid_choice",
+        lambda host, lab: faults.session_environment(host, {"NCCL_IB_GID_INDEX": "1"}),
+        several=True,
+    ),
 )

@@ -140,6 +140,7 @@ TOLERATED = {
             (check, "/sys/class/infiniband")
             for check in ("ib.sm", "ib.pkey", "ib.guid_dup", "pcie.relaxed", "roce.qos", "net.rail")
         ]
+        + [("roce.gid_choice", "/sys/class/infiniband")]
         + [
             (check, "/sys/class/infiniband")
             for check in ("env.nccl_debug", "env.nccl_hca_exists", "env.shadow")
