@@ -112,10 +112,12 @@ def knock(fanout: Fanout, fleet: Fleet, pairs: Pairs) -> tuple[Dial, ...]:
 
 def with_knocks(fleet: Fleet, dials: Iterable[Dial]) -> Fleet:
     """Return the fleet with these dials as facts; that the rendezvous port is free is not known."""
+    dials_by_node: dict[str, list[Dial]] = {node.name: [] for node in fleet.reached}
+    for dial in dials:
+        dials_by_node[dial.dialer].append(dial)
     facts: dict[str, dict[str, Any]] = {}
-    for node in fleet.reached:
-        own = tuple(dial for dial in dials if dial.dialer == node.name)
-        facts[node.name] = {LISTEN.name: None, DIALS.name: own, TABLE.name: NO_TABLE}
+    for name, own in dials_by_node.items():
+        facts[name] = {LISTEN.name: None, DIALS.name: tuple(own), TABLE.name: NO_TABLE}
     return fleet.with_facts(facts)
 
 

@@ -47,6 +47,7 @@ def test_a_change_is_told_once_and_ctrl_c_leaves_nothing(lab4: Lab) -> None:
     wait_until_quiet(lab4)
 
 
+@pytest.mark.slow
 def test_a_filter_of_the_rendezvous_port_is_told_and_no_port_is_held(lab4: Lab) -> None:
     port = 29500
     with Watch(lab4, *NOT_OF_HOSTS) as watch:
@@ -58,6 +59,23 @@ def test_a_filter_of_the_rendezvous_port_is_told_and_no_port_is_held(lab4: Lab) 
     assert watch.changes() == ["new n3 net.ports", "gone n3 net.ports"]
     assert new["nodes"] == ["n3"]
     assert "cannot reach n3" in new["message"]
+
+
+@pytest.mark.slow
+def test_a_filter_whose_rules_are_seen_is_told_once_with_all_that_it_blocks(lab4: Lab) -> None:
+    with Watch(lab4, *NOT_OF_HOSTS) as watch:
+        with faults.drop_ports(lab4.host("n3"), 20000, 65000):
+            new = watch.until("new", "n3", "net.firewall")
+            with faults.mtu(lab4.host("n1"), 1400):
+                watch.until("new", "n1", "eth.mtu")  # so there was a further look
+            watch.until("gone", "n1", "eth.mtu")
+        watch.until("gone", "n3", "net.firewall")
+        watch.interrupt()
+    assert [words for words in watch.changes() if "eth.mtu" not in words] == [
+        "new n3 net.firewall",
+        "gone n3 net.firewall",
+    ]
+    assert new["severity"] == "error"
 
 
 @pytest.fixture

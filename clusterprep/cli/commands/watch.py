@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterprep.checks import Check
+from clusterprep.checks.firewall import FIREWALL
 from clusterprep.checks.net import PORTS
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands.report import new_report, with_causes_of
@@ -240,13 +241,22 @@ class _Watcher:
             checks = one_by_one(self._invocation, others)
             judged = judge(limited_fleet(voices, names), checks, today, by_message=True)
             found += _about(judged, {node.name for node in fleet.reached})
-        return with_causes_of(self._inventory, (*found, *self._judge_ports(fleet)))
+        return with_causes_of(self._inventory, (*found, *self._judge_ports(fleet, found)))
 
-    def _judge_ports(self, fleet: Fleet) -> tuple[Finding, ...]:
-        """Have each node dial a few others, and return what the check of ports says of it."""
+    def _judge_ports(self, fleet: Fleet, found: Iterable[Finding]) -> tuple[Finding, ...]:
+        """Have each node dial a few others, and return what the check of ports says of it.
+
+        `found` are the other findings of this look.
+        """
         if self._ports is None or len(fleet.reached) < 2:
             return ()
-        dials = self._ring.counted(knock(self._fanout, fleet, self._ring.pairs))
+        filtered = {
+            name
+            for finding in found
+            for name in finding.nodes
+            if finding.check == FIREWALL.name and finding.verdict == "fail"
+        }
+        dials = self._ring.counted(knock(self._fanout, fleet, self._ring.pairs), filtered)
         names = {node.name for node in fleet.reached}
         dialled = with_knocks(limited_fleet(fleet, names), dials)
         today = datetime.now(timezone.utc).date()

@@ -7,7 +7,7 @@ no others, is met in every look, and a single pair in one of half as many looks 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from clusterprep.facts.pairs import Dial
 
@@ -39,17 +39,19 @@ class Ring:
         begin = self._looks * PARTNERS
         return [1 + (begin + step) % others for step in range(min(PARTNERS, others))]
 
-    def counted(self, dials: Sequence[Dial]) -> tuple[Dial, ...]:
+    def counted(self, dials: Sequence[Dial], filtered: Collection[str] = ()) -> tuple[Dial, ...]:
         """Take the dials of a look, and return those that count.
 
-        A failure counts if the same pair failed in the look before: a filter that was set between
-        the answers of a look and its dials is told once, with the check that sees its rules.
+        A failure counts if the same pair failed in the look before, or if one of its ends is among
+        `filtered`, the nodes whose own rules are seen to drop packets. So a filter is told once,
+        with its rules, also if it was set between the answers of a look and its dials.
         """
         counted: list[Dial] = []
         failed: dict[str, list[str]] = {}
         for dial in dials:
             is_known = dial.listener in self._failed.get(dial.dialer, ())
-            if dial.word == "ok" or is_known:
+            is_explained = dial.dialer in filtered or dial.listener in filtered
+            if dial.word == "ok" or is_known or is_explained:
                 counted.append(dial)
             if dial.word != "ok":
                 failed.setdefault(dial.dialer, []).append(dial.listener)

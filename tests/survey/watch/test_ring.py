@@ -54,6 +54,12 @@ def test_a_node_that_is_blocked_is_seen_in_the_second_look(blocked: tuple[str, s
     assert failed(ring.counted(dialled(ring, 8))) == set()
 
 
+def test_a_failure_counts_at_once_where_rules_are_seen_that_explain_it() -> None:
+    ring = Ring()
+    dials = dialled(ring, 8, ("*", "n3"), ("n7", "n8"))
+    assert {listener for _, listener in failed(ring.counted(dials, {"n3"}))} == {"n3"}
+
+
 def test_a_pair_that_failed_is_dialled_until_it_passes() -> None:
     ring = Ring()
     looks = [failed(ring.counted(dialled(ring, 16, ("n2", "n9")))) for _ in range(24)]
