@@ -56,22 +56,22 @@ def runtime(
     if wanted is not None and not satisfies(build.cuda or "none", wanted):
         message = "torch was not built for the CUDA that the inventory requires"
         seen = build.cuda or "no CUDA build"
-        return failed(
-            node,
-            message,
-            seen,
-            wanted,
-            _other_wheel(node, build.version or "", wanted),
-        )
+        cure = _other_wheel(node, build.version, wanted)
+        return failed(node, message, seen, wanted, cure)
     if nvml is not None and nvml.driver:
         return _compare_with_driver(node, build, nvml, libcuda)
     if not has_gpus:
         return skipped(node, "no NVIDIA driver and no GPU here")
+    return _without_driver(node, build, nvml)
+
+
+def _without_driver(node: Node, build: Torch, nvml: Nvml | None) -> Outcome:
+    """Return that a node with GPUs has no driver, or none that tells its version."""
+    seen = f"torch for CUDA {build.cuda}"
     if nvml is not None and nvml.driver is None:
-        message = "NVML does not tell the driver's version"
-        return unknown(node, message, "nvml_error", f"torch for CUDA {build.cuda}")
+        return unknown(node, "NVML does not tell the driver's version", "nvml_error", seen)
     message = "there is no driver to compare with: see nv.driver"
-    return unknown(node, message, "no_driver", f"torch for CUDA {build.cuda}")
+    return unknown(node, message, "no_driver", seen)
 
 
 def _compare_with_driver(node: Node, build: Torch, nvml: Nvml, libcuda: str | None) -> Outcome:

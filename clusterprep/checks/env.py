@@ -447,20 +447,12 @@ def resolved(
 ) -> tuple[list[str], list[str]]:
     """Return the items of a list of devices that match nothing, and those that match too much.
 
-    The latter name one device and are prefixes of others. As in NCCL's socket.cc and
-    net_ib/init.cc, `^` and `=` are read once, at the start, and hold for the whole list. gloo and
-    TensorPipe (`nccl` is false) take whole names alone. A list that excludes may name what does not
-    exist.
+    The latter name one device and are prefixes of others.
     """
-    least = 2 if nccl else 1  # NCCL takes a value of one character for none
-    is_exclusion = nccl and value.startswith("^")
-    if len(value) < least or is_exclusion:
-        return [], []
-    is_exact = not nccl or value.startswith("=")
-    items = value.removeprefix("=") if nccl else value
+    items, is_exact = _items(value, nccl)
     missing: list[str] = []
     doubled: list[str] = []
-    for item in items.split(","):
+    for item in items:
         name, port = item, ""
         if nccl:
             name, _, port = item.partition(":")
@@ -471,6 +463,22 @@ def resolved(
             others = ", ".join(match for match in matches if match != name)
             doubled.append(f"{name} takes {others} too")
     return missing, doubled
+
+
+def _items(value: str, nccl: bool) -> tuple[list[str], bool]:
+    """Return the items of a list of devices, and whether they are whole names instead of prefixes.
+
+    As in NCCL's socket.cc and net_ib/init.cc, `^` and `=` are read once, at the start, and hold for
+    the whole list. A list that excludes may name what does not exist, so it has no items here. gloo
+    and TensorPipe (`nccl` is false) take whole names alone.
+    """
+    if not nccl:
+        return value.split(",") if value else [], True
+    # NCCL takes a value of one character for none.
+    if len(value) < 2 or value.startswith("^"):
+        return [], False
+    is_exact = value.startswith("=")
+    return value.removeprefix("=").split(","), is_exact
 
 
 def _matches(

@@ -261,7 +261,7 @@ def _teams(interfaces: Iterable[Interface], bonds_by_name: Mapping[str, Bond]) -
 def _judge_others(node: Node, bundles: Iterable[Bond]) -> Iterable[Outcome]:
     """Yield a failure for each bond or team beside the NCCL interface that lacks a member.
 
-    How it spreads is left to whom it serves.
+    How it spreads traffic is left to the site.
     """
     for bundle in bundles:
         for message, should, remedy in _member_troubles(bundle):

@@ -19,7 +19,7 @@ from clusterprep.runtime.signals import SignalPipe
 from clusterprep.runtime.supervisor import Supervisor
 
 FORMAT = "--format"
-LEAVING_LIMIT = 1.0  # seconds for telling that a command was left; nobody may read what it says
+LEAVING_LIMIT = 1.0  # seconds for telling that a command was left; the output may not be read
 
 
 def run_supervised(pipe: SignalPipe, arguments: Sequence[str], command: Callable[[], int]) -> None:

@@ -291,7 +291,9 @@ bisecting = _all(
         metavar="N",
         help="Make so many runs at most; default: as many as two faults take.",
     ),
-    click.option("--max-time", metavar="T", help="Begin no run after this time: 90m, 8h."),
+    click.option(
+        "--max-time", metavar="T", help="End after this time, also in the middle of a run: 90m, 8h."
+    ),
     click.option(
         "--run-timeout",
         metavar="T",

@@ -1,8 +1,8 @@
 """Write results to stdout and sentences to stderr: all that the command line shows goes this way.
 
-Either may be full, closed or gone. The exit code is that of the command, whoever reads its words: a
-reader that has enough is no failure (`check … | head`), and a full disk is said, in words and as a
-code.
+Either may be full, closed or gone. The exit code is that of the command, however its output is
+read: a reader that has enough is no failure (`check … | head`), and a full disk is said, in words
+and as a code.
 
 What is shown may quote nodes and files of others, whose escapes would act on the terminal: set its
 clipboard, clear the screen over a difference that is being approved. So sentences lose their

@@ -70,14 +70,18 @@ def find_task(text: str) -> Task[Any]:
     if not file or not name:
         raise InputError.of(f"'{text}' is not FABFILE:NAME", key="--task")
     module = _imported(file)
-    tasks = {item.name or key: item for key, item in vars(module).items() if isinstance(item, Task)}
+    tasks: dict[str, Task[Any]] = {}
+    for key, item in vars(module).items():
+        if isinstance(item, Task):
+            tasks[item.name or key] = item
     # Fabric writes names with dashes.
     for spelling in (name, name.replace("-", "_"), name.replace("_", "-")):
         if spelling in tasks:
             refuse_parameters(tasks[spelling], text)
             return tasks[spelling]
-    near = nearest(name, tasks) or f"it has {', '.join(tasks) or 'no task'}"
-    raise InputError.of(f"there is no task '{name}'", file=file, key="--task", hint=near)
+    names = ", ".join(tasks) or "no task"
+    hint = nearest(name, tasks) or f"it has {names}"
+    raise InputError.of(f"there is no task '{name}'", file=file, key="--task", hint=hint)
 
 
 def run_task(

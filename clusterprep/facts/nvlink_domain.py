@@ -1,7 +1,7 @@
 """The NVLink domain of each GPU: the machines that its NVLink reaches (GB200 NVL72 and its like).
 
 NCCL takes GPUs as joined over NVLink where both the UUID of the cluster and the clique are equal
-(src/mnnvl.cc). A clique alone says nothing: all racks have 32766 (0x7ffe) unless somebody cut them.
+(src/mnnvl.cc). A clique alone says nothing: all racks have 32766 (0x7ffe) unless they were divided.
 """
 
 from __future__ import annotations

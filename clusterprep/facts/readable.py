@@ -59,7 +59,7 @@ class Refusal(Struct, frozen=True):
 
 
 class Readable(Struct, frozen=True):
-    """The user as whom files were opened, and what could not be opened, sorted by path."""
+    """The user whose rights opened the files, and what could not be opened, sorted by path."""
 
     user: str
     refusals: tuple[Refusal, ...] = ()

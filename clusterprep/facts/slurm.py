@@ -123,7 +123,7 @@ class SlurmFiles(Struct, frozen=True, dict=True):
 
 
 class SlurmState(Struct, frozen=True):
-    """How Slurm has a node: «IDLE+DRAIN», and the text that somebody gave for it."""
+    """How Slurm has a node: «IDLE+DRAIN», and the reason that was given for it."""
 
     name: str
     state: str

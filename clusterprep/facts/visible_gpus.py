@@ -57,19 +57,21 @@ def session_of(paths: Paths | Absent) -> Session:
 
     Where launch paths differ, that of the first that sets one counts.
     """
-    found: dict[tuple[str | None, str | None], list[str]] = {}
-    if not isinstance(paths, Absent):
-        for path, settings in paths.items():
-            if path in NOT_CUDA or isinstance(settings, Absent):
-                continue
-            values = {setting.name: setting.value for setting in settings}
-            found.setdefault((values.get(NAME), values.get(ORDER)), []).append(path)
-    if not found:
+    if isinstance(paths, Absent):
         return Session(None, None, ())
-    ranked = sorted(found, key=lambda pair: pair[0] is None)
-    (value, order), *rest = ranked
+    paths_by_list: dict[tuple[str | None, str | None], list[str]] = {}
+    for path, settings in paths.items():
+        if path in NOT_CUDA or isinstance(settings, Absent):
+            continue
+        values = {setting.name: setting.value for setting in settings}
+        key = (values.get(NAME), values.get(ORDER))
+        paths_by_list.setdefault(key, []).append(path)
+    if not paths_by_list:
+        return Session(None, None, ())
+    set_first = sorted(paths_by_list, key=lambda pair: pair[0] is None)
+    (value, order), *rest = set_first
     others = tuple(other for other, _ in rest if other != value)
-    return Session(value, order, tuple(found[value, order]), others)
+    return Session(value, order, tuple(paths_by_list[value, order]), others)
 
 
 def visible_gpus(value: str | None, nvml: Nvml, order: str | None = None) -> Visible:

@@ -126,7 +126,7 @@ def _plain(value: Any) -> Any:
 
 
 def _refuse_open_files(path: Path) -> None:
-    """Raise InputError if everybody may write to the program, or put another in its place."""
+    """Raise InputError if any user may write to the program, or put another in its place."""
     for place in _places(path):
         mode = place.stat().st_mode
         is_sticky = place.is_dir() and mode & stat.S_ISVTX

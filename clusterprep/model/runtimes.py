@@ -50,7 +50,7 @@ def pasted_python(node: Node) -> str:
     """Return the job's interpreter as a line names it that is pasted into a shell of the node.
 
     A name alone would be the system's there: of an environment with a path it is that path, and of
-    any other runtime PYTHON, as whoever pastes has to enter it first.
+    any other runtime PYTHON, as it has to be entered before a line is pasted.
     """
     runtime = node.runtime
     if runtime is None or ("/" in node.python and runtime.container is None):

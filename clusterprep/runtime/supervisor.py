@@ -4,7 +4,7 @@ The main thread is the only one that Python runs signal handlers in, and it does
 The command learns of a signal where it looks (`deadline`). The main thread ends the process by
 itself only where nothing can be left half done: before a command began, while the user is asked
 something, while nothing was written yet and the command has not looked for a second, and after all
-was done, while somebody does not take the output.
+was done, while the output is not taken.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides whose files are used: those that only root or this user can change.
 
-What another user could write would run with the rights of whoever runs clusterprep, and as root on
-every node.
+What another user could write would run with the rights of the user who runs clusterprep, and as
+root on every node.
 """
 
 from __future__ import annotations

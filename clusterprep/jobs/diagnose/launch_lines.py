@@ -7,7 +7,6 @@ arguments must be equal on all nodes, and the rank of the node different.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 
 from clusterprep.jobs.diagnose.model import Culprits, Evidence, LogFile, LogLine, Weight
@@ -83,11 +82,11 @@ def _unequal(name: str, nodes: _Nodes) -> Iterator[Evidence]:
         return
     parts = [f"{value} on {' and '.join(names)}" for value, names in places.items()]
     note = f"the nodes have different --{name}: {', '.join(parts)}"
-    usual, votes = Counter({value: len(names) for value, names in places.items()}).most_common(1)[0]
-    everyone = [place for names in places.values() for place in names]
-    odd = everyone
-    if votes * 2 > len(everyone):
-        odd = [place for place in everyone if place not in places[usual]]
+    usual = max(places.values(), key=len)
+    told = [place for names in places.values() for place in names]
+    odd = told
+    if 2 * len(usual) > len(told):
+        odd = [place for place in told if place not in usual]
     yield from _blamed(odd, nodes, note)
 
 

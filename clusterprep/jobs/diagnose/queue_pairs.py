@@ -126,7 +126,9 @@ def _completions(log: LogFile) -> Iterator[Evidence]:
     hosts = _hosts_by_address(log)
     found: dict[tuple[str, Weight], list[tuple[Evidence, _Link | None]]] = {}
     for line, status in completions:
-        if status is None or status in _OF_OTHERS or (status == _FLUSHED and not only_flushed):
+        if status is None or status in _OF_OTHERS:
+            continue
+        if status == _FLUSHED and not only_flushed:
             continue
         evidence = _of_completion(line, status)
         kind = (evidence.cause, evidence.weight)

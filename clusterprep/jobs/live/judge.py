@@ -199,6 +199,7 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 
 def _lost_links(situation: Situation) -> list[DiagnosedCause]:
+    """Return the links on which data gets lost, and the node that all of them have, if one does."""
     lost = connections.lost(situation.connections)
     if not lost:
         return []
@@ -206,12 +207,13 @@ def _lost_links(situation: Situation) -> list[DiagnosedCause]:
     node = connections.common_node(lost)
     pairs = sorted({tuple(sorted((one.node, _peer(one)))) for one in lost})
     culprit = f"host {node}" if node else _pair_words(pairs)
-    sure = any(_is_certain(one) for one in lost)
+    is_sure = any(_is_certain(one) for one in lost)
+    confidence = PLAIN if is_sure else LIKELY
     lines: list[LogLine] = []
     for one in lost[:SHOWN]:
         lines.append(_line(one.places[0], _lost_words(one, names)))
     message = f"{causes.LINK.message} {_pair_words(pairs)}."
-    return [_cause(causes.LINK, PLAIN if sure else LIKELY, culprit, lines, message, len(lost))]
+    return [_cause(causes.LINK, confidence, culprit, lines, message, len(lost))]
 
 
 def _is_certain(one: Connection) -> bool:

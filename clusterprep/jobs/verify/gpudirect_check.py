@@ -124,7 +124,7 @@ def _outcome_of_ranks(
                 received.append(hop)
                 if not hop.direct:
                     indirect.append(rank.local_rank)
-    direct = sum(hop.direct for hop in received)
+    direct = len(received) - len(indirect)
     seen = f"GPUDirect RDMA on {direct} of {len(received)}"
     if indirect:
         message = (

@@ -1,4 +1,4 @@
-"""Looks at the ranks of jobs that run on this node, whoever started them, and changes nothing.
+"""Looks at the ranks of all jobs that run on this node, and changes nothing.
 
 A rank is a process that a launcher gave a number (RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, ...) or
 that has torch or NCCL loaded. Of several processes with one number, as a rank and its data loaders,

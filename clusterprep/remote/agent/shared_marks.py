@@ -202,7 +202,7 @@ def _become_child(control, sink, user, work):
 
 
 def _close_others(*kept):
-    """Close what was inherited: another child ends once nobody has its pipe open."""
+    """Close what was inherited: another child ends once no process has its pipe open."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         if fd > 2 and fd not in kept:

@@ -33,9 +33,9 @@ FRAME = 1 << 16  # bytes, the first of which says whether more follow
 JIFFY = 0.01  # seconds; the kernel counts such times in ticks of at most so long
 DATA_LIMIT = 1.0  # seconds that data flows in one direction
 STILL = 4.0  # seconds without a byte after which a connection is given up
-MOST_STRANGERS = 64  # connections that have not said the token; the oldest makes room for a new one
+MOST_WAITING = 64  # connections that have not said the token; the oldest makes room for a new one
 MOST_SERVED = 64  # processes that serve at once; each dialer needs one
-LOOK = 1.0  # seconds between looks at strangers and processes that may have ended
+LOOK = 1.0  # seconds between looks at connections that wait, and at processes that may have ended
 BUFFER = 1 << 19  # bytes that the kernel may hold for a sender: bounds the wait for a slow path
 
 
@@ -96,7 +96,7 @@ def serve_all(listener, watched, token):
     entrance = Entrance(token)
     serving = set()  # pids
     while True:
-        waits = [listener, watched] + entrance.strangers()
+        waits = [listener, watched] + entrance.sockets()
         readable, _, _ = select.select(waits, [], [], LOOK if entrance.busy() or serving else None)
         if watched in readable:
             break
@@ -142,7 +142,7 @@ class Entrance(object):
         self._token = token
         self._waiting = []  # [socket, what it has said, when it is given up], the oldest first
 
-    def strangers(self):
+    def sockets(self):
         """Return the sockets of these connections."""
         return [entry[0] for entry in self._waiting]
 
@@ -155,7 +155,7 @@ class Entrance(object):
         sock = socket.socket(family, socket.SOCK_STREAM, 0, fd)
         sock.setblocking(False)
         self._waiting.append([sock, b"", time.monotonic() + STILL])
-        if len(self._waiting) > MOST_STRANGERS:
+        if len(self._waiting) > MOST_WAITING:
             self._waiting.pop(0)[0].close()
 
     def expire(self):
@@ -190,7 +190,7 @@ class Entrance(object):
 
     def close(self):
         """Close all connections."""
-        for sock in self.strangers():
+        for sock in self.sockets():
             sock.close()
 
 

@@ -119,7 +119,7 @@ def test_strangers_hold_few_connections(
     for _ in range(300):
         connect(many, port)
     assert measured(port)
-    assert len(list(files.iterdir())) <= before + stream.MOST_STRANGERS + 2
+    assert len(list(files.iterdir())) <= before + stream.MOST_WAITING + 2
 
 
 def test_peers_with_the_secret_start_few_processes(

@@ -209,9 +209,11 @@ def _missing_at_barrier(log: LogFile) -> Iterator[Evidence]:
             lines.setdefault(match["key"], []).append((line, match))
     for waits in lines.values():
         came = {int(match["rank"]) for _, match in waits}
-        world = int(waits[-1][1]["world"])
         count = max(int(match["count"]) for _, match in waits)
-        if not 0 < world - count <= _MOST_MISSING or len(came) != count:
+        _, last = waits[-1]
+        world = int(last["world"])
+        all_say_so = len(came) == count
+        if not all_say_so or not 0 < world - count <= _MOST_MISSING:
             continue
         missing = sorted(set(range(world)) - came)
         culprits: Culprits = tuple(("rank", str(rank)) for rank in missing)

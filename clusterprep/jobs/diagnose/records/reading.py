@@ -61,7 +61,7 @@ def read(names: Sequence[str], stdin: BinaryIO | None = None) -> Records:
         except InputError as error:
             problems += error.problems
         except OSError:
-            found.logs.append(name)  # whoever reads logs says what is wrong with it
+            found.logs.append(name)  # the reader of logs says what is wrong with it
     if problems:
         raise InputError(tuple(problems))
     dumps, notices = _dumps(found.decoded)
