@@ -535,7 +535,9 @@ def state(context: CheckContext, node: Node, seen: SlurmState) -> Outcome:
     if seen.reason.startswith(OWN):
         message = "a health check of clusterprep took this node out of service"
     elif seen.reason:
-        message = "Slurm starts no job here, for the reason that somebody or Slurm itself gave"
+        message = (
+            "Slurm starts no job here, for the reason that an administrator or Slurm itself gave"
+        )
     elif "*" in seen.state:
         message = "Slurm starts no job here: slurmd does not answer slurmctld"
     else:

@@ -131,7 +131,7 @@ def _refuse_open_files(path: Path) -> None:
         mode = place.stat().st_mode
         is_sticky = place.is_dir() and mode & stat.S_ISVTX
         if mode & stat.S_IWOTH and not is_sticky:
-            message = f"everybody may write to {place}, so no program of it is run"
+            message = f"every user may write to {place}, so no program of it is run"
             raise InputError.of(message, file=str(path), hint=f"chmod o-w {place}")
 
 

@@ -92,7 +92,7 @@ def knock(fanout: Fanout, fleet: Fleet, pairs: Pairs) -> tuple[Dial, ...]:
     A refusal is an answer: the way there and back is open. So no port is held that a job may need
     in this moment, and over a connection that is made, to a job that runs, nothing is sent. `pairs`
     takes the nodes that can dial, and returns the listeners of each. What a node that gave no
-    answer dialled, and by whom it was dialled, is left out. The agents have the part `dial`.
+    answer dialled, and which node dialled it, is left out. The agents have the part `dial`.
     """
     picks = {name: pick for name, pick in choose(fleet).picks.items() if name in fanout.links}
     port = fleet.inventory.master_port

@@ -358,7 +358,7 @@ def test_states(state: str, reason: str, expected: str) -> None:
     ("reason", "words"),
     [
         ("clusterprep: gpu.lost", "a health check of clusterprep"),
-        ("Kill task failed", "for the reason that somebody or Slurm itself gave"),
+        ("Kill task failed", "for the reason that an administrator or Slurm itself gave"),
         ("", "slurmd does not answer slurmctld"),
     ],
 )

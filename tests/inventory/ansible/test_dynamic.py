@@ -103,7 +103,7 @@ def test_no_program_is_run_from_a_place_that_everybody_may_write_to(
 ) -> None:
     program(tmp_path, f"echo '{LISTING}'")
     plugin.chmod(0o777)
-    with pytest.raises(InputError, match="everybody may write to"):
+    with pytest.raises(InputError, match="every user may write to"):
         load_inventory(plugin)
 
 

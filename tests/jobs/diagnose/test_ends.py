@@ -99,7 +99,7 @@ def test_a_sigkill_alone_proves_nothing(line: str) -> None:
     found = told(*STEPS, line)
     assert found.causes[0].cause.name == "host_oom_kill"
     assert found.causes[0].confidence < 0.5
-    assert "no line says by whom" in found.causes[0].message
+    assert "no line says by what" in found.causes[0].message
     assert found.code == 1
 
 

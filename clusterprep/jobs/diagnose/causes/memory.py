@@ -83,7 +83,7 @@ HOST = Cause(
     title="The kernel killed a process for memory",
     message="A worker was killed because the host's or the container's memory ran out.",
     doubt=(
-        "A process may have been killed, and no line says by whom. The memory of the host or of "
+        "A process may have been killed, and no line says by what. The memory of the host or of "
         "the container may have run out; a scheduler or a person may have killed it as well."
     ),
     looks=(
