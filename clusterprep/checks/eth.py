@@ -103,6 +103,8 @@ def _roce_floor(context: CheckContext) -> Iterable[Outcome]:
                 yield training_not_known(node, training)
             continue
         names = _roce_interfaces(training)
+        if not names:
+            continue
         interfaces = context.value(node, "net.interfaces")
         small = [i for i in interfaces if i.name in names and i.mtu < ROCE_FLOOR]
         if small and not is_rdma_switched_off(node):

@@ -32,6 +32,7 @@ IPV6_TABLES = ("ip6 ", "legacy ip6 ")
 IPV4_FIELDS, IPV6_FIELDS = ("saddr", "daddr"), ("saddr6", "daddr6")
 IPV4_NAMES, IPV6_NAMES = frozenset({"ipv4", "ip", "2"}), frozenset({"ipv6", "ip6", "10"})
 UNDECIDED = "the rules do not tell"  # the reason; connections that were tried do
+NO_FILTER = "no packet filter is in use"
 MAX_JUMPS = 32  # jumps within jumps; the kernel allows 16
 
 Ends = dict[str, str]
@@ -342,6 +343,9 @@ def _judge_node(
 ) -> Outcome:
     """Return the outcome for one node; `peers` are the addresses of all nodes, as in Packet."""
     rules: Ruleset = context.value(node, "net.filter")
+    wanted = "TCP between the nodes is accepted"
+    if not any(map(_is_base, rules)):
+        return passed(node, NO_FILTER, "", wanted)
     pick = choice.picks[node.name]
     own = int(ip_address(pick.address))
     ports = context.value(node, "net.port_range")
@@ -356,7 +360,6 @@ def _judge_node(
         ipv6=pick.is_ipv6,
     )
     outbound = replace(inbound, inbound=False)
-    wanted = "TCP between the nodes is accepted"
     doubts: dict[str, None] = {}  # an ordered set
     for chain, ends in _ends_of_bases(rules, inbound, outbound):
         if "drop" not in ends:
@@ -385,7 +388,7 @@ def _judge_node(
             "; ".join(doubts),
             wanted,
         )
-    message = "no packet filter is in use"
+    message = NO_FILTER
     if any(_is_base(chain) and inbound.enters(chain) for chain in rules):
         message = "the packet filters let the nodes' connections through"
     return passed(node, message, "", wanted)

@@ -20,6 +20,7 @@ from clusterprep.model.pair_schedule import Groups
 
 # So many causes that are alike are told as one; two are told one by one.
 MANY = 3
+_STEP = 61  # dials from one to the next of `_spread`: a prime, so that all nodes are met
 # Failed pairs without an end in common that are told one by one.
 MOST_PAIRS = 8
 # Words of dials that a full table of neighbours explains: without the address of the hardware no
@@ -294,6 +295,16 @@ def _nodes_of(dials: Sequence[Dial]) -> set[str]:
     return {*map(_dialer, dials), *map(_listener, dials)}
 
 
+def _spread(dials: Sequence[Dial]) -> Iterator[Dial]:
+    """Yield all dials, those of one node far apart.
+
+    They stand together, and the nodes of a fleet that is whole are joined long before the last
+    dial only if each of them is met early.
+    """
+    for start in range(_STEP):
+        yield from dials[start::_STEP]
+
+
 def _parts(connected: Sequence[Dial], groups: Groups) -> dict[str, list[str]]:
     """Return the parts of the fleet that no connection joins, each under a description.
 
@@ -309,7 +320,7 @@ def _parts(connected: Sequence[Dial], groups: Groups) -> dict[str, list[str]]:
         return name
 
     number_of_parts = len(_nodes_of(connected))
-    for dial in connected:
+    for dial in _spread(connected):
         one, other = root(dial.dialer), root(dial.listener)
         if one != other:
             parent[other] = one
@@ -317,7 +328,7 @@ def _parts(connected: Sequence[Dial], groups: Groups) -> dict[str, list[str]]:
         if number_of_parts == 1:  # usual, and long before the last dial
             return {}
     members: dict[str, list[str]] = {}
-    for name in list(parent):
+    for name in _ends_of(connected):
         members.setdefault(root(name), []).append(name)
     known = {frozenset(names) for names in groups.values()}
     smaller = sorted(members.values(), key=len)[:-1]
