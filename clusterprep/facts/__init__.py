@@ -64,7 +64,7 @@ class Fact(Struct, frozen=True):
       that differ in name and address alone, and tests hold that.
     * `narrow(answer)` returns the part of the first answer that counts, and parse gets only this
       part. It is for facts that use little of a long answer: nodes whose parts are equal then share
-      one value.
+      one value. Facts with the same function are told apart by one look at the part.
     * `needs`: who may learn the fact.
     * `moves`: the value changes by itself, as times, loads and counters do, so `compare` does not
       report it.

@@ -9,12 +9,54 @@ from typing import Any
 from msgspec import Struct
 
 from clusterprep.facts import Fact, file
-from clusterprep.facts.parts import as_json
+from clusterprep.facts.parts import as_json, shared_text
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.model.fact_columns import Part
 
 Readings = Mapping[int, Any]  # of each GPU that answers, by NVML's index: a value, or Absent
 NVML_LIMIT = 10.0  # seconds that a driver gets to answer all of it
+# Fields of NVML that are the same on healthy GPUs of one model, and from one look to the next. The
+# facts that are made of these alone are parsed once for all nodes on which they all are equal.
+LASTING = frozenset(
+    {
+        "bar",
+        "capability",
+        "clock_application_graphics",
+        "clock_application_memory",
+        "clock_default_graphics",
+        "clock_default_memory",
+        "clock_max_graphics",
+        "clock_max_memory",
+        "cluster",
+        "compute_mode",
+        "ecc",
+        "ecc_aggregate",
+        "ecc_default",
+        "ecc_volatile",
+        "fabric",
+        "gsp",
+        "inforom",
+        "link_speeds",
+        "links",
+        "mig",
+        "name",
+        "p2p",
+        "part",
+        "persistence",
+        "power_default",
+        "power_enforced",
+        "power_limit",
+        "recovery",
+        "remap",
+        "remap_banks",
+        "retired_double",
+        "retired_pending",
+        "retired_single",
+        "sram",
+        "vbios",
+        "virtualization",
+    }
+)
 NO_GPU = Absent("not_applicable", "no GPU here")
 NVIDIA = "0x10de"  # PCI vendor id
 _DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers, as GPUs are
@@ -131,7 +173,7 @@ def parse_nvml(answer: dict[str, Any] | Absent | None) -> Nvml | Absent | None:
         elif reason is not None:
             lost.append(f"GPU {index}: {reason}")
         else:
-            gpus.append(Gpu(index, row["name"], row["uuid"], row["pci"]))
+            gpus.append(Gpu(index, shared_text(row["name"]), row["uuid"], shared_text(row["pci"])))
     return Nvml(
         _version_or_none(answer["driver"]),
         _cuda_version(answer["cuda"]),
@@ -195,6 +237,7 @@ def per_gpu(
     """
     needed_fields = (*fields, *(besides or ()))
     takes_row = besides is not None
+    is_lasting = LASTING.issuperset(needed_fields)
 
     def parse(answer: dict[str, Any] | Absent | None) -> dict[int, Any] | Absent:
         if answer is None:
@@ -217,9 +260,13 @@ def per_gpu(
         nvml_read,
         parse,
         lenient=True,
-        narrow=narrow,
+        narrow=_lasting_columns if is_lasting else narrow,
         moves=moves,
     )
+
+
+def _lasting_columns(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {"gpus": columns(answer, *LASTING)}
 
 
 def columns(answer: Mapping[str, Any], *fields: str) -> list[Any]:
@@ -401,6 +448,14 @@ def parse_gone(nvml: Any, devices: Any) -> Gone | Absent:
     )
 
 
+def _rows_in_trouble(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return NVML's rows that may be in trouble, which are none on nearly all nodes."""
+    rows = answer["gpus"]
+    if not _names_trouble(rows):
+        rows = [row for row in rows if "no" in row or _reason_without_identity(row)]
+    return {"gpus": rows}
+
+
 def _gone_without_nvml(nvml: Absent, gone: tuple[str, ...]) -> Gone | Absent:
     """Return what is gone where NVML tells nothing; Absent if the bus shows nothing either."""
     if nvml.reason == "gpu_lost":
@@ -537,4 +592,4 @@ MODEL = per_gpu(
     unsupported=("memory",),
 )
 LISTED = Fact("gpu.listed", nvml_read, parse_listed, lenient=True)
-GONE = Fact("gpu.gone", _gone_reads, parse_gone, lenient=True)
+GONE = Fact("gpu.gone", _gone_reads, parse_gone, lenient=True, narrow=_rows_in_trouble)

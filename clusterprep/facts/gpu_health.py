@@ -10,6 +10,7 @@ from msgspec import Struct
 from clusterprep.facts import Fact
 from clusterprep.facts.gpu import (
     absence,
+    columns,
     is_older_driver,
     nvml_read,
     per_gpu,
@@ -239,4 +240,10 @@ def parse_latency(answer: Any) -> Any:
     return _parse_seconds_of_gpus(answer)
 
 
-LATENCY = Fact("gpu.latency", nvml_read, parse_latency, lenient=True, moves=True)
+def _seconds_columns(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {"gpus": columns(answer, "seconds")}
+
+
+LATENCY = Fact(
+    "gpu.latency", nvml_read, parse_latency, lenient=True, narrow=_seconds_columns, moves=True
+)

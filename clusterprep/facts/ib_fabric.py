@@ -52,34 +52,40 @@ class FabricDevice(Struct, frozen=True):
 def parse_fabric(files: Mapping[str, str]) -> dict[str, FabricDevice]:
     """Return the devices by name. A text that is no value costs that value of that device alone."""
     guids: dict[str, str] = {}
-    ports: dict[str, dict[int, dict[str, str]]] = {}
+    ports: dict[str, dict[str, dict[str, str]]] = {}
     for path, text in sorted(files.items()):
         name, number, key = _place_of(path)
         if number is None:
             guids[name] = text
         else:
             ports.setdefault(name, {}).setdefault(number, {})[key] = text
-    return {name: _device(guids.get(name), ports.get(name, {})) for name in {**guids, **ports}}
+    devices = {}
+    for name in {**guids, **ports}:
+        devices[name] = _device((guids.get(name), ports.get(name, {})))
+    return devices
 
 
 @read_text_once
-def _place_of(path: str) -> tuple[str, int | None, str]:
+def _place_of(path: str) -> tuple[str, str | None, str]:
     """Return device, port and key of a file; without a port it is the device's own GUID."""
     if node := _NODE.fullmatch(path):
         return require_device_name(node[1], LONGEST_DEVICE), None, "node_guid"
     match = _PORT.fullmatch(path)
     if match is None:
         raise ValueError(f"{path} is no file of an RDMA port")
-    return require_device_name(match[1], LONGEST_DEVICE), int(match[2]), match[3]
+    return require_device_name(match[1], LONGEST_DEVICE), match[2], match[3]
 
 
-def _device(guid_text: str | None, ports: Mapping[int, Mapping[str, str]]) -> FabricDevice:
+@read_once
+def _device(parts: tuple[str | None, Mapping[str, Mapping[str, str]]]) -> FabricDevice:
+    """Return a device from the text of its GUID and the texts of its ports by their numbers."""
+    guid_text, ports = parts
     unread = []
     if guid_text is None or not _is_guid(guid_text):
         unread.append("node_guid")
     parsed = {}
     for number, texts in ports.items():
-        port = parsed[number] = _port(texts)
+        port = parsed[int(number)] = _port(texts)
         if texts.get("link_layer", "InfiniBand") == "InfiniBand" and port.guid is None:
             unread.append(f"GUID of port {number}")
     guid = None

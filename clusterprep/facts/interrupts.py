@@ -68,7 +68,7 @@ def parse_interrupts(answer: dict[str, Any]) -> Interrupts:
 def _device(row: dict[str, Any]) -> InterruptDevice:
     lines = {}
     for irq, counts in row["lines"].items():
-        lines[irq] = {cpu: int(count) for cpu, count in counts.items()}
+        lines[shared_text(irq)] = {shared_text(cpu): int(count) for cpu, count in counts.items()}
     irqs = _irqs(row["irqs"])
     queues = int(row["queues"])
     return InterruptDevice(

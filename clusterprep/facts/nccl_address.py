@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from clusterprep.facts import JOB_USER, Fact, setup_seconds, user_of_job
+from clusterprep.facts.parts import read_once, shared_text
 from clusterprep.facts.torch import FINDER, nccl_version
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.model.runtimes import read_arguments
@@ -226,6 +227,7 @@ def _is_without_library(answers: Answers) -> bool:
     return isinstance(answer, BoundAddress) and answer.library is None
 
 
+@read_once  # the paths of a node answer the same, as a rule
 def _answer(fields: Mapping[str, Any]) -> BoundAddress | Absent:
     """Return the answer of one launch path from the fields that PROBE reports."""
     if "no" in fields:
@@ -245,11 +247,11 @@ def _answer(fields: Mapping[str, Any]) -> BoundAddress | Absent:
     using = _USING.search(fields["log"])
     succeeded = result == 0
     return BoundAddress(
-        library=library,
-        version=nccl_version(version),
+        library=shared_text(library),
+        version=shared_text(nccl_version(version)),
         result=result,
         address=_bound_address(fields, using) if succeeded else None,
-        interface=using["interface"] if using else None,
+        interface=shared_text(using["interface"]) if using else None,
         variables=_variables(fields),
         warning="" if succeeded else _last_warning(fields["log"]),
         reads=tuple(fields.get("reads", "").split()),
@@ -263,8 +265,13 @@ def _variables(fields: Mapping[str, str]) -> tuple[Variable, ...]:
         if key.startswith("value:"):
             name = key.removeprefix("value:")
             place = fields[f"place:{name}"]
-            variables.append(Variable(name, value, place))
+            variables.append(_variable((name, value, place)))
     return tuple(variables)
+
+
+@read_once
+def _variable(parts: tuple[str, str, str]) -> Variable:
+    return Variable(*parts)
 
 
 def _taken(fields: Mapping[str, str]) -> dict[str, Taken]:

@@ -9,7 +9,7 @@ from clusterprep.facts import Fact
 CONNECTED = "ok"  # the word of a dial that got through
 
 
-class Dial(Struct, frozen=True):  # a large fleet has 64 for each node
+class Dial(Struct, frozen=True, gc=False):  # texts and numbers alone, of which there are many
     """One directed attempt to connect: `word` is ok, refused, timed_out, no_route or an error.
 
     The others are measures of a connection that was made, None where it was not: `rtt` is the

@@ -90,25 +90,33 @@ def parse_devices(files: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[Rd
     """
     if not isinstance(files, Mapping):
         raise TypeError("files by their paths were expected")
-    ports_of_tree = set()
+    files_of: dict[str, dict[str, str]] = {}
+    for path, text in files.items():
+        place = _place_of_file(path)
+        if place is not None:
+            name, file = place
+            files_of.setdefault(name, {})[file] = text
     devices = []
     for name, row in sorted(tree.items(), key=lambda item: _natural_order(item[0])):
-        for number in row["ports"]:
-            ports_of_tree.add((name, number))
-        devices.append(_device(name, row, files))
+        devices.append(_device((name, row, files_of.pop(name, {}))))
     # The files and the tree were read one after the other: a device may have gone in between.
-    unknown = set(filter(None, map(_port_of_file, files))) - ports_of_tree
-    if unknown:
-        name, _ = min(unknown)
-        raise ValueError(f"{name} came or went while it was looked at")
+    if files_of:
+        raise _came_or_went(min(files_of))
     return tuple(devices)
 
 
+def _came_or_went(name: str) -> ValueError:
+    return ValueError(f"{name} came or went while it was looked at")
+
+
 @read_text_once
-def _port_of_file(path: str) -> tuple[str, str] | None:
-    """Return name and number of the port that a file is of, None if it is of none."""
+def _place_of_file(path: str) -> tuple[str, str] | None:
+    """Return the device of a port's file and its place below the device's ports, as «1/state».
+
+    Returns None for a file that is of no port.
+    """
     match = _PORT_FILE.search(path)
-    return None if match is None else (match[1], match[2])
+    return None if match is None else (match[1], path[match.start(2) :])
 
 
 @read_text_once
@@ -118,19 +126,22 @@ def _natural_order(name: str) -> tuple[Any, ...]:
     return tuple(int(part) if part.isdigit() else part for part in parts)
 
 
-def _device(name: str, row: Mapping[str, Any], files: Mapping[str, str]) -> RdmaDevice:
-    """Return a device of the tree, whose values are texts, with the states that `files` has."""
+@read_once
+def _device(parts: tuple[str, Mapping[str, Any], Mapping[str, str]]) -> RdmaDevice:
+    """Return a device from its name, its row of the tree and the files of its ports."""
+    name, row, files = parts
     ports = []
     for number, port in row["ports"].items():
-        folder = f"{_FOLDER}/{name}/ports/{number}"
-        ports.append(_port(number, port, files, folder))
+        ports.append(_port(number, port, files))
     ports.sort(key=lambda port: port.number)
+    if {file.partition("/")[0] for file in files} - row["ports"].keys():
+        raise _came_or_went(name)
     pci = row["pci"]
     if not pci or ":" not in pci:  # a device without hardware of its own, such as rxe
         pci = None
     node_type = row["node_type"] or ""
     return RdmaDevice(
-        name=require_device_name(name, LONGEST_DEVICE),
+        name=shared_text(require_device_name(name, LONGEST_DEVICE)),
         pci=pci and shared_text(pci),
         firmware=_text_or_none(row["fw_ver"]),
         board=_text_or_none(row["board_id"]),
@@ -150,18 +161,18 @@ def _interfaces(names: list[str]) -> tuple[str, ...]:
     return tuple(map(require_device_name, names))
 
 
-def _port(number: str, row: Mapping[str, Any], files: Mapping[str, str], folder: str) -> Port:
-    """Return a port; `files` has those of its `folder` by path."""
+def _port(number: str, row: Mapping[str, Any], files: Mapping[str, str]) -> Port:
+    """Return a port; `files` has those of its device by the places below its ports."""
     gids = []
     for index, text, kind, interface in row["gids"]:
         address = IPv6Address(text)
         gids.append(Gid(int(index), address, kind or "", interface))
     return Port(
         number=int(number),
-        state=_state(files[f"{folder}/state"]),
-        phys_state=_state(files[f"{folder}/phys_state"]),
-        link_layer=shared_text(files[f"{folder}/link_layer"]),  # EFA has «Unspecified»
-        rate=_rate(files.get(f"{folder}/rate", "")),
+        state=_state(files[f"{number}/state"]),
+        phys_state=_state(files[f"{number}/phys_state"]),
+        link_layer=shared_text(files[f"{number}/link_layer"]),  # EFA has «Unspecified»
+        rate=_rate(files.get(f"{number}/rate", "")),
         lid=None if row["lid"] is None else int(row["lid"], 16),
         gids=tuple(gids),
     )

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterprep.facts import Fact, Needs, file, user_of_job
+from clusterprep.facts.parts import read_text_once, shared_text
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.model.fact_columns import Part
 
@@ -154,18 +155,23 @@ def _mount(line: str) -> Mount:
     _id, _parent, device, _root, point, options_text, *_optional = of_mount.split(" ")
     # Some sources are empty, which leaves two spaces; the options are last in any case.
     file_system = of_file_system.split(" ")
-    options = frozenset(options_text.split(","))
-    inner = frozenset(file_system[-1].split(","))
+    options = _options(options_text)
+    inner = _options(file_system[-1])
     if not options & {"ro", "rw"} or not inner & {"ro", "rw"}:
         raise ValueError(f"neither ro nor rw: {line!r}")
     return Mount(
-        point=unescaped(point),
-        type=file_system[0],
-        source=unescaped(file_system[1]),
+        point=shared_text(unescaped(point)),
+        type=shared_text(file_system[0]),
+        source=shared_text(unescaped(file_system[1])),
         options=options,
         inner=inner,
-        device=device,
+        device=shared_text(device),
     )
+
+
+@read_text_once
+def _options(text: str) -> frozenset[str]:
+    return frozenset(map(shared_text, text.split(",")))
 
 
 @functools.lru_cache(4096)
@@ -204,7 +210,7 @@ def parse_probes(answer: Any) -> Probes:
     """Return the space at each path, and how many mounts were too many to try."""
     answers = {}
     for path, result in answer["answers"].items():
-        answers[str(path)] = _space(result)
+        answers[shared_text(str(path))] = _space(result)
     untried = int(answer["left"])
     return Probes(answers, untried)
 
@@ -215,7 +221,7 @@ def _space(result: Any) -> Space | Absent:
         return Absent(str(result[1]), str(result[2]))
     values = result[1]
     space = Space(
-        at=values["at"],
+        at=shared_text(values["at"]),
         size=values["size"],
         used=values["used"],
         free=values["free"],

@@ -49,8 +49,8 @@ class Meanings:
         self._names = tuple(fact.name for fact in facts)
         self._forms: dict[Layout, _Form] = {}
         self._slots: dict[tuple[str, ...], _Slot] = {}
+        self._groups: dict[tuple[str, ...], _Group] = {}
         self._joint = _Kept()
-        self._by_part = {fact.name: _Kept() for fact in facts if fact.narrow}
         self._parse_process = ParseProcess()
         self._endless: dict[str, int] = {}  # answers that a guarded fact was not read from, by fact
 
@@ -71,8 +71,9 @@ class Meanings:
         values: Meaning = {}
         for position, slot in enumerate(form.slots):
             values.update(self._meaning(slot, look, position))
-        for fact, positions in form.joint:
-            values[fact.name] = self._joint_value(fact, look, positions)
+        for group, positions in form.joint:
+            (fact,) = group.facts
+            values[fact.name] = self._joint_value(group, look, positions)
         return {name: values[name] for name in self._names}
 
     def _form_of(self, layout: Layout, reads: Sequence[Read]) -> _Form:
@@ -83,17 +84,32 @@ class Meanings:
 
     def _new_form(self, layout: Layout, reads: Sequence[Read]) -> _Form:
         alone: list[list[Fact]] = [[] for _ in reads]
-        joint: list[tuple[Fact, tuple[int, ...]]] = []
+        joint: list[tuple[_Group, tuple[int, ...]]] = []
         for fact, positions in zip(self._facts, layout, strict=True):
             if len(positions) == 1 and not fact.guarded:
                 alone[positions[0]].append(fact)
             else:
-                joint.append((fact, positions))
+                joint.append((self._group_of([fact]), positions))
         slots = []
         for read, facts in zip(reads, alone, strict=True):
             key = (read.kind, *(fact.name for fact in facts))
-            slots.append(self._slots.setdefault(key, _Slot(facts)))
+            if key not in self._slots:
+                self._slots[key] = _Slot(self._groups_of(facts))
+            slots.append(self._slots[key])
         return _Form(tuple(slots), tuple(joint))
+
+    def _groups_of(self, facts: Sequence[Fact]) -> tuple[_Group, ...]:
+        """Return the facts of one answer in groups that are made of the same part of it."""
+        by_part: dict[object, list[Fact]] = {}
+        for fact in facts:
+            by_part.setdefault(fact.narrow, []).append(fact)
+        return tuple(map(self._group_of, by_part.values()))
+
+    def _group_of(self, facts: Sequence[Fact]) -> _Group:
+        names = tuple(fact.name for fact in facts)
+        if names not in self._groups:
+            self._groups[names] = _Group(facts)
+        return self._groups[names]
 
     def _meaning(self, slot: _Slot, look: _Look, position: int) -> Meaning:
         """Return the facts that are made of one answer alone, and note the answer's mark."""
@@ -105,41 +121,44 @@ class Meanings:
         mark = look.marks[position] = mark_of(data)
         meaning = slot.known.get(mark)
         if meaning is _NEW:
-            meaning = {fact.name: self._value(fact, look, (position,)) for fact in slot.facts}
+            meaning = {}
+            for group in slot.groups:
+                meaning.update(self._values(group, look, (position,)))
             slot.known.put(mark, meaning)
         else:
             slot.usual = (data, mark, meaning)
         found: Meaning = meaning
         return found
 
-    def _joint_value(self, fact: Fact, look: _Look, positions: tuple[int, ...]) -> Any:
+    def _joint_value(self, group: _Group, look: _Look, positions: tuple[int, ...]) -> Any:
         """Return a fact that is made of several answers, or of none, or by a site's expression."""
+        (fact,) = group.facts
         key = (fact.name, *(look.marks[position] for position in positions))
         value = self._joint.get(key)
         if value is _NEW:
             if fact.guarded and positions:
                 value = self._guarded_value(fact, look, positions)
             else:
-                value = self._value(fact, look, positions)
+                value = self._values(group, look, positions)[fact.name]
             self._joint.put(key, value)
         return value
 
-    def _value(self, fact: Fact, look: _Look, positions: tuple[int, ...]) -> Any:
-        """Return a fact from its answers. Raises LinkLost."""
-        raw_answers = [look.value(position) for position in positions]
+    def _values(self, group: _Group, look: _Look, positions: tuple[int, ...]) -> Meaning:
+        """Return the facts of a group from their answers. Raises LinkLost."""
         if look.size(positions) > LARGE:
-            return self._parse_process.parse(fact, raw_answers)
-        part = narrowed(fact, raw_answers[0]) if raw_answers else None
+            raw_answers = look.values(positions)
+            return {fact.name: self._parse_process.parse(fact, raw_answers) for fact in group.facts}
+        part = narrowed(group.facts[0], look.value(positions[0])) if positions else None
         if part is None:
-            return parse_fact(fact, raw_answers)
-        raw_answers[0] = part
+            return group.parse(look.values(positions))
         key = (mark_of(as_json(part)), *(look.marks[position] for position in positions[1:]))
-        kept = self._by_part[fact.name]
-        value = kept.get(key)
-        if value is _NEW:
-            value = parse_fact(fact, raw_answers)
-            kept.put(key, value)
-        return value
+        meaning = group.by_part.get(key)
+        if meaning is _NEW:
+            # The others are decoded only here: most nodes have a part that is known.
+            meaning = group.parse([part, *look.values(positions[1:])])
+            group.by_part.put(key, meaning)
+        found: Meaning = meaning
+        return found
 
     def _guarded_value(self, fact: Fact, look: _Look, positions: tuple[int, ...]) -> Any:
         """Return a fact whose parser may never end, or the Absent that says that it does not.
@@ -149,9 +168,8 @@ class Meanings:
         """
         if self._endless.get(fact.name, 0) >= MOST_ENDLESS:
             return Absent("timed_out", "the expression of this check takes too long on other nodes")
-        raw_answers = [look.value(position) for position in positions]
         try:
-            return self._parse_process.parse(fact, raw_answers)
+            return self._parse_process.parse(fact, look.values(positions))
         except LinkLost:
             self._endless[fact.name] = self._endless.get(fact.name, 0) + 1
             why = f"the expression of this check takes more than {CPU_LIMIT:g} s on this answer"
@@ -177,23 +195,41 @@ class _Kept:
             self._values[key] = value
 
 
+class _Group:
+    """Facts that are made of the same answers and, with a `narrow`, of the same part of the first.
+
+    `by_part` is what such parts mean for them.
+    """
+
+    def __init__(self, facts: Sequence[Fact]) -> None:
+        self.facts = tuple(facts)
+        self.by_part = _Kept()
+
+    def parse(self, raw_answers: Sequence[Json]) -> Meaning:
+        """Return the facts from answers, the first of which is narrowed."""
+        return {fact.name: parse_fact(fact, raw_answers) for fact in self.facts}
+
+
 class _Slot:
     """The facts that are made of one answer alone, and what answers mean for them by their marks.
 
     `usual` is the answer that came again last: its bytes, its mark and its meaning.
     """
 
-    def __init__(self, facts: Sequence[Fact]) -> None:
-        self.facts = tuple(facts)
+    def __init__(self, groups: Sequence[_Group]) -> None:
+        self.groups = tuple(groups)
         self.known = _Kept()
         self.usual: tuple[bytes, bytes, Meaning] = (b"", b"", {})
 
 
 class _Form(msgspec.Struct, frozen=True):
-    """How answers become facts: a slot for each, and the facts of several with their positions."""
+    """How answers become facts: a slot for each, and the facts of several with their positions.
+
+    A fact of several answers is a group of its own.
+    """
 
     slots: tuple[_Slot, ...]
-    joint: tuple[tuple[Fact, tuple[int, ...]], ...]
+    joint: tuple[tuple[_Group, tuple[int, ...]], ...]
 
 
 class _Look:
@@ -231,6 +267,10 @@ class _Look:
     def size(self, positions: Sequence[int]) -> int:
         """Return the bytes of some answers."""
         return sum(len(self.data[position]) for position in positions)
+
+    def values(self, positions: Sequence[int]) -> list[Json]:
+        """Return some answers. Raises LinkLost for what no agent writes."""
+        return [self.value(position) for position in positions]
 
     def value(self, position: int) -> Json:
         """Return an answer, decoded once. Raises LinkLost for what no agent writes."""

@@ -11,6 +11,7 @@ to tell whether it is a node, a group or a pair.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -397,7 +398,9 @@ class _Matrix:
                 if self._silent:
                     bodies[name]["silent"] = True
         dials: dict[str, Dials] = {}
-        for name, answer in self._fanout.ask("dial", bodies, limit + ANSWER_MARGIN).items():
+        answers = self._fanout.ask("dial", bodies, limit + ANSWER_MARGIN)
+        for name in list(answers):
+            answer = answers.pop(name)  # its memory is then free for the dials of the next nodes
             if isinstance(answer, LinkLost):
                 dials[name] = Absent(answer.reason, answer.message)
                 continue
@@ -467,18 +470,24 @@ def _parse_dial(dialer: str, target: Target, row: Sequence[Any]) -> Dial:
         return Dial(dialer, *target, str(word)[:40])
     _, microseconds, packet, is_carried, path_mtu = row
     rtt = require_integer(microseconds) / 1e6
-    size = require_integer(packet)
+    size = _shared_integer(packet)
     carried = size if is_carried is True else None
-    mtu = require_integer(path_mtu)
+    mtu = _shared_integer(path_mtu)
     return Dial(
         dialer,
         *target,
-        word,
+        "ok",
         rtt,
         size,
         carried,
         mtu,
     )
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _shared_integer(value: Any) -> int:
+    """Return an integer, as one object for equal ones: nearly all paths carry the same sizes."""
+    return require_integer(value)
 
 
 # ---------------------------------------------------------------- dialled again
