@@ -104,6 +104,19 @@ def test_twice_the_nodes_are_twice_the_work(tmp_path: Path) -> None:
     assert many[1] / few[1] < 2.3
 
 
+def test_nodes_that_differ_in_their_numbers_are_judged_together_as_each_by_itself(
+    tmp_path: Path,
+) -> None:
+    """Faults on some, and no two nodes with the same serial numbers, counters and free space.
+
+    A site's check is asked for every node, as nothing is known of what it looks at.
+    """
+    fleet, plan, _ = looked(inventory(tmp_path, 120))
+    apart = [replace(check, source="site/checks.py") for check in plan.checks]
+    findings = judge(fleet, plan.checks, simulated.TODAY)
+    assert findings == judge(fleet, apart, simulated.TODAY)
+
+
 @pytest.mark.parametrize(
     "nodes", [120, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
