@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from msgspec import Struct
 import clusterprep
 from clusterprep.inventory.ansible_hints import ansible_hint
 from clusterprep.inventory.document import Document
-from clusterprep.inventory.schema_fit import pattern, surely_fits
 from clusterprep.inventory.yaml_tree import Place
 from clusterprep.model.nodeset import nearest, nearest_word
 
@@ -63,15 +63,19 @@ def load_schema(name: str) -> Mapping[str, Any]:
 
 @functools.cache
 def validator(name: str) -> Any:
-    """Return a jsonschema validator that reads patterns as `schema_fit.pattern` does."""
+    """Return a jsonschema validator in which `$` matches at the very end of a text only.
+
+    This is how JSON Schema means it; Python's `$` matches before a last newline too.
+    """
     from jsonschema import Draft202012Validator, ValidationError, validators
 
-    def matches(_: Any, wanted: str, instance: Any, __: Any) -> Iterator[ValidationError]:
-        if isinstance(instance, str) and not pattern(wanted).search(instance):
+    def pattern(_: Any, wanted: str, instance: Any, __: Any) -> Iterator[ValidationError]:
+        regex = wanted.replace("$", r"\Z")
+        if isinstance(instance, str) and not re.search(regex, instance):
             yield ValidationError("pattern")
 
     extend: Any = validators.extend
-    strict_validator = extend(Draft202012Validator, {"pattern": matches})
+    strict_validator = extend(Draft202012Validator, {"pattern": pattern})
     return strict_validator(load_schema(name))
 
 
@@ -93,8 +97,6 @@ def check_against_schema(
     Returns the places of it in the document. If an entry of `data` stands for several entries of
     the document, `originals` maps its place to theirs.
     """
-    if surely_fits(data, load_schema(name)):
-        return []
     complaints: list[_Complaint] = []
     for error in validator(name).iter_errors(data):
         complaints.extend(_complaints(error))
