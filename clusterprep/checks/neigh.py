@@ -16,7 +16,9 @@ from clusterprep.nccl.interfaces import choose
 from clusterprep.remedies import Remedy, shell_line
 
 INTERFACES = "net.interfaces"
-# Of the entries that there may be: so near to the limit the table is full in a moment.
+# Of the entries that there may be: so near to the limit the table is full in a moment. With more
+# than there may be, and none refused, there are permanent ones, which no limit counts since Linux
+# 5.0 (gc_entries of net/core/neighbour.c), as Cilium makes them.
 NEARLY = 0.9
 
 
@@ -108,8 +110,10 @@ def _judge(node: Node, table: NeighbourTable, needed: int, is_ipv6: bool = False
     kind = "IPv6 neighbours" if is_ipv6 else "neighbours"
     places = max(needed, table.entries)
     wanted = f"more than {pluralize(places, 'place')}"
-    if table.entries >= NEARLY * table.most:
+    if table.refused and table.entries >= NEARLY * table.most:
         message = f"the kernel's table of {kind} is full: connections to other nodes fail"
+    elif NEARLY * table.most <= table.entries <= table.most:
+        message = f"the kernel's table of {kind} is nearly full: then connections to others fail"
     elif needed >= table.most:
         message = f"the kernel's table of {kind} has no place for all nodes of this network"
     elif needed > table.crowded or (table.refused and table.entries > table.crowded):

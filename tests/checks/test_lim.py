@@ -196,6 +196,13 @@ def test_what_is_scarce_is_named_with_its_cure() -> None:
     assert bad.remedy.startswith("sysctl -w kernel.pid_max=")
 
 
+def test_nodes_with_room_for_more_threads_are_one_finding() -> None:
+    seen = fleet(n1=crowd(all_threads=300), n2=crowd(all_threads=310))
+    (good,) = findings(seen, "lim.nproc")
+    assert good.nodes == ("n1", "n2")
+    assert good.seen == "up to 1% of 32768 threads (kernel.pid_max)"
+
+
 @pytest.mark.parametrize("text", ["", "many", "1k", "-1", "²"])
 @pytest.mark.parametrize(("read", "what"), [(open_files, "open files"), (processes, "processes")])
 def test_a_number_that_is_none_is_refused(text: str, read: Any, what: str) -> None:

@@ -38,6 +38,8 @@ def network(count: int, table: Any, rails: int = 1) -> Fleet:
         pytest.param(64, 1, NeighbourTable(128, 512, 1024, 1017, 5127), "fail warning", id="full"),
         pytest.param(4, 1, NeighbourTable(128, 512, 1024, 922, 0), "fail warning", id="nearly"),
         pytest.param(4, 1, NeighbourTable(128, 512, 1024, 921, 0), "pass", id="not-yet"),
+        pytest.param(4, 1, NeighbourTable(128, 512, 1024, 1120, 0), "pass", id="permanent-ones"),
+        pytest.param(4, 1, NeighbourTable(128, 512, 1024, 1120, 9), "fail warning", id="and-full"),
         pytest.param(4, 1, NeighbourTable(128, 512, 1024, 513, 9), "fail warning", id="was-full"),
         pytest.param(4, 1, NeighbourTable(128, 512, 1024, 18, 9), "pass", id="was-full-long-ago"),
         pytest.param(
@@ -102,6 +104,14 @@ def test_with_both_families_ipv6_needs_places_where_the_job_speaks_it(
     raised = NeighbourTable(1024, 4096, 8192, 18, 0)
     seen = seen.with_facts({name: {"net.neighbours": raised} for name in seen.snapshots})
     assert told(seen, "net.neigh")["n1"] == expected
+
+
+def test_a_table_that_refused_nothing_yet_is_nearly_full() -> None:
+    found = findings(network(4, NeighbourTable(128, 512, 1024, 1000, 0)), "net.neigh")
+    failed = next(finding for finding in found if finding.verdict == "fail")
+    assert failed.message == (
+        "the kernel's table of neighbours is nearly full: then connections to others fail"
+    )
 
 
 def test_the_remedy_raises_the_limits_of_ipv6() -> None:
