@@ -22,6 +22,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from measured import Want
+
 from clusterprep import reports
 from clusterprep.changes.file_plan import change_rows, plan_file_changes
 from clusterprep.changes.playbook.reading import load_playbook
@@ -224,6 +226,7 @@ def main() -> None:
     for nodes in words.nodes:
         _show([cost for cost in costs if cost.nodes == nodes])
     _show_growth(costs, words.nodes)
+    _show_wanted(costs)
 
 
 def _in_a_process(nodes: int) -> list[Cost]:
@@ -257,6 +260,32 @@ def _show_growth(costs: Sequence[Cost], sizes: Sequence[int]) -> None:
     for stage in dict.fromkeys(cost.stage for cost in costs):
         few, many = by[least, stage], by[most, stage]
         print(f"{stage:24} {many.seconds / most / (few.seconds / least):8.2f}")
+
+
+# What is wanted of the row from the answers of all nodes to all reports, without trial and history.
+_CORE = ("parse", "pairs", "judge", "render", "diff")
+_STAGES = {"judge": 1.5, "report json": 1.5, "report html": 1.5}  # seconds at 10,000 nodes
+_WHOLE = {1000: 1.5, 10_000: 15.0}  # seconds
+_MEMORY = 300.0  # MB at 10,000 nodes
+
+
+def _show_wanted(costs: Sequence[Cost]) -> None:
+    """Print what is wanted of the sizes that were measured, what was seen, and whether it holds."""
+    print("\nwanted, seen, holds")
+    for nodes, limit in _WHOLE.items():
+        own = [cost for cost in costs if cost.nodes == nodes]
+        whole = [cost for cost in own if cost.stage in _CORE or cost.stage.startswith("report ")]
+        if whole:
+            seconds = sum(cost.seconds for cost in whole)
+            print(Want(f"{nodes:,} nodes, answers to all reports, s", seconds, limit))
+        if nodes != max(_WHOLE):
+            continue
+        for cost in own:
+            if cost.stage in _STAGES:
+                print(Want(f"{nodes:,} nodes, {cost.stage}, s", cost.seconds, _STAGES[cost.stage]))
+        core = [cost.peak / MIB for cost in own if cost.stage in _CORE]
+        if core:
+            print(Want(f"{nodes:,} nodes, all without trial and history, MB", max(core), _MEMORY))
 
 
 if __name__ == "__main__":
