@@ -22,8 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from measured import Want
-
+from benchmarks.measured import Want
 from clusterprep import reports
 from clusterprep.changes.file_plan import change_rows, plan_file_changes
 from clusterprep.changes.playbook.reading import load_playbook
