@@ -444,7 +444,9 @@ def _sizes(context: CheckContext) -> Sizes:
     """Return for each name and capability the sizes of memory that are told apart."""
     seen: dict[tuple[str, str], set[int]] = {}
     for nodes in context.alike():
-        for model in of_job(nodes[0], context.value(nodes[0], "gpu.model")).values():
+        first = nodes[0]
+        models = of_job(first, context.value(first, "gpu.model"))
+        for model in models.values():
             if isinstance(model, Model) and model.memory is not None:
                 key = (model.name, model.capability)
                 seen.setdefault(key, set()).add(model.memory)

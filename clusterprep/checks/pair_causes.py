@@ -468,10 +468,15 @@ def _of_nodes(dials: Iterable[Dial], causes: Sequence[Cause], groups: Groups) ->
     """Return the explanation of causes that are alike, of one node or of several."""
     listeners = {cause.nodes[0] for cause in causes if cause.role == "listener"}
     dialers = {cause.nodes[0] for cause in causes if cause.role == "dialer"}
-    tried = sum(dial.listener in listeners or dial.dialer in dialers for dial in dials)
+    tried = 0
+    for dial in dials:
+        if dial.listener in listeners or dial.dialer in dialers:
+            tried += 1
     nodes = listeners | dialers
-    names = tuple(group for group, members in groups.items() if nodes == set(members))
-    return _combined("nodes", causes, tried, names[:1])
+    for group, members in groups.items():
+        if nodes == set(members):
+            return _combined("nodes", causes, tried, (group,))
+    return _combined("nodes", causes, tried)
 
 
 def _fold_pairs(dials: Sequence[Dial], causes: Iterable[Cause]) -> Iterator[Explanation]:

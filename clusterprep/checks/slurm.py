@@ -330,7 +330,10 @@ def _device_problems(wanted: Gres, lines: Iterable[GresLine]) -> Iterator[Proble
     large letters are the same to it.
     """
     kind = wanted.type.lower()
-    files = {file for line in lines if kind in ("", line.type.lower()) for file in line.files}
+    files: set[str] = set()
+    for line in lines:
+        if kind in ("", line.type.lower()):
+            files.update(line.files)
     if len(files) < wanted.count:
         name = f"gpu:{wanted.type}" if kind else "gpu"
         message = f"gres.conf has fewer devices for {name} than slurm.conf counts"

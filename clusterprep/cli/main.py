@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from clusterprep.model.extensions import Broken, Extensions
 
 # Thresholds of Python's garbage collector. Nearly all objects of a command live until its end: with
-# the defaults, looking for cycles among them took a fifth of the time of a large check. A start
-# makes 150,000 of them: with a first threshold of 50,000 it spent 16 ms of 300 on cycles.
-CYCLES = (200_000, 5, 50)
+# the defaults, looking for cycles among them took a fifth of the time of a large check.
+CYCLES = (50_000, 20, 50)
 QUIET = {"quiet": True, "no_color": True}  # a watch shows no progress: it has no end
 
 

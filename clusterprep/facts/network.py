@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from ipaddress import ip_interface
+from ipaddress import IPv4Address, ip_interface
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -117,12 +117,10 @@ def network_of(address: str) -> str:
     host, _, length = address.partition("/")
     if ":" in host or not length:
         return str(ip_interface(address).network)
-    # IPv4 by hand: `ipaddress` takes ten times as long, and large fleets outgrow the cache.
-    first, second, third, fourth = map(int, host.split("."))
+    # Without a network of `ipaddress`, which takes longer: large fleets outgrow the cache.
     others = 32 - int(length)  # bits that tell the addresses of the network apart
-    number = (first << 24 | second << 16 | third << 8 | fourth) >> others << others
-    start = f"{number >> 24}.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
-    return f"{start}/{length}"
+    number = int(IPv4Address(host)) >> others << others
+    return f"{IPv4Address(number)}/{length}"
 
 
 def parse_interfaces(rows: list[dict[str, Any]]) -> tuple[Interface, ...]:

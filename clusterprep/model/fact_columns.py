@@ -56,12 +56,14 @@ class Column(Struct, frozen=True):
 def column_of(values: Sequence[Any]) -> Column:
     """Return the column of these values, in which one object is one value."""
     first = values[0] if values else NOT_ASKED
-    if not [value for value in values if value is not first]:
-        return Column(values, first, [], array("Q"))
+    others = [value for value in values if value is not first]
+    if not others:
+        return Column(values, first, odd=[], ids=array("Q"))
     ids = array("Q", map(id, values))  # a list would keep an object for each number
-    ((usual, _),) = Counter(ids).most_common(1)
-    odd = [position for position, number in enumerate(ids) if number != usual]
-    return Column(values, values[ids.index(usual)], odd, ids)
+    ((usual_id, _),) = Counter(ids).most_common(1)
+    usual = values[ids.index(usual_id)]
+    odd = [position for position, number in enumerate(ids) if number != usual_id]
+    return Column(values, usual, odd, ids)
 
 
 @once_per_fleet
@@ -118,13 +120,16 @@ def _values_by_fact(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Sequence[
 
 def _part_of(column: Column, part: Part) -> Column:
     """Return the column of a part, in which equal values are one object."""
-    parts: dict[int, object] = {}
+    odd_values = [column.values[position] for position in column.odd]
+    part_by_id: dict[int, object] = {}
     kept: dict[Hashable, Hashable] = {}
-    for value in (column.usual, *[column.values[position] for position in column.odd]):
-        if id(value) not in parts:
-            looked_at = value if isinstance(value, Absent) else part.of(value)
-            parts[id(value)] = kept.setdefault(looked_at, looked_at)
-    return column_of([parts[id(value)] for value in column.values])
+    for value in (column.usual, *odd_values):
+        if id(value) in part_by_id:
+            continue
+        looked_at = value if isinstance(value, Absent) else part.of(value)
+        part_by_id[id(value)] = kept.setdefault(looked_at, looked_at)
+    parts = [part_by_id[id(value)] for value in column.values]
+    return column_of(parts)
 
 
 class _Absences(dict[str, Mapping[str, Absent]]):

@@ -116,9 +116,10 @@ def with_knocks(fleet: Fleet, dials: Iterable[Dial]) -> Fleet:
     dials_by_node: dict[str, list[Dial]] = {node.name: [] for node in fleet.reached}
     for dial in dials:
         dials_by_node[dial.dialer].append(dial)
+    of_all = {LISTEN.name: None, TABLE.name: NO_TABLE}
     facts: dict[str, dict[str, Any]] = {}
     for name, own in dials_by_node.items():
-        facts[name] = {LISTEN.name: None, DIALS.name: tuple(own), TABLE.name: NO_TABLE}
+        facts[name] = {**of_all, DIALS.name: tuple(own)}
     return fleet.with_facts(facts)
 
 

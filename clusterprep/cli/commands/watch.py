@@ -6,7 +6,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,7 +33,12 @@ from clusterprep.survey.port_matrix import knock, with_knocks
 from clusterprep.survey.queries import QueryPlan, plan_queries
 from clusterprep.survey.watch.changes import Change
 from clusterprep.survey.watch.kernel_news import FACTS as LOGS
-from clusterprep.survey.watch.light_plan import in_part, light_checks, light_plan
+from clusterprep.survey.watch.light_plan import (
+    in_part,
+    light_checks,
+    light_plan,
+    without_partial_passes,
+)
 from clusterprep.survey.watch.ring import Ring
 from clusterprep.survey.watch.schedule import Backoff, Moment, unseen_seconds, with_last_words
 from clusterprep.survey.watch.state import REACH, WatchState
@@ -154,6 +159,8 @@ class _Watcher:
         facts = registry.of(invocation.inventory).facts
         partial = in_part(plan.checks, facts, invocation.inventory)
         self._state = WatchState(plan.checks, partial)
+        # A look dials few pairs, and not whether the rendezvous port is free.
+        self._partial = {*partial, PORTS.name}
         self._backoff = Backoff(every)
         self._snapshots: dict[str, NodeSnapshot] = {}  # of the last try of each node
         self._heard: dict[str, NodeSnapshot] = {}  # what each node said last
@@ -233,33 +240,39 @@ class _Watcher:
         """
         today = datetime.now(timezone.utc).date()
         of_reach = [check for check in self._plan.checks if check.name == REACH]
-        others = [check for check in self._plan.checks if check.name != REACH]
         found = list(judge(fleet, of_reach, today))
+        found += self._judge_answers(fleet, today)
+        found += self._judge_ports(fleet, found, today)
+        known = without_partial_passes(found, self._partial)
+        return with_causes_of(self._inventory, known)
+
+    def _judge_answers(self, fleet: Fleet, today: date) -> Iterable[Finding]:
+        """Return what the checks, but for that of reach, say of the nodes that answered."""
+        others = [check for check in self._plan.checks if check.name != REACH]
         voices = with_last_words(fleet, self._heard)
         names = {node.name for node in voices.reached}
-        if names:
-            checks = one_by_one(self._invocation, others)
-            judged = judge(limited_fleet(voices, names), checks, today, by_message=True)
-            found += _about(judged, {node.name for node in fleet.reached})
-        return with_causes_of(self._inventory, (*found, *self._judge_ports(fleet, found)))
+        if not names:
+            return ()
+        checks = one_by_one(self._invocation, others)
+        judged = judge(limited_fleet(voices, names), checks, today, by_message=True)
+        return _about(judged, {node.name for node in fleet.reached})
 
-    def _judge_ports(self, fleet: Fleet, found: Iterable[Finding]) -> tuple[Finding, ...]:
+    def _judge_ports(
+        self, fleet: Fleet, found: Iterable[Finding], today: date
+    ) -> tuple[Finding, ...]:
         """Have each node dial a few others, and return what the check of ports says of it.
 
         `found` are the other findings of this look.
         """
         if self._ports is None or len(fleet.reached) < 2:
             return ()
-        filtered = {
-            name
-            for finding in found
-            for name in finding.nodes
-            if finding.check == FIREWALL.name and finding.verdict == "fail"
-        }
+        filtered: set[str] = set()
+        for finding in found:
+            if finding.check == FIREWALL.name and finding.verdict == "fail":
+                filtered.update(finding.nodes)
         dials = self._ring.counted(knock(self._fanout, fleet, self._ring.pairs), filtered)
         names = {node.name for node in fleet.reached}
         dialled = with_knocks(limited_fleet(fleet, names), dials)
-        today = datetime.now(timezone.utc).date()
         return judge(dialled, [self._ports], today)
 
 

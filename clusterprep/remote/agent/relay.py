@@ -363,10 +363,7 @@ class Relay(object):
         has_ended = status is not None
         if has_ended and self._may_be_cancelled(child, status, now):
             return
-        if child.stdout_ended_at is not None:
-            if has_ended or now - child.stdout_ended_at > END_DELAY:
-                child.stdout_ended_at = None
-                self.emit("f", child.channel)
+        self._report_end_of_stdout(child, has_ended, now)
         if has_ended:
             child.kill_at = child.kill_at or now
         if child.kill_at is None:
@@ -377,6 +374,14 @@ class Relay(object):
         remains = child.kill() or not has_ended
         if not remains or now > child.kill_at + GRACE:
             self._forget(child)
+
+    def _report_end_of_stdout(self, child, has_ended, now):
+        """Report the end of a child's stdout, once it is known how the child ended or goes on."""
+        if child.stdout_ended_at is None:
+            return
+        if has_ended or now - child.stdout_ended_at > END_DELAY:
+            child.stdout_ended_at = None
+            self.emit("f", child.channel)
 
     def _may_be_cancelled(self, child, status, now):
         """Return whether a child has just been ended by a signal that this task did not send.

@@ -3,20 +3,20 @@
 What a fact costs is declared with the fact: `deep` ones run code of the job's user, and `costly`
 names kinds of reads that a repeated look does without. A check takes part if all facts that it
 needs are left. Where some of its reads are not asked only its failures are of use: that it does not
-know something is no news then.
+know something is no news then, and that it found nothing is no pass.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from clusterprep.checks import Check
 from clusterprep.facts import Fact
-from clusterprep.model import NOT_ASKED, Inventory, Node, Read
+from clusterprep.model import NOT_ASKED, Finding, Inventory, Node, Read
 from clusterprep.survey.queries import QueryPlan
 from clusterprep.survey.typecheck import fits_return_type
 
@@ -46,6 +46,17 @@ def in_part(
         if any(light_fact(fact, inventory) is not fact for fact in looked_at):
             names.add(check.name)
     return frozenset(names)
+
+
+def without_partial_passes(
+    findings: Iterable[Finding], partial: Collection[str]
+) -> tuple[Finding, ...]:
+    """Return the findings without passes of checks that saw only a part of what they look at."""
+    kept = []
+    for finding in findings:
+        if finding.verdict != "pass" or finding.check not in partial:
+            kept.append(finding)
+    return tuple(kept)
 
 
 def light_plan(plan: QueryPlan, inventory: Inventory) -> QueryPlan:

@@ -9,11 +9,17 @@ import pytest
 from clusterprep.facts import Fact
 from clusterprep.facts.kernel_log import KernelLog
 from clusterprep.inventory.local import local_inventory
-from clusterprep.model import NOT_ASKED, Absent, Inventory, Node, Read
+from clusterprep.model import NOT_ASKED, Absent, Finding, Inventory, Node, Read
 from clusterprep.survey import registry
 from clusterprep.survey.answers import parse_fact
 from clusterprep.survey.queries import plan_queries
-from clusterprep.survey.watch.light_plan import in_part, light_checks, light_fact, light_plan
+from clusterprep.survey.watch.light_plan import (
+    in_part,
+    light_checks,
+    light_fact,
+    light_plan,
+    without_partial_passes,
+)
 from tests.support.kernel_lines import ring_answer
 
 NODE = Node("n1", "10.0.0.1", 0)
@@ -122,3 +128,11 @@ def test_checks_that_see_a_part_are_known() -> None:
     names = in_part(KNOWN.checks.values(), KNOWN.facts, INVENTORY)
     assert names >= {"log.kernel", "gpu.xid", "sw.security", "net.firewall"}
     assert names.isdisjoint({"eth.mtu", "time.offset", "ib.counters"})
+
+
+def test_what_saw_a_part_and_found_nothing_is_no_pass() -> None:
+    partial = Finding("net.ports", "pass", "error", ("n1",), "the port can be reached")
+    whole = Finding("eth.mtu", "pass", "warning", ("n1",), "the MTU is that of the others")
+    failed = Finding("net.ports", "fail", "error", ("n2",), "the port cannot be reached")
+    kept = without_partial_passes((partial, whole, failed), {"net.ports"})
+    assert kept == (whole, failed)
