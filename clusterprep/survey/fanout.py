@@ -220,9 +220,7 @@ class Fanout:
         """
         inventory = inventory or self.inventory
         queries = Queries(plan, inventory)
-        nodes = inventory.nodes
-        if names is not None:
-            nodes = tuple(node for node in nodes if node.name in names)
+        nodes = _named(inventory.nodes, names)
         sheets = {node.name: queries.of(node) for node in nodes}
         self._need_parts(_agent_parts(plan, sheets.values(), inventory))
         drops_links = last and "pairs" not in plan.stages
@@ -501,6 +499,13 @@ def _lost_snapshot(node: Node, error: Unreached, seconds: float) -> NodeSnapshot
         answered=error.answered,
         seconds=seconds,
     )
+
+
+def _named(nodes: tuple[Node, ...], names: Collection[str] | None) -> tuple[Node, ...]:
+    """Return the nodes with these names, all if None are given."""
+    if names is None:
+        return nodes
+    return tuple(node for node in nodes if node.name in names)
 
 
 def _late_snapshot(node: Node, over: OutOfTime | None) -> NodeSnapshot:
