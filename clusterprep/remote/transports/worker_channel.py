@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import Callable
+from typing import Protocol
 
 from clusterprep.errors import LinkLost
 from clusterprep.remote.transports.wire import STALL
@@ -32,20 +32,26 @@ CONNECTION_ENDED = "the connection has ended"
 WORKER_ENDED = "the process on this machine that held the connection has ended"
 
 
-class WorkerChannel:
-    """See Channel in clusterprep.remote.transports.protocol.
+class Worker(Protocol):
+    """What a channel tells about the process that holds its connection.
 
-    `on_close` is called once, when the channel is closed.
+    `has_ended` is set where that process has ended, `release` called once, when the channel closes.
     """
 
-    def __init__(
-        self, stream: MessageStream, peer: str | None, near: bool, on_close: Callable[[], None]
-    ) -> None:
+    has_ended: bool
+
+    def release(self) -> None: ...
+
+
+class WorkerChannel:
+    """See Channel in clusterprep.remote.transports.protocol."""
+
+    def __init__(self, stream: MessageStream, peer: str | None, near: bool, worker: Worker) -> None:
         self.peer = peer
         self.near = near
         self.alive = True
         self._stream = stream
-        self._on_close = on_close
+        self._worker: Worker | None = worker  # until the channel is closed
         self._output: deque[bytes] = deque()
         self._output_size = 0
         self._tail = b""  # of stderr
@@ -100,9 +106,10 @@ class WorkerChannel:
     def close(self) -> None:
         """Hang up. The worker then ends the connection at once."""
         self._stream.close()
-        on_close = self._on_close
-        self._on_close = _nothing
-        on_close()
+        worker = self._worker
+        self._worker = None
+        if worker is not None:
+            worker.release()
 
     def _take_next(self, timeout: float) -> None:
         """Take in the next message. Raises TimeoutError."""
@@ -113,6 +120,8 @@ class WorkerChannel:
             self._has_ended = True
             if not self._stream.is_closed:
                 self._lost = LinkLost("hung", WORKER_ENDED)
+                if self._worker is not None:
+                    self._worker.has_ended = True
             return
         self._take(message)
 
@@ -130,7 +139,3 @@ class WorkerChannel:
             self.alive = False
             self._has_ended = True
             self._lost = unpack_error(content, lost=True)
-
-
-def _nothing() -> None:
-    """Do nothing: the channel is closed already."""

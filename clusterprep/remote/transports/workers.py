@@ -81,6 +81,7 @@ class WorkerTransport:
                 stream.close()
                 worker.release()
                 if isinstance(error, EOFError):
+                    worker.has_ended = True
                     raise _ended_error() from None
                 raise
         finally:
@@ -108,7 +109,8 @@ class WorkerTransport:
         """
         with self._lock:
             self._start_another()
-            for worker in sorted(self._workers, key=_nodes_of):
+            running = [worker for worker in self._workers if not worker.has_ended]
+            for worker in sorted(running, key=_nodes_of):
                 with contextlib.suppress(ConnectionError):
                     return worker, worker.stream()
         raise _ended_error()
@@ -146,7 +148,7 @@ class WorkerTransport:
                 raise unpack_error(content)
             elif kind is Kind.OPENED:
                 opened = json.loads(content)
-                return WorkerChannel(stream, opened["peer"], opened["near"], worker.release)
+                return WorkerChannel(stream, opened["peer"], opened["near"], worker)
 
     def _refuse_stuck(self, node: Node, began: float) -> None:
         """Raise Unreached if the worker has had its time since `began` and says nothing."""
@@ -172,6 +174,9 @@ class WorkerProcess:
         self._control = ours
         self._lock = threading.Lock()
         self.nodes = 0  # that it opens or holds
+        # Set where a node's socket has ended by itself. The kernel closes a process's sockets one
+        # by one, so the control socket of one that ends may still take a further node.
+        self.has_ended = False
 
     @property
     def pid(self) -> int:

@@ -46,6 +46,17 @@ class ScriptedChannel:
         self.calls.append("close")
 
 
+class Holder:
+    """The process that holds a connection, as the channel sees it."""
+
+    def __init__(self) -> None:
+        self.has_ended = False
+        self.released = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+
 @pytest.fixture
 def ends() -> Iterator[tuple[MessageStream, MessageStream]]:
     """The controller's end and the worker's."""
@@ -65,7 +76,7 @@ def test_output_and_errors_are_passed_on_to_the_end(
     controller, worker = ends
     scripted = ScriptedChannel((b"out", b"err"), (b"", b"more"), (b"last", b""), (b"", b""))
     _pass_on_output(as_channel(scripted), worker)
-    channel = WorkerChannel(controller, "10.0.0.1", True, lambda: None)
+    channel = WorkerChannel(controller, "10.0.0.1", True, Holder())
     assert [channel.recv(LONG) for _ in range(3)] == [b"out", b"last", b""]
     assert channel.stderr() == b"errmore"
     assert channel.alive
@@ -79,7 +90,7 @@ def test_why_a_node_is_lost_comes_after_what_it_said(
     controller, worker = ends
     lost = LinkLost("garbled", "the node sent more than it was allowed to")
     _pass_on_output(as_channel(ScriptedChannel((b"out", b""), lost)), worker)
-    channel = WorkerChannel(controller, None, False, lambda: None)
+    channel = WorkerChannel(controller, None, False, Holder())
     assert channel.recv(LONG) == b"out"
     for _ in range(2):
         with pytest.raises(LinkLost, match="more than it was allowed to") as caught:
@@ -102,7 +113,7 @@ def test_a_command_is_killed_before_its_input_ends(
 ) -> None:
     """At the end of its input sudo would count a wrong password."""
     controller, worker = ends
-    channel = WorkerChannel(controller, None, False, lambda: None)
+    channel = WorkerChannel(controller, None, False, Holder())
     channel.send(b"x" * 100_000)
     channel.kill()
     channel.close()
@@ -121,7 +132,7 @@ def test_a_node_that_takes_nothing_is_lost_and_still_closed(
     scripted.takes_input = False
     thread = threading.Thread(target=_pass_on_input, args=(worker, as_channel(scripted)))
     thread.start()
-    channel = WorkerChannel(controller, None, False, lambda: None)
+    channel = WorkerChannel(controller, None, False, Holder())
     channel.send(b"one")
     with pytest.raises(LinkLost, match="took nothing for 20 s"):
         channel.recv(LONG)
@@ -132,12 +143,25 @@ def test_a_node_that_takes_nothing_is_lost_and_still_closed(
 
 def test_a_channel_is_given_back_once(ends: tuple[MessageStream, MessageStream]) -> None:
     controller, _ = ends
-    given_back: list[int] = []
-    channel = WorkerChannel(controller, None, False, lambda: given_back.append(1))
+    holder = Holder()
+    channel = WorkerChannel(controller, None, False, holder)
     channel.close()
     channel.close()
-    assert given_back == [1]
+    assert holder.released == 1
     assert channel.recv(LONG) == b""
+    assert not holder.has_ended
+
+
+def test_a_worker_has_ended_where_a_socket_of_it_has(
+    ends: tuple[MessageStream, MessageStream],
+) -> None:
+    controller, worker = ends
+    holder = Holder()
+    channel = WorkerChannel(controller, None, False, holder)
+    worker.close()
+    with pytest.raises(LinkLost, match="process on this machine that held the connection"):
+        channel.recv(LONG)
+    assert holder.has_ended
 
 
 def test_errors_are_heard_without_the_output_before_them(
@@ -146,7 +170,7 @@ def test_errors_are_heard_without_the_output_before_them(
     controller, worker = ends
     worker.send(Kind.OUTPUT, b"out")
     worker.send(Kind.ERRORS, b"e" * 9000)
-    channel = WorkerChannel(controller, None, False, lambda: None)
+    channel = WorkerChannel(controller, None, False, Holder())
     assert channel.stderr() == b"e" * 8192
     assert channel.recv(LONG) == b"out"
     with pytest.raises(TimeoutError):
@@ -158,6 +182,6 @@ def test_a_command_that_has_ended_says_whether_its_connection_has(
 ) -> None:
     controller, worker = ends
     worker.send(Kind.ENDED, json.dumps({"alive": False}).encode())
-    channel = WorkerChannel(controller, None, False, lambda: None)
+    channel = WorkerChannel(controller, None, False, Holder())
     assert channel.recv(LONG) == b""
     assert not channel.alive

@@ -367,6 +367,22 @@ def test_a_worker_that_is_killed_loses_its_nodes_and_no_other(
 
 
 @pytest.mark.machine
+def test_a_worker_that_has_begun_to_end_gets_no_node(
+    sshd: Sshd, workers: Workers, tmp_path: Path
+) -> None:
+    """It still takes one: the kernel closes its sockets one by one, the control socket last."""
+    transport = workers(2)
+    node = sshd.node(tmp_path)
+    channels = [started(transport, node)[0]]
+    ending, *_ = transport._workers
+    ending.has_ended = True
+    channels += [started(transport, node)[0] for _ in range(3)]
+    assert [worker.nodes for worker in transport._workers] == [1, 3]
+    for channel in channels:
+        channel.close()
+
+
+@pytest.mark.machine
 def test_without_a_worker_a_node_is_unreached_and_says_why(
     sshd: Sshd, workers: Workers, tmp_path: Path
 ) -> None:
