@@ -100,7 +100,8 @@ def test_a_plain_script_of_torch_trains_with_the_right_ranks(lab: Lab, mode: str
     found = launch(
         lab, *words, "--env", "WORD=it's $HOME", "--seed", "7", "--", str(PROGRAMS / "ddp.py")
     )
-    assert (found.code, found.report["launch"]["mode"], how(found)) == (0, mode, ["finished"] * 4)
+    ended_well = (found.code, found.report["launch"]["mode"], how(found))
+    assert ended_well == (0, mode, ["finished"] * 4), found.stderr[-4000:]
     rows = tables(found)
     assert [(r["RANK"], r["LOCAL_RANK"], r["NODE_RANK"], r["node"]) for r in rows] == WHERE
     alike = {
