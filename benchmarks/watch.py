@@ -288,13 +288,18 @@ def _conclude(
     missed = [f"{one.words} {one.node}" for one in tally.expected if one.told is None]
     heard = [(one, one.told - one.at) for one in tally.expected if one.told is not None]
     delays = [delay for _, delay in heard]
-    late = [one for one, delay in heard if delay > one.intervals * given.every]
+    late = []
+    for one, delay in heard:
+        if delay > one.intervals * given.every:
+            late.append(f"{one.words} {one.node} {delay:.1f} s")
     quarter = max(1, len(memory) // 4)
     grown = max(memory[-quarter:]) - max(memory[:quarter])
     later = max(memory[-quarter:]) - max(memory[quarter : 2 * quarter] or memory)
     print(f"{len(tally.expected)} changes; {len(missed)} missed {missed}")
     print(f"{len(tally.invented)} told that were not made {tally.invented}")
-    print(f"{len(late)} later than they may be; the slowest {max(delays, default=0.0):.1f} s")
+    print(
+        f"{len(late)} later than they may be {late}; the slowest {max(delays, default=0.0):.1f} s"
+    )
     print(f"a look: {per_look:.1f} ms of CPU on a node, {own:.0f} ms here; exit {code}")
     print(
         f"memory here: {memory[0] >> 10} KiB at first, {memory[-1] >> 10} KiB at the end, "
