@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 from clusterprep.cli.commands import selftest
 from clusterprep.model import Absent
 from clusterprep.survey import registry
-from clusterprep.survey.typecheck import fits_return_type
+from clusterprep.survey.typecheck import MOST_TESTED, fits_return_type
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,48 @@ def test_fields_of_structs_are_tested_too(function: Any, value: Any, fits: bool)
 def test_a_struct_of_a_derived_class_is_another_one() -> None:
     assert not fits_return_type(twig, LongTwig("x"))
     assert fits_return_type(unannotated, LongTwig("x", length=2))
+
+
+class Grown(Sequence[Leaf]):
+    """Leaves that are made when they are looked at."""
+
+    def __init__(self, *names: Any) -> None:
+        self.names = names
+
+    def __getitem__(self, place: Any) -> Any:
+        return Leaf(self.names[place], 1.0)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def leaves(answer: object) -> Sequence[Leaf]: ...
+
+
+def names(answer: object) -> Sequence[str | tuple[str, ...]]: ...
+
+
+def test_what_fits_one_type_is_tested_for_another_one() -> None:
+    assert fits_return_type(leaves, [LEAF])
+    assert not fits_return_type(names, [LEAF])
+    assert fits_return_type(leaves, [LEAF])
+
+
+def test_an_item_beside_those_that_were_tested_is_tested() -> None:
+    many = [Leaf(str(number), 1.0) for number in range(MOST_TESTED)]
+    wrong = Leaf(7, 1.0)  # type: ignore[arg-type]
+    for _ in range(3):
+        assert fits_return_type(leaves, many)
+        assert not fits_return_type(leaves, [*many, wrong])
+        assert fits_return_type(leaves, [*many, LEAF])
+        assert not fits_return_type(leaves, [LEAF, wrong])
+
+
+def test_items_that_are_not_held_are_tested_each_time() -> None:
+    for _ in range(100):
+        assert fits_return_type(leaves, Grown("a", "b"))
+        assert not fits_return_type(leaves, Grown("a", 7))
+        assert not fits_return_type(leaves, Grown(7, "b"))
 
 
 def test_every_fact_of_a_healthy_node_is_what_it_promises() -> None:
