@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from ipaddress import IPv4Interface, IPv4Network
 
 from msgspec.structs import replace
 
@@ -19,6 +18,7 @@ from clusterprep.nccl.gids import (
     GidRules,
     addresses_of,
     declared_rules,
+    entry_in_use,
     entry_taken,
     leads_to_others,
     roce_family,
@@ -149,7 +149,7 @@ def _describe_gids(port: Port) -> str:
 
 def describe_gid(gid: Gid) -> str:
     """Return «10.0.0.1 RoCE v2»."""
-    return f"{gid.ipv4 or gid.address} {gid.kind}"
+    return f"{gid.text} {gid.kind}"
 
 
 def _judge_indices(
@@ -221,13 +221,41 @@ def route(context: CheckContext) -> Iterable[Outcome]:
         if isinstance(training, Absent):
             yield training_not_known(node, training)
             continue
-        interfaces = _training_interfaces(training, context.value(node, "net.interfaces"))
-        all_rails: tuple[Rail, ...] = context.value(node, "rdma.rails")
-        rails = [rail for rail in all_rails if rail.interface in interfaces]
-        if len(rails) < 2:
-            yield skipped(node, "there are no several RoCE rails with IPv4 addresses")
+        rails = _rails_of_job(context, node, training)
+        if len({rail.interface for rail in rails}) < 2:
+            yield skipped(node, _why_no_rails(context, node, training))
         else:
             yield _judge_routes(node, rails)
+
+
+def _rails_of_job(context: CheckContext, node: Node, training: TrainingSet) -> list[Rail]:
+    """Return the addresses of the training's interfaces that RoCE sends from.
+
+    An interface may have several of IPv6. Where NCCL takes one of them, the others do not matter.
+    """
+    interfaces = context.value(node, "net.interfaces")
+    rules = declared_rules(node, roce_family(context.fleet))
+    held = addresses_of(interfaces)
+    entries = [entry_in_use(rail.port, held, rules) for rail in roce_rails(training)]
+    taken = {entry.text for entry in entries if entry is not None}
+    names = _training_interfaces(training, interfaces)
+    every: tuple[Rail, ...] = context.value(node, "rdma.rails")
+    rails = [rail for rail in every if rail.interface in names and rail.family == rules.family]
+    known = {rail.interface for rail in rails if rail.address in taken}
+    return [rail for rail in rails if rail.address in taken or rail.interface not in known]
+
+
+def _why_no_rails(context: CheckContext, node: Node, training: TrainingSet) -> str:
+    """Return that there are no rails to compare, and which of them are link-local alone."""
+    interfaces: tuple[Interface, ...] = context.value(node, "net.interfaces")
+    rules = declared_rules(node, roce_family(context.fleet))
+    kind = "global IPv6" if rules.family == "AF_INET6" else "IPv4"
+    why = f"there are no several RoCE rails with {kind} addresses"
+    names = _training_interfaces(training, interfaces)
+    local = [each.name for each in interfaces if each.name in names and each.link_local]
+    if not local:
+        return why
+    return f"{why}; link-local ones hold on one cable only, and {', '.join(local)} has no other"
 
 
 def _training_interfaces(training: TrainingSet, interfaces: Iterable[Interface]) -> set[str]:
@@ -248,6 +276,8 @@ def _training_interfaces(training: TrainingSet, interfaces: Iterable[Interface])
 def _judge_routes(node: Node, rails: list[Rail]) -> Outcome:
     """Judge whether packets leave by their own rail, and ARP answers for one rail alone."""
     wanted = "own device; arp_ignore ≥ 1 and arp_announce 2 where rails share a network"
+    if rails[0].family == "AF_INET6":
+        wanted = "own device"
     misrouted = [rail for rail in rails if rail.leaves not in (None, rail.interface)]
     if misrouted:
         message = "packets do not leave by their own rail"
@@ -259,12 +289,7 @@ def _judge_routes(node: Node, rails: list[Rail]) -> Outcome:
             wanted,
             cure,
         )
-    arp_faults = []
-    for rail in _rails_in_one_network(rails):
-        # Only the owner of an address should answer ARP for it.
-        if rail.arp_ignore < 1 or rail.arp_announce < 2:
-            settings = f"arp_ignore {rail.arp_ignore}, arp_announce {rail.arp_announce}"
-            arp_faults.append(f"{rail.interface} {settings}")
+    arp_faults = _arp_faults(rails)
     if arp_faults:
         cure = shell_line(
             "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
@@ -278,8 +303,23 @@ def _judge_routes(node: Node, rails: list[Rail]) -> Outcome:
             wanted,
             cure,
         )
-    seen = ", ".join(rail.interface for rail in rails)
+    seen = ", ".join(dict.fromkeys(rail.interface for rail in rails))
     return passed(node, "every rail sends by its own device", seen, wanted)
+
+
+def _arp_faults(rails: list[Rail]) -> list[str]:
+    """Return the rails that answer ARP for the addresses of others in their network.
+
+    With IPv6 an interface answers for its own addresses alone (ndisc_recv_ns of net/ipv6/ndisc.c).
+    """
+    faults = []
+    for rail in _rails_in_one_network(rails):
+        if rail.arp_ignore is None or rail.arp_announce is None:
+            continue
+        if rail.arp_ignore < 1 or rail.arp_announce < 2:
+            settings = f"arp_ignore {rail.arp_ignore}, arp_announce {rail.arp_announce}"
+            faults.append(f"{rail.interface} {settings}")
+    return faults
 
 
 def _describe_misrouted(rails: list[Rail]) -> str:
@@ -297,24 +337,31 @@ def _describe_misrouted(rails: list[Rail]) -> str:
     return f"{text}; rp_filter is strict on {', '.join(strict)}"
 
 
-def _network(rail: Rail) -> IPv4Network:
-    return IPv4Interface(f"{rail.address}/{rail.prefix}").network
-
-
 def _routing_rule(rail: Rail) -> Remedy:
+    """Return the lines that send packets from an address by its own rail."""
+    if rail.family == "AF_INET6":
+        return shell_line(
+            "ip -6 route add {network} dev {interface} table 101 "
+            "&& ip -6 rule add from {address} table 101   # one table for each rail",
+            network=rail.network,
+            interface=rail.interface,
+            address=rail.address,
+        )
     return shell_line(
         "ip route add {network} dev {interface} src {address} table 101 "
         "&& ip rule add from {address} table 101   # one table for each rail",
-        network=str(_network(rail)),
+        network=rail.network,
         interface=rail.interface,
         address=rail.address,
     )
 
 
 def _rails_in_one_network(rails: list[Rail]) -> list[Rail]:
-    """Return the rails whose network another rail has too."""
-    networks = [_network(rail) for rail in rails]
-    return [rail for rail in rails if networks.count(_network(rail)) > 1]
+    """Return the rails whose network another interface has too."""
+    interfaces: dict[str, set[str]] = {}
+    for rail in rails:
+        interfaces.setdefault(rail.network, set()).add(rail.interface)
+    return [rail for rail in rails if len(interfaces[rail.network]) > 1]
 
 
 def _without_v2(devices: tuple[RdmaDevice, ...]) -> tuple[RdmaDevice, ...]:
@@ -358,9 +405,10 @@ ROUTE = Check(
     title="Every RoCE rail sends by its own device",
     why="With several rails in one network the kernel sends all of them by the first: one link "
     "carries everything, and strict reverse-path filters drop what comes back.",
-    how="The kernel is asked for the route from each rail's address to a neighbour; arp_ignore and "
-    "arp_announce where rails share a network. Nodes with one RoCE address have nothing to get "
-    "wrong.",
+    how="The kernel is asked for the route from the address that NCCL takes of each rail, IPv4 or "
+    "IPv6, to a neighbour; arp_ignore and arp_announce where rails share a network of IPv4: with "
+    "IPv6 an interface answers for its own addresses alone. Link-local addresses, which hold on "
+    "one cable only, are left out. Nodes with one RoCE address have nothing to get wrong.",
     remedy=shell_line(
         "ip rule add from ADDRESS table N; ip route add NETWORK dev NAME src ADDRESS table N"
     ),

@@ -33,6 +33,13 @@ OLD_LIST = "/etc/dnf/plugins/versionlock.list"
 # The arguments are the state, the version or nothing, whether the step decides about holds («hold»
 # or nothing), and the names.
 _ARGUMENTS = "state=$1 version=$2 hold=$3; shift 3\n"
+# What dnf says of packages that a module hides; before 4.2.18 it finds no match for them.
+_HIDDEN = (
+    "s/^All matches were filtered out by modular filtering for argument: (.+)/\\1/p;"
+    "s/^ +- package ([^ ]+)( from [^ ]+)? is filtered out by modular filtering$/\\1/p;"
+    "s/^(No match for argument|Error: Unable to find a match): (.+)/\\2/p"
+)
+MOST = 20  # packages whose modules are asked for
 _SIMULATION = rf"""
 case $(readlink -f "$(command -v dnf)") in */dnf-[34]) ;; *) exit 127 ;; esac
 ask() {{ dnf {FIXED} ${{hold:+{WITHOUT_LOCKS}}} "$@" 2>&1 </dev/null; }}
@@ -49,6 +56,9 @@ if [ $# -gt 1 ]; then
     out=$(ask --assumeno "$@"); code=$?
     mark table $code; printf '%s\n' "$out"
     set -- $(printf '%s\n' "$out" | sed -nE 's/^ ([^ ]+).*/\1/p; s/^ +replacing +([^ ]+)\.[^.]+ .*/\1/p')
+    hidden=$(printf '%s\n' "$out" | sed -nE '{_HIDDEN}' | tr ' ' '\n' | sort -u | head -n {MOST})
+    mark modules
+    [ -z "$hidden" ] || dnf -q {FIXED} module provides $hidden 2>/dev/null
     mark changed; states "$@"
     mark offered
     [ $# -eq 0 ] || dnf -q {FIXED} {WITHOUT_LOCKS} repoquery --show-duplicates \
@@ -66,6 +76,16 @@ _REPLACED = re.compile(r" {2,}replacing +(\S+)\.([^.\s]+) (\S+)")
 # «Error: Unable to find a match: x», or «Error: » with «Problem: …» and «  - …» below it.
 _ERROR = re.compile(r"Error: +(\S.*)| *Problem(?: \d+)?: (\S.*)|  - (\S.*)")
 _ADDED = ("Installing", "Upgrading", "Downgrading")
+_HIDDEN_NAME = re.compile(
+    r"^All matches were filtered out by modular filtering for argument: (\S+)$"
+    r"|^ +- package (\S+)(?: from \S+)? is filtered out by modular filtering$",
+    re.MULTILINE,
+)
+_NO_MATCH = re.compile(
+    r"^(?:No match for argument|Error: Unable to find a match): (.+)$", re.MULTILINE
+)
+# «Module   : extras:el8:1:cccc:noarch»: the name, the stream, and what tells builds of it apart.
+_STREAM = re.compile(r"^Module +: ([\w.+-]+:[\w.+-]+):", re.MULTILINE | re.ASCII)
 
 
 def simulated(
@@ -100,15 +120,45 @@ def parse_answer(code: int, text: str) -> tuple[dict[str, Package], Simulation]:
     before = parse_states(parts["changed"][1], held)
     architectures = parse_architectures(parts["changed"][1])
     changes = tuple(_changes(table, before, architectures))
+    hidden: tuple[str, ...] = ()
+    streams: tuple[str, ...] = ()
     if exit_code != "0" and "Operation aborted." not in table:
         failed += _reasons(table) or (f"dnf --assumeno ended with {exit_code}",)
+        _, modules = parts.get("modules", ("", ""))
+        streams = tuple(dict.fromkeys(_STREAM.findall(modules)))
+        hidden = _hidden(table, has_streams=bool(streams))
     return packages, Simulation(
         changes,
         failed,
         tuple(move.name for move in changes if before.get(move.name, GONE).held),
         states=before,
         versions=_offered(parts["offered"][1]),
+        enabled=tuple(_enabled(table)),
+        hidden=hidden,
+        streams=streams,
     )
+
+
+def _enabled(table: str) -> Iterator[str]:
+    """Yield the streams of modules that dnf would enable, as «perl:5.26»."""
+    for section, row in _rows(table):
+        words = row.split()
+        if section == "Enabling module streams" and len(words) == 2:
+            yield ":".join(words)
+
+
+def _hidden(table: str, has_streams: bool) -> tuple[str, ...]:
+    """Return the packages that a module hides.
+
+    A dnf that does not say so finds no match; they are hidden where a stream of a module has them.
+    """
+    names = []
+    for argument, package in _HIDDEN_NAME.findall(table):
+        names.append(argument or package)
+    if not names and has_streams:
+        for words in _NO_MATCH.findall(table):
+            names.extend(words.split())
+    return tuple(dict.fromkeys(names))
 
 
 def _locked(text: str) -> Iterator[str]:
@@ -178,7 +228,7 @@ def _reasons(output: str) -> tuple[str, ...]:
     reasons = []
     for line in output.splitlines():
         match = _ERROR.fullmatch(line)
-        if match is not None:
+        if match is not None and not _HIDDEN_NAME.fullmatch(line):
             reasons.append(match[1] or match[2] or match[3])
     return tuple(dict.fromkeys(reasons))[:4]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from ipaddress import IPv4Interface, IPv6Address
+from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.facts import Fact, file, under, user_of_job
 from clusterprep.facts.env_files import written_files
+from clusterprep.facts.network import Family, network_of
 from clusterprep.facts.parts import read_once, read_text_once, shared_text
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.remote.untrusted import LONGEST_DEVICE, require_device_name
@@ -30,6 +32,11 @@ class Gid(Struct, frozen=True):
         if mapped is None:
             return None
         return str(mapped)
+
+    @property
+    def text(self) -> str:
+        """The address as interfaces have it: of IPv4 without the prefix of mapped addresses."""
+        return self.ipv4 or str(self.address)
 
     @property
     def routable(self) -> bool:
@@ -307,21 +314,26 @@ class Rail(Struct, frozen=True):
 
     `leaves` is the device that the kernel sends from this address by, "" where the kernel has no
     route, None where the network has no neighbour to ask for. `router`: whether the kernel knows a
-    way to the networks of the other addresses, None where that is not known.
+    way to the networks of the other addresses, None where that is not known. The settings are those
+    of IPv4, None for an address of IPv6, which has no such settings.
     """
 
     interface: str
     address: str
     prefix: int
     leaves: str | None
-    rp_filter: int
-    arp_ignore: int
-    arp_announce: int
+    rp_filter: int | None = None
+    arp_ignore: int | None = None
+    arp_announce: int | None = None
     router: bool | None = None
 
     @property
     def network(self) -> str:
-        return str(IPv4Interface(f"{self.address}/{self.prefix}").network)
+        return network_of(f"{self.address}/{self.prefix}")
+
+    @property
+    def family(self) -> Family:
+        return "AF_INET6" if ":" in self.address else "AF_INET"
 
 
 def parse_rails(answer: Mapping[str, Any]) -> tuple[Rail, ...]:
@@ -339,15 +351,24 @@ def _rail(row: Mapping[str, Any], all_interfaces: Mapping[str, Any]) -> Rail:
     router = row.get("router")
     if router not in (True, False, None):
         raise ValueError("whether a router leads from one rail to another is not understood")
-    return Rail(
+    address = ip_address(row["address"])
+    prefix = int(row["prefix"])
+    if not 0 <= prefix <= address.max_prefixlen:
+        raise ValueError(f"no length of a prefix: {prefix}")
+    rail = Rail(
         interface=require_device_name(row["name"]),
-        address=row["address"],
-        prefix=row["prefix"],
+        address=str(address),
+        prefix=prefix,
         leaves=row["leaves"],
+        router=None if router is None else bool(router),  # 1 equals True
+    )
+    if address.version == 6:
+        return rail
+    return replace(
+        rail,
         rp_filter=_in_force("rp_filter", row, all_interfaces),
         arp_ignore=_in_force("arp_ignore", row, all_interfaces),
         arp_announce=_in_force("arp_announce", row, all_interfaces),
-        router=None if router is None else bool(router),  # 1 equals True
     )
 
 

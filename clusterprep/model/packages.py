@@ -53,7 +53,9 @@ class PackageChange(Struct, frozen=True):
 class Simulation(Struct, frozen=True):
     """What a package manager would do; `failed` has its reasons to refuse.
 
-    `states` and `versions` cover every package that would change.
+    `states` and `versions` cover every package that would change. dnf has streams of modules, as
+    «perl:5.26»: `enabled` come with the packages, `hidden` are packages that a module hides, and
+    `streams` have one of these.
     """
 
     moves: tuple[PackageChange, ...] = ()
@@ -61,6 +63,9 @@ class Simulation(Struct, frozen=True):
     held: tuple[str, ...] = ()  # packages on hold that would change
     states: Mapping[str, Package] = field(default_factory=dict)
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what the sources have
+    enabled: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    streams: tuple[str, ...] = ()
 
     def state(self, name: str) -> Package:
         return self.states.get(name, GONE)

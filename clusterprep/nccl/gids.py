@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterprep.facts.network import Family, Interface
 from clusterprep.facts.rdma import Gid, Port
@@ -186,9 +187,15 @@ def usable_gid(
     for entry in port.gids:
         if not leads_to_others(entry, rules):
             continue
-        if (entry.ipv4 or str(entry.address)) in _held(entry, held):
+        if entry.text in _held(entry, held):
             return entry
     return None
+
+
+def entry_in_use(port: Port, held: Mapping[str, set[str]], rules: GidRules) -> Gid | None:
+    """Return the entry that NCCL takes by these rules, None where others do not reach it."""
+    alone = replace(port, gids=(entry_taken(port, rules),))
+    return usable_gid(alone, held, rules.family, rules.version)
 
 
 def _held(entry: Gid, held: Mapping[str, set[str]]) -> set[str]:

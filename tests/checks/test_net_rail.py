@@ -8,7 +8,7 @@ import pytest
 
 from clusterprep.facts.rail_neighbours import Neighbour
 from tests.support.fleet import absent, findings, fleet, told
-from tests.support.rails import hcas, node, roce
+from tests.support.rails import hcas, node, roce, roce_over_ipv6
 
 
 def leaves(*numbers: int | None, names: str = "mlx5_{}:1") -> dict[str, Neighbour]:
@@ -82,3 +82,14 @@ def test_roce_ports_are_known_by_their_interfaces() -> None:
 def test_one_rail_has_nothing_to_be_swapped() -> None:
     one = node(hcas(1), **{"net.rail_neighbours": leaves(0)})
     assert told(fleet(n1=one, n2=one), "net.rail")["n1"] == "skip not_applicable"
+
+
+def test_rails_of_ipv6_alone_are_judged_by_their_switches_too() -> None:
+    known = leaves(0, 1, 2, 3, names="rail{}")
+    swapped = leaves(1, 0, 2, 3, names="rail{}")
+    nodes = {
+        f"n{n}": {**roce_over_ipv6(n), "net.rail_neighbours": rails}
+        for n, rails in enumerate((known, swapped, known), 1)
+    }
+    expected = {"n1": "pass", "n2": "fail warning", "n3": "pass"}
+    assert told(fleet(**nodes), "net.rail") == expected

@@ -9,7 +9,18 @@ from msgspec.structs import replace
 
 from clusterprep.facts.rdma import Port, Rail
 from tests.support.fleet import absent, env, eth, findings, fleet, told, torch
-from tests.support.rails import DOWN, gid, hca, hcas, nic_at, node, rail_interfaces, roce, roce_port
+from tests.support.rails import (
+    DOWN,
+    gid,
+    hca,
+    hcas,
+    nic_at,
+    node,
+    rail_interfaces,
+    roce,
+    roce_over_ipv6,
+    roce_port,
+)
 
 
 def change(rail: int, *gids: Any) -> Any:
@@ -274,3 +285,96 @@ def test_routes_that_were_not_learned(reason: str) -> None:
 def test_infiniband_has_no_routes() -> None:
     facts = {**node(), "net.interfaces": rail_interfaces(1), "rdma.rails": (rail(0), rail(1))}
     assert told(fleet(n1=facts), "roce.route") == {"n1": "skip not_applicable"}
+
+
+def test_two_addresses_of_one_rail_share_a_network_with_no_other() -> None:
+    """A second address is no second card, which would answer ARP for it."""
+    second = replace(rail(0), address="192.168.0.200")
+    assert routed(rail(0), second, rail(1)) == "pass"
+    assert routed(rail(0), second) == "skip not_applicable"
+
+
+def six(number: int, address: str = "", leaves: str = "") -> Rail:
+    own = f"rail{number}"
+    return Rail(own, address or f"fd02:0:0:a{number}::1", 64, leaves or own)
+
+
+RAILS = (six(0), six(1), six(2), six(3))
+SHARED = tuple(six(n, f"fd02::{n + 1}") for n in range(4))
+BY_FIRST = (six(0), six(1, leaves="rail0"), *RAILS[2:])
+
+
+def routed_ipv6(*rails: Rail, others: tuple[str, ...] = ()) -> Any:
+    facts = {**roce_over_ipv6(1, 4, *others), "rdma.rails": rails}
+    (found,) = findings(fleet(n1=facts), "roce.route")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rails", "expected"),
+    [
+        pytest.param(RAILS, "pass", id="one-network-each"),
+        pytest.param(BY_FIRST, "fail", id="by-another-device"),
+        pytest.param((*RAILS[:3], replace(six(3), leaves="")), "fail", id="no-route"),
+        pytest.param(SHARED, "pass", id="shared-and-each-by-its-own"),
+        pytest.param(RAILS[:1], "skip", id="one-rail"),
+        pytest.param((), "skip", id="none"),
+    ],
+)
+def test_rails_of_ipv6_are_judged_as_those_of_ipv4(rails: Any, expected: str) -> None:
+    assert routed_ipv6(*rails).verdict == expected
+
+
+def test_the_remedy_for_ipv6_is_one_of_ipv6() -> None:
+    found = routed_ipv6(*BY_FIRST)
+    assert found.seen == "fd02:0:0:a1::1 of rail1 leaves by rail0"
+    assert found.remedy == (
+        "ip -6 route add fd02:0:0:a1::/64 dev rail1 table 101 "
+        "&& ip -6 rule add from fd02:0:0:a1::1 table 101"
+    )
+    assert found.wanted == "own device"
+
+
+def test_an_address_that_nccl_does_not_take_is_not_judged() -> None:
+    """As routers announce prefixes, or a privacy extension adds addresses that change."""
+    others = ("2001:db8::RAIL",)
+    announced = [six(n, f"2001:db8::{n}", leaves="rail0") for n in range(4)]
+    assert routed_ipv6(*RAILS, *announced, others=others).verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        pytest.param({}, "pass", id="nccl-takes-ipv4"),
+        pytest.param({"NCCL_IB_ADDR_FAMILY": "AF_INET6"}, "fail warning", id="declared-ipv6"),
+    ],
+)
+def test_of_two_families_that_of_the_job_is_judged(declared: dict[str, str], expected: str) -> None:
+    by_ipv4, by_ipv6 = roce(1), roce_over_ipv6(1)
+    devices = []
+    interfaces = []
+    for device, more in zip(by_ipv4["rdma.devices"], by_ipv6["rdma.devices"], strict=True):
+        (port,) = device.ports
+        (other,) = more.ports
+        gids = (*port.gids, replace(other.gids[-1], index=5))
+        devices.append(replace(device, ports=(replace(port, gids=gids),)))
+    for one, more in zip(by_ipv4["net.interfaces"], by_ipv6["net.interfaces"], strict=True):
+        interfaces.append(replace(one, ipv6=more.ipv6))
+    facts = {
+        **by_ipv4,
+        "rdma.devices": tuple(devices),
+        "net.interfaces": tuple(interfaces),
+        "rdma.rails": (*map(rail, range(4)), *BY_FIRST),
+    }
+    seen = fleet(each={"env": env(**declared)}, n1=facts)
+    assert told(seen, "roce.route") == {"n1": expected}
+
+
+def test_rails_with_link_local_addresses_alone_are_named() -> None:
+    """The kernel of each node gives them, and no other node can tell the cable."""
+    facts = {**roce_over_ipv6(1), "rdma.rails": ()}
+    first, *rest = facts["net.interfaces"]
+    local = [replace(each, ipv6=(), link_local="fe80::1/64") for each in rest]
+    (found,) = findings(fleet(n1={**facts, "net.interfaces": (first, *local)}), "roce.route")
+    assert found.verdict == "skip"
+    assert "rail1, rail2, rail3 has no other" in found.message

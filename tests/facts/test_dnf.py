@@ -131,3 +131,86 @@ def test_another_release_of_dnf_is_not_handled() -> None:
 def test_an_answer_that_was_cut_off_is_not_understood(length: int) -> None:
     with pytest.raises(ValueError, match="come to an end"):
         parse_answer(0, answer("latest")[:length])
+
+
+# ---------------------------------------------------------------- modules
+
+
+def refused_in_distribution(name: str, modules: str = "") -> Simulation:
+    table = (DISTRIBUTIONS / name).read_text()
+    provided = (DISTRIBUTIONS / modules).read_text() if modules else ""
+    parts = f"== table 1\n{table}\n== modules\n{provided}\n== changed\n\n== offered\n\n"
+    _, outlook = parse_answer(0, f"\n== states\n\n== locks\n\n{parts}== end\n")
+    return outlook
+
+
+def test_a_package_of_a_stream_that_is_not_enabled() -> None:
+    _, outlook = parsed("hidden")
+    assert outlook.failed == ("Unable to find a match: lab-off",)
+    assert (outlook.hidden, outlook.streams) == (("lab-off",), ("extras:el8",))
+
+
+def test_a_package_that_a_module_hides_although_it_is_of_none() -> None:
+    """The default stream has a package of the name that this one provides."""
+    _, outlook = parsed("hidden-by-another")
+    assert (outlook.hidden, outlook.streams) == (("lab-vendor",), ())
+
+
+def test_a_package_that_needs_hidden_ones() -> None:
+    _, outlook = parsed("hidden-needs")
+    need, rest = outlook.failed
+    assert need.startswith("package lab-client-1.0-1.noarch requires lab-server >= 2.0")
+    assert rest == "conflicting requests"
+    hidden = ("lab-server-2.0-1.noarch", "lab-server-3.0-1.noarch", "lab-vendor-1.0-1.noarch")
+    assert (outlook.hidden, outlook.streams) == (hidden, ("lab:2",))
+
+
+def test_the_default_stream_is_enabled_with_a_package_of_it() -> None:
+    _, outlook = parsed("enables-stream")
+    assert outlook.enabled == ("lab:1",)
+    assert outlook.moves == (change("lab-server", None, "1.0-1"),)
+
+
+def test_a_dnf_that_does_not_tell_of_modules_finds_no_match() -> None:
+    """As dnf before 4.2.18; a package of no module is unknown there too."""
+    text = answer("hidden").replace("All matches were filtered out", "Nothing was filtered out")
+    _, outlook = parse_answer(0, text)
+    assert (outlook.hidden, outlook.streams) == (("lab-off",), ("extras:el8",))
+    assert parsed("unknown")[1].hidden == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        pytest.param("el-8-hidden", ("mysql-community-server",), id="an-argument"),
+        pytest.param(
+            "rocky-8-hidden-driver",
+            (
+                "kmod-nvidia-latest-dkms-3:515.48.07-1.el8.x86_64",
+                "kmod-nvidia-open-dkms-3:515.48.07-1.el8.x86_64",
+            ),
+            id="a-driver",
+        ),
+        pytest.param(
+            "centos-8-hidden-from", ("golang-1.21.3-4.el8.x86_64",), id="its-repository-is-named"
+        ),
+    ],
+)
+def test_what_distributions_say_of_hidden_packages(name: str, hidden: tuple[str, ...]) -> None:
+    outlook = refused_in_distribution(name)
+    assert outlook.hidden == hidden
+    assert outlook.failed
+    assert not any("modular" in reason for reason in outlook.failed)
+
+
+def test_the_stream_of_a_distribution_s_module() -> None:
+    outlook = refused_in_distribution("centos-8-hidden-need", "centos-8-module-provides")
+    assert outlook.streams == ("javapackages-tools:201801",)
+    assert outlook.failed == ("conflicting requests",)
+
+
+def test_the_streams_that_a_distribution_enables() -> None:
+    table = (DISTRIBUTIONS / "rhel-8").read_text()
+    text = f"\n== states\n\n== locks\n\n== table 1\n{table}\n== changed\n\n== offered\n\n== end\n"
+    _, outlook = parse_answer(0, text)
+    assert outlook.enabled == ("perl:5.26", "perl-IO-Socket-SSL:2.066", "perl-libwww-perl:6.34")

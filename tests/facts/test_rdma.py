@@ -320,6 +320,13 @@ def test_a_router_is_known_there_or_not_told_of(router: bool | None) -> None:
     assert (rail.router, rail.network) == (router, "10.1.0.0/16")
 
 
+def test_a_rail_of_ipv6_has_no_settings_of_arp() -> None:
+    row = {"name": "rail0", "address": "fd02:0:0:1:0:0:0:1", "prefix": 64, "leaves": "rail0"}
+    (rail,) = learned("rdma.rails", ["ok", {"rails": [row], "all": SETTINGS}])
+    assert rail == Rail("rail0", "fd02:0:0:1::1", 64, "rail0")
+    assert (rail.network, rail.family) == ("fd02:0:0:1::/64", "AF_INET6")
+
+
 def test_one_address_needs_no_route() -> None:
     assert learned("rdma.rails", ["ok", {"rails": []}]) == ()
 
@@ -331,6 +338,9 @@ def test_one_address_needs_no_route() -> None:
         {"rails": [{**RAIL, "rp_filter": None}], "all": SETTINGS},
         {"rails": [{**RAIL, "arp_ignore": "x"}], "all": SETTINGS},
         {"rails": [{**RAIL, "router": "no"}], "all": SETTINGS},
+        {"rails": [{**RAIL, "address": "10.1.0.256"}], "all": SETTINGS},
+        {"rails": [{**RAIL, "prefix": 33}], "all": SETTINGS},
+        {"rails": [{**RAIL, "address": "fd02::1", "prefix": 129}], "all": SETTINGS},
         {},
         None,
     ],

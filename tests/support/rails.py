@@ -120,3 +120,23 @@ def roce(
 
 def rail_interfaces(number: int, count: int = 4) -> tuple[Interface, ...]:
     return tuple(eth(f"rail{rail}", f"192.168.{rail}.{number}/24") for rail in range(count))
+
+
+def roce_over_ipv6(number: int, count: int = 4, *more: str) -> dict[str, Any]:
+    """A node with one network of IPv6 for each rail.
+
+    `more` are addresses that each rail has besides, with RAIL for its number.
+    """
+    devices = []
+    interfaces = []
+    for rail in range(count):
+        name = f"rail{rail}"
+        addresses = [f"fd02:0:0:a{rail}::{number}"]
+        addresses += [text.replace("RAIL", str(rail)) for text in more]
+        gids = [gid(1, f"fe80::{rail}:{number}", interface=name)]
+        for place, address in enumerate(addresses):
+            gids.append(gid(2 * place + 3, address, interface=name))
+        port = roce_port(rail, number, *gids)
+        devices.append(hca(f"mlx5_{rail}", nic_at(rail), port, interfaces=(name,)))
+        interfaces.append(eth(name, ipv6=tuple(f"{address}/64" for address in addresses)))
+    return {**node(tuple(devices)), "net.interfaces": tuple(interfaces)}

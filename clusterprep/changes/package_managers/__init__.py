@@ -144,6 +144,7 @@ def move_lines(outlook: Simulation, names: Iterable[str]) -> list[str]:
     lines = []
     for move in sorted(outlook.moves, key=order):
         lines.append(str(move))
+    lines.extend(f"enable module {stream}" for stream in outlook.enabled)
     for move in outlook.moves:
         if not outlook.returns(move):
             former = f"{move.name} {move.before}"

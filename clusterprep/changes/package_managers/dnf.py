@@ -34,6 +34,7 @@ from clusterprep.model.packages import Simulation
 # dnf waits for its lock by itself. Metadata is not renewed, so that apply sees what plan has seen.
 DNF = ("dnf", "-q", "-y", FIXED)
 _NO_SOURCE = "Unable to find a match"
+SHOWN = 3  # packages or streams that a refusal names
 
 
 def reads(request: PackageRequest) -> tuple[Read, ...]:
@@ -58,12 +59,42 @@ def refusal(outlook: Simulation) -> str:
             f"{reasons} here, and yum 3 and dnf 5 are not handled: use a step such as "
             "command: {run: dnf -y install NAME, unless: rpm -q NAME, undo: dnf -y remove NAME}"
         )
+    if outlook.hidden:
+        return f"{reasons}: {_why_hidden(outlook)}"
     if _NO_SOURCE in reasons:
         return (
             f"{reasons}: no repository of this node has it; dnf makecache there brings newer "
-            "lists, and a lock (dnf versionlock list) or `exclude=` may hide a version"
+            "lists, and a lock (dnf versionlock list) or `exclude=` may hide a version, or a "
+            "module (dnf module list) the package"
         )
     return reasons
+
+
+def _why_hidden(outlook: Simulation) -> str:
+    """Return which packages a module hides, and what makes them visible."""
+    names = _some(outlook.hidden)
+    if not outlook.streams:
+        return (
+            f"a module hides {names}, which is of none itself: `dnf module list` on the node shows "
+            "the module with packages of such names, and dnf -y module disable MODULE or a line "
+            "module_hotfixes=1 in the repository's file makes it visible"
+        )
+    first = outlook.streams[0]
+    module, _, stream = first.partition(":")
+    return (
+        f"dnf's modules hide {names}; what is needed is in {_some(outlook.streams)}, which is not "
+        f"enabled: dnf -y module enable {first} on the node (after dnf -y module reset {module}, "
+        f"where another stream of it is), or a step before this one such as command: {{run: dnf -y "
+        f"module enable {first}, unless: grep -q ^stream={stream}$ /etc/dnf/modules.d/{module}"
+        f".module, undo: dnf -y module reset {module}}}"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    shown = ", ".join(names[:SHOWN])
+    more = len(names) - SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def objection(request: PackageRequest, pending: Sequence[str], packages: Packages) -> str:
@@ -125,6 +156,9 @@ def undo(outlook: Simulation, held: Sequence[str]) -> tuple[RunCommand, ...] | N
         argv = (*DNF, "install", WITHOUT_LOCKS, *erasing, *former)
         runs.append(RunCommand(argv, LIMIT))
     runs += erase_new(outlook.moves)
+    if outlook.enabled:
+        modules = [stream.partition(":")[0] for stream in outlook.enabled]
+        runs.append(RunCommand((*DNF, "module", "reset", *modules), LOCK_LIMIT))
     return tuple(runs)
 
 

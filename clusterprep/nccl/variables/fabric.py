@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterprep.facts.rdma import Gid, Rail
+from clusterprep.facts.rdma import Rail
 from clusterprep.model import Absent, Fleet, Node
-from clusterprep.nccl.gids import addresses_of, roce_rails, usable_gid
+from clusterprep.nccl.gids import (
+    GidRules,
+    addresses_of,
+    declared_rules,
+    entry_in_use,
+    roce_family,
+    roce_rails,
+)
 from clusterprep.nccl.rails import TrainingSet, training_sets
 from clusterprep.nccl.variables import Basis, Derived, ValueAndReason, grouped, not_known
 
@@ -57,7 +64,8 @@ def _networks(fleet: Fleet, node: Node) -> Networks | Absent:
         return interfaces
     if isinstance(routes, Absent):
         return routes
-    networks = _unrouted_networks(training, addresses_of(interfaces), routes)
+    rules = declared_rules(node, roce_family(fleet))
+    networks = _unrouted_networks(training, addresses_of(interfaces), routes, rules)
     if len(networks) < 2 or len(networks) != len(set(networks)):
         return ()
     if len(networks) != len(training.rails):
@@ -66,21 +74,23 @@ def _networks(fleet: Fleet, node: Node) -> Networks | Absent:
 
 
 def _unrouted_networks(
-    training: TrainingSet, addresses: dict[str, set[str]], routes: tuple[Rail, ...]
+    training: TrainingSet,
+    addresses: dict[str, set[str]],
+    routes: tuple[Rail, ...],
+    rules: GidRules,
 ) -> Networks:
     """Return the networks of the RoCE rails from which no router leads to another rail."""
     networks = []
     for rail in roce_rails(training):
-        route = _route(usable_gid(rail.port, addresses), routes)
+        entry = entry_in_use(rail.port, addresses, rules)
+        route = None if entry is None else _route(entry.text, routes)
         if route is not None and route.router is False:
             networks.append(route.network)
     return tuple(networks)
 
 
-def _route(gid: Gid | None, routes: tuple[Rail, ...]) -> Rail | None:
-    if gid is None:
-        return None
+def _route(address: str, routes: tuple[Rail, ...]) -> Rail | None:
     for route in routes:
-        if route.address == gid.ipv4:
+        if route.address == address:
             return route
     return None

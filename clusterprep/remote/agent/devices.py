@@ -47,6 +47,8 @@ DSCP_SELECTOR = 5
 # linux/rtnetlink.h
 RTM_NEWROUTE, RTM_GETROUTE = 24, 26
 RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_VIA = 1, 2, 4, 5, 18
+RTM_F_FIB_MATCH = 0x2000
+GLOBAL_SCOPE = 0  # RT_SCOPE_UNIVERSE
 
 
 def read_small(path):
@@ -434,12 +436,14 @@ def read_rail_routes():
     for name in _rail_names():
         if _settings(name)["rp_filter"] is not None:
             rails.append(name)
-    held = _ipv4(rails) if len(rails) > 1 else []
-    if len(held) < 2:
+    held = _global_addresses(rails) if len(rails) > 1 else []
+    if len(set(name for name, _, _ in held)) < 2:
         return {"rails": []}
     rows = []
     for name, address, prefix in held:
-        row = dict(_settings(name), name=name, address=address, prefix=prefix)
+        row = {"name": name, "address": address, "prefix": prefix}
+        if "." in address:
+            row.update(_settings(name))
         row["leaves"] = _leaves(address, prefix)
         row["router"] = _router(name, address, prefix, held)
         rows.append(row)
@@ -460,12 +464,16 @@ def _rail_names():
 
 
 def _settings(name):
+    """Return the settings of IPv4; IPv6 has none of these."""
     folder = "/proc/sys/net/ipv4/conf/" + name
     return read_all_small(folder, ("rp_filter", "arp_ignore", "arp_announce"))
 
 
-def _ipv4(wanted):
-    """Return (interface, address, prefix) of every IPv4 address of these interfaces."""
+def _global_addresses(wanted):
+    """Return (interface, address, prefix) of the addresses of these interfaces.
+
+    All of IPv4, and those of IPv6 that have global scope: others hold on one cable only.
+    """
     from clusterprep.remote.agent.readers import _addresses
 
     by_index = {}
@@ -477,22 +485,55 @@ def _ipv4(wanted):
         if index not in by_index:
             continue
         for row in addresses:
-            if "." in row["address"]:
-                rows.append((by_index[index], row["address"], row["prefix"]))
+            address, prefix = row["address"], row["prefix"]
+            if ":" in address:
+                if row["scope"] != GLOBAL_SCOPE:
+                    continue
+                prefix = _prefix_on_link(address, prefix, index)
+            rows.append((by_index[index], address, prefix))
     return sorted(rows)
+
+
+def _prefix_on_link(address, prefix, index):
+    """Return the length of the prefix that an IPv6 address is in.
+
+    DHCPv6 gives a single address, of 128 bits; what else is on the cable is announced by routers
+    (RFC 5942), and so is in the table of routes alone.
+    """
+    if prefix < 128:
+        return prefix
+    packed = _packed(address)
+    beside = packed[:-1] + bytes([packed[-1] ^ 1])
+    length, route = _route_and_length(beside, packed, index, RTM_F_FIB_MATCH)
+    if route is None or RTA_GATEWAY in route or _device_of(route) != index:
+        return prefix
+    return length
+
+
+def _packed(address):
+    """Return the bytes of an address, 4 of IPv4 and 16 of IPv6."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.inet_pton(family, address)
 
 
 def _neighbour(address, prefix):
     """Return the first other address of a network, None if it has none."""
-    if prefix > 30:
+    packed = _packed(address)
+    host_bits = 8 * len(packed) - prefix
+    if host_bits < 2:
         return None
-    packed = socket.inet_aton(address)
-    (own,) = struct.unpack("!I", packed)
-    host_bits = 32 - prefix
+    own = int.from_bytes(packed, "big")
     first = (own >> host_bits << host_bits) + 1
     if first == own:
         first += 1
-    return struct.pack("!I", first)
+    return first.to_bytes(len(packed), "big")
+
+
+def _network(address, prefix):
+    """Return what two addresses of one network have in common."""
+    packed = _packed(address)
+    host_bits = 8 * len(packed) - prefix
+    return len(packed), prefix, int.from_bytes(packed, "big") >> host_bits
 
 
 def _leaves(address, prefix):
@@ -503,53 +544,71 @@ def _leaves(address, prefix):
     neighbour = _neighbour(address, prefix)
     if neighbour is None:
         return None
-    route = _route(neighbour, address) or {}
-    if not route.get(RTA_OIF):
-        return ""
+    index = _device_of(_route(neighbour, _packed(address)))
+    return socket.if_indextoname(index) if index else ""
+
+
+def _device_of(route):
+    """Return the index of the interface that a route leaves by, 0 if there is no route."""
+    if not route or not route.get(RTA_OIF):
+        return 0
     (index,) = struct.unpack("=I", route[RTA_OIF])
-    return socket.if_indextoname(index)
+    return index
 
 
 def _router(name, address, prefix, held):
     """Return whether a router leads from this rail to a network of another one.
 
     None if all share one network, or if it cannot be known. RDMA asks for a route by its own
-    interface, and the kernel then takes for reachable on the cable what it has no route to
-    (ip_route_output_key_hash_rcu): so only a route with a gateway leads to the others.
+    interface. With IPv4 the kernel then takes for reachable on the cable what it has no route to
+    (ip_route_output_key_hash_rcu), with IPv6 it may answer with a route by another interface
+    (rt6_score_route): so only a route with a gateway, by this interface, leads to the others.
     """
-    own = _neighbour(address, prefix)
-    others = []
+    own = _network(address, prefix)
+    others = {}
     for _, other_address, other_prefix in held:
-        neighbour = _neighbour(other_address, other_prefix)
-        if neighbour != own:
-            others.append(neighbour)
-    if not others or own is None or None in others:
+        network = _network(other_address, other_prefix)
+        if network != own and network[0] == own[0]:
+            others[network] = _neighbour(other_address, other_prefix)
+    if not others or _neighbour(address, prefix) is None or None in others.values():
         return None
     index = socket.if_nametoindex(name)
-    for other in others:
-        route = _route(other, address, index) or {}
-        if RTA_GATEWAY in route or RTA_VIA in route:
+    for other in others.values():
+        route = _route(other, _packed(address), index) or {}
+        if _device_of(route) == index and (RTA_GATEWAY in route or RTA_VIA in route):
             return True
     return False
 
 
-def _route(destination, address, index=None):
+def _route(destination, source, index=None):
     """Return the attributes of the kernel's route by their numbers, None if it has no route."""
+    _, route = _route_and_length(destination, source, index)
+    return route
+
+
+def _route_and_length(destination, source, index=None, flags=0):
+    """Return the length of the answer's prefix, and the attributes of the kernel's route.
+
+    The length is that of the address, or with RTM_F_FIB_MATCH that of the route in the table.
+    Where there is no route the attributes are None. Addresses are bytes.
+    """
+    family = socket.AF_INET if len(destination) == 4 else socket.AF_INET6
+    bits = 8 * len(destination)
     # struct rtmsg: family, dst_len, src_len, tos, table, protocol, scope, type, flags
     body = struct.pack(
         "=BBBBBBBBI",
-        socket.AF_INET,
-        32,
-        32,
+        family,
+        bits,
+        bits,
         0,
         0,
         0,
         0,
         0,
-        0,
+        flags,
     )
-    for kind, value in ((RTA_DST, destination), (RTA_SRC, socket.inet_aton(address))):
-        body += struct.pack("=HH", 8, kind) + value
+    for kind, value in ((RTA_DST, destination), (RTA_SRC, source)):
+        body += struct.pack("=HH", 4 + len(value), kind) + value
     if index is not None:
         body += struct.pack("=HHI", 8, RTA_OIF, index)
     # struct nlmsghdr: length, type, flags (NLM_F_REQUEST), sequence, port
@@ -566,9 +625,9 @@ def _route(destination, address, index=None):
         sock.settimeout(2.0)
         sock.send(header + body)
         answer = sock.recv(1 << 16)
-        return _attributes(answer)
     finally:
         sock.close()
+    return answer[17], _attributes(answer)
 
 
 def _attributes(answer):

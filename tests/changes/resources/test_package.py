@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterprep.changes.package_managers import Answered, PackageRequest, Packages, parse_answers
 from clusterprep.changes.package_managers.apt import APT, MARK, parse
@@ -495,6 +496,45 @@ def test_what_dnf_and_zypper_cannot_is_said(
     with pytest.raises(NoPlan) as told:
         planned(params, Packages(states, Simulation(failed=(failed,))), manager=manager)
     assert [word for word in words if word not in told.value.absent.detail] == []
+
+
+HIDDEN = Simulation(failed=("Unable to find a match: tool",), hidden=("tool",))
+
+
+@pytest.mark.parametrize(
+    ("streams", "words"),
+    [
+        pytest.param(
+            ("tools:2", "tools:3"),
+            (
+                "dnf's modules hide tool",
+                "is in tools:2, tools:3, which",
+                "dnf -y module enable tools:2",
+                "unless: grep -q ^stream=2$ /etc/dnf/modules.d/tools.module",
+            ),
+            id="a-stream-has-it",
+        ),
+        pytest.param((), ("dnf -y module disable", "module_hotfixes=1"), id="none-has-it"),
+    ],
+)
+def test_a_package_that_a_module_of_dnf_hides(
+    streams: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    packages = Packages({}, replace(HIDDEN, streams=streams))
+    with pytest.raises(NoPlan) as told:
+        planned({"name": "tool"}, packages, manager="dnf")
+    said = told.value.absent.detail
+    assert [word for word in words if word not in said] == []
+    assert "no repository" not in said
+
+
+def test_a_stream_that_comes_with_a_package_goes_with_it() -> None:
+    outlook = Simulation((RPM_CAME,), enabled=("tools:2",))
+    step_action = planned({"name": "tool"}, Packages({}, outlook), manager="dnf")
+    assert lines(step_action) == [
+        "dnf install tool-2.0-1 < erase tool-2.0-1.noarch; dnf module reset tools"
+    ]
+    assert step_action.diff == "install tool 2.0-1\nenable module tools:2"
 
 
 OTHERS_ANSWER = {"code": NOT_MINE, "out": "", "err": ""}

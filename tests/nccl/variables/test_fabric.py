@@ -13,7 +13,7 @@ from clusterprep.nccl.variables import Basis
 from clusterprep.nccl.variables.fabric import derive
 from tests.support import rails
 from tests.support.fleet import absent, env, fleet
-from tests.support.rails import roce
+from tests.support.rails import roce, roce_over_ipv6
 
 
 def routes(number: int, count: int = 4, **fields: Any) -> tuple[Rail, ...]:
@@ -78,3 +78,40 @@ def test_one_rail_and_one_node_have_nothing_to_cross() -> None:
 @pytest.mark.parametrize("value", ["0", "1", "2"])
 def test_what_one_node_declares_is_left_to_the_inventory_for_all(value: str) -> None:
     assert derived(node(1), node(2), some={"n1": {"env": env(NCCL_CROSS_NIC=value)}}) == []
+
+
+def over_ipv6(number: int, *more: str, **fields: Any) -> dict[str, Any]:
+    known = []
+    for rail in range(4):
+        address = f"fd02:0:0:a{rail}::{number}"
+        known.append(
+            replace(Rail(f"rail{rail}", address, 64, f"rail{rail}", router=False), **fields)
+        )
+    return {**roce_over_ipv6(number, 4, *more), "rdma.rails": tuple(known)}
+
+
+def test_rails_of_ipv6_stay_apart_too() -> None:
+    assert derived(over_ipv6(1), over_ipv6(2)) == WRITTEN
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param(over_ipv6(2, router=True), id="a-router-joins-them"),
+        pytest.param(over_ipv6(2, router=None), id="not-told"),
+        pytest.param(over_ipv6(2, prefix=48), id="one-network-for-all"),
+        pytest.param(over_ipv6(2, prefix=80), id="other-networks-than-its-peer"),
+        pytest.param(node(2), id="a-peer-with-ipv4-alone"),
+    ],
+)
+def test_what_one_node_of_ipv6_does_not_show_is_written_on_none(second: dict[str, Any]) -> None:
+    assert derived(over_ipv6(1), second) == []
+
+
+def test_the_address_that_nccl_takes_decides() -> None:
+    """A rail may have addresses of several networks; the inventory's range says which is meant."""
+    nodes = [over_ipv6(number, "2001:db8::RAIL") for number in (1, 2)]
+    own = {"env": env(NCCL_IB_ADDR_FAMILY="AF_INET6", NCCL_IB_ADDR_RANGE="fd02::/16")}
+    other = {"env": env(NCCL_IB_ADDR_FAMILY="AF_INET6", NCCL_IB_ADDR_RANGE="2001:db8::/32")}
+    assert derived(*nodes, each=own) == WRITTEN
+    assert derived(*nodes, each=other) == []

@@ -409,3 +409,97 @@ def test_a_way_from_rail_to_rail_is_one_with_a_router(
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == expected
+
+
+RAILS_OF_IPV6 = """
+import json, subprocess, sys
+from clusterprep.remote.agent import devices
+def ip(words):
+    subprocess.run(["ip", *words.split()], check=True)
+for n in (1, 2):
+    ip(f"link add rail{n} type veth peer name far{n}")
+    ip(f"link set far{n} up")
+    ip(f"link set rail{n} up")
+    ip(f"-6 address add fd00:0:0:{n}::5/{sys.argv[1]} dev rail{n} nodad")
+for words in sys.argv[2:]:
+    ip(words)
+held = devices._global_addresses(["rail1", "rail2"])
+answers = {"prefixes": [prefix for _, _, prefix in held]}
+answers["leaves"] = [devices._leaves(address, prefix) for _, address, prefix in held]
+answers["router"] = [devices._router(name, *rest, held) for name, *rest in held]
+print(json.dumps(answers))
+"""
+OWN_DEFAULTS = [f"-6 route add default via fe80::1 dev rail{n} table {100 + n}" for n in (1, 2)]
+BY_OWN_TABLES = [f"-6 rule add from fd00:0:0:{n}::5 table {100 + n}" for n in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "more", "prefixes", "leaves", "router"),
+    [
+        pytest.param("64", [], [64, 64], ["rail1", "rail2"], [False, False], id="apart"),
+        pytest.param("48", [], [48, 48], ["rail1", "rail1"], [None, None], id="one-network"),
+        pytest.param(
+            "48",
+            [
+                "-6 rule add from fd00:0:0:2::5 table 102",
+                "-6 route add fd00::/48 dev rail2 table 102",
+            ],
+            [48, 48],
+            ["rail1", "rail2"],
+            [None, None],
+            id="one-network-and-a-rule",
+        ),
+        pytest.param(
+            "64",
+            [*OWN_DEFAULTS, *BY_OWN_TABLES],
+            [64, 64],
+            ["rail1", "rail2"],
+            [True, True],
+            id="a-router-on-each-rail",
+        ),
+        pytest.param(
+            "64",
+            ["-6 route add fd00::/48 via fe80::1 dev rail1"],
+            [64, 64],
+            ["rail1", "rail2"],
+            [False, False],
+            id="a-router-that-the-other-cable-goes-before",
+        ),
+        pytest.param("127", [], [127, 127], [None, None], [None, None], id="point-to-point"),
+        pytest.param("128", [], [128, 128], [None, None], [None, None], id="alone"),
+        pytest.param(
+            "128",
+            ["-6 route add fd00:0:0:1::/64 dev rail1", "-6 route add fd00:0:0:2::/64 dev rail2"],
+            [64, 64],
+            ["rail1", "rail2"],
+            [False, False],
+            id="dhcpv6-and-prefixes-of-routers",
+        ),
+        pytest.param(
+            "128",
+            ["-6 route add fd00::/48 dev rail1", "-6 route append fd00::/48 dev rail2"],
+            [48, 48],
+            ["rail1", "rail1"],
+            [None, None],
+            id="dhcpv6-and-one-network",
+        ),
+        pytest.param(
+            "128",
+            [f"-6 route add fd00:0:0:{n}::/64 via fe80::1 dev rail{n}" for n in (1, 2)],
+            [128, 128],
+            [None, None],
+            [None, None],
+            id="dhcpv6-and-a-router-for-all",
+        ),
+    ],
+)
+def test_the_kernel_says_by_which_rail_of_ipv6_it_leaves(
+    prefix: str, more: list[str], prefixes: list[int], leaves: list[Any], router: list[Any]
+) -> None:
+    inside = 'mount -t sysfs sysfs /sys && exec "$0" "$@"'
+    namespaces = ["unshare", "--net", "--mount", "sh", "-c", inside]
+    argv = [*namespaces, sys.executable, "-c", RAILS_OF_IPV6, prefix, *more]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = {"prefixes": prefixes, "leaves": leaves, "router": router}
+    assert json.loads(done.stdout) == expected
