@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clusterprep.history.parts import Parts
     from clusterprep.history.runs import Runs
     from clusterprep.model import Report
-    from clusterprep.model.history import FactChange, RecordedRun
+    from clusterprep.model.history import FactChange, PartMove, RecordedRun
 
 LISTED = 20  # runs shown without --all
 PLAIN = ("console", "json")  # formats of lists and comparisons, which are no reports of one run
@@ -124,8 +124,13 @@ def _comparison(runs: Runs, before: str, after: str) -> Report:
     new = runs.named(after)
     old_report = runs.report(old.run)
     new_report = runs.report(new.run)
-    changes, lacking = _fact_changes(runs, (old, old_report), (new, new_report))
     moved = moves(_parts(runs, old_report), _parts(runs, new_report))
+    changes, lacking = _fact_changes(
+        runs,
+        (old, old_report),
+        (new, new_report),
+        moved,
+    )
     comparison = comparing.compare(
         (old, old_report),
         (new, new_report),
@@ -146,14 +151,19 @@ def _comparison(runs: Runs, before: str, after: str) -> Report:
 
 
 def _fact_changes(
-    runs: Runs, before: tuple[RecordedRun, Report], after: tuple[RecordedRun, Report]
+    runs: Runs,
+    before: tuple[RecordedRun, Report],
+    after: tuple[RecordedRun, Report],
+    moved: Sequence[PartMove],
 ) -> tuple[list[FactChange], list[str]]:
     """Return the changed facts, and the names of facts that only one of the runs has.
 
-    Facts that differ from one moment to the next are left out. One fact is read at a time, since
-    all facts of a large fleet would take much memory.
+    `moved` are the parts that are told to have moved, come or gone: they are not told again. Facts
+    that differ from one moment to the next are left out. One fact is read at a time, since all
+    facts of a large fleet would take much memory.
     """
     from clusterprep.history.compare import fact_changes
+    from clusterprep.history.parts import with_common_parts
     from clusterprep.survey import registry
 
     old, old_report = before
@@ -170,6 +180,7 @@ def _fact_changes(
     for fact in sorted(old_names & new_names):
         old_values = runs.column(old.run, fact, old_nodes)
         new_values = runs.column(new.run, fact, new_nodes)
+        old_values, new_values = with_common_parts(fact, old_values, new_values, moved)
         changes.extend(fact_changes(fact, old_values, new_values))
     return changes, sorted(old_names ^ new_names)
 

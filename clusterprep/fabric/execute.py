@@ -29,16 +29,23 @@ def run_program(
 
     `hear` gets output as it comes; its end is kept all the same.
     """
+    return run_programs(fleet, lambda node: program, hear)
+
+
+def run_programs(
+    fleet: Fleet, program_of: Callable[[Node], ShellProgram], hear: Hear | None = None
+) -> tuple[dict[str, Outcome], bool]:
+    """Run on each node the program that `program_of` returns for it, else as `run_program`."""
     over_ssh: Callable[[Node], NodeWork] | None = None
     if any(node.transport == "ssh" for node in fleet.nodes):
         from clusterprep.fabric.ssh_run import starter
 
-        over_ssh = starter(fleet, program, hear)
+        over_ssh = starter(fleet, program_of, hear)
 
     def begin(node: Node) -> NodeWork:
         if node.transport == "ssh" and over_ssh is not None:
             return over_ssh(node)
-        return AgentRun(fleet, node, program, hear)
+        return AgentRun(fleet, node, program_of(node), hear)
 
     return on_every_node(fleet, "run", begin)
 

@@ -18,14 +18,16 @@ from clusterprep.remote.transports.sudo import SudoPassword
 NO_STATUS = -1  # paramiko's code of a command that ended without one
 
 
-def starter(fleet: Fleet, program: ShellProgram, hear: Hear | None) -> Callable[[Node], SshRun]:
-    """Return what begins to run the program on a node."""
+def starter(
+    fleet: Fleet, program_of: Callable[[Node], ShellProgram], hear: Hear | None
+) -> Callable[[Node], SshRun]:
+    """Return what begins to run a node's program on it."""
     ssh = ssh_of(fleet.transports)
     config = new_config()  # reads files: once is enough
 
     def begin(node: Node) -> SshRun:
         connection = NodeConnection(node, ssh, fleet.password, config)
-        return SshRun(connection, program, fleet.password(node), kept_of(node.name, hear))
+        return SshRun(connection, program_of(node), fleet.password(node), kept_of(node.name, hear))
 
     return begin
 

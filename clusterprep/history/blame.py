@@ -37,8 +37,13 @@ BY_INDEX = (
 )
 # «Xid 79 on 0000:1b:00: …», «GPU 0000:1b:00.0 x8 of x16; NIC …».
 BY_ADDRESS = ("gpu.xid", "pcie.aer", "pcie.gen", "pcie.width")
-CHECKS = frozenset((*BY_INDEX, *BY_ADDRESS))
-FACTS = ("gpu.nvml", "rdma.devices")
+# «mlx5_0 DOWN, Disabled; mlx5_1:2 INIT, LinkUp», «mlx5_0:1 once in 1 h, mlx5_1:1 2 times in 1 h».
+# A port is the end of a link, so its cable and the switch may be at fault as well.
+BY_PORT = ("ib.counters", "ib.downed", "ib.rate", "ib.state")
+# «dead: nvme0 MODEL, serial …», «nvme0 MODEL, serial …: read only».
+BY_DISK = ("disk.nvme",)
+CHECKS = frozenset((*BY_INDEX, *BY_ADDRESS, *BY_PORT, *BY_DISK))
+FACTS = ("gpu.nvml", "rdma.devices", "disk.nvme")
 TRIED = 30  # newest runs that judged the check: a month of one run a day
 MOST = 8  # sentences; more faults at once are no matter of single parts
 
@@ -46,7 +51,9 @@ _INDICES = re.compile(r"(?:^|; )GPU (\d{1,4}(?:, \d{1,4})*): ", re.ASCII)
 _ADDRESS = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _OF_XID = re.compile(rf"(?: on |, ){_ADDRESS}(?=[,: ])")
 _OF_LINK = re.compile(rf"(?:^|; )(?:GPU|NIC) {_ADDRESS} ")
-_KINDS = {"gpu": "GPU", "rdma": "RDMA card"}
+_OF_PORT = re.compile(r"(?:^|; |, )([^\s:;,]{1,64})(?::\d{1,3})? ", re.ASCII)
+_OF_DISK = re.compile(r"(?:[a-z]{1,20}: )?(nvme\d{1,5}) ", re.ASCII)
+_KINDS = {"gpu": "GPU", "rdma": "RDMA card", "disk": "disk"}
 
 
 class Fault(Struct, frozen=True):
@@ -73,23 +80,34 @@ class _Nvml(Struct):
     gpus: tuple[_Gpu, ...]
 
 
+class _Card(Struct):
+    name: str
+    pci: str | None
+
+
+class _Disk(Struct):
+    name: str
+    serial: str
+
+
 Facts = Mapping[str, Mapping[str, Any]]
 """Fact → node → its value as JSON."""
 
 
 def faults(findings: Iterable[Finding], facts: Facts) -> frozenset[Fault]:
     """Return the failures of parts that are known. Pure."""
-    part_at = {}
-    for part, place in parts_of(facts).places.items():
-        part_at[part[0], place] = part
+    places = parts_of(facts).places
+    part_at = {place: part for part, place in places.items() if place.slot}
     found = set()
     for finding in _failures(findings):
         for node in finding.nodes:
-            for slot in _slots(finding, facts["gpu.nvml"].get(node)):
-                place = PartPlace(node, slot)
-                for kind in _KINDS:
-                    if (kind, place) in part_at:
-                        found.add(Fault(finding.check, part_at[kind, place], place))
+            values = {name: facts.get(name, {}).get(node) for name in FACTS}
+            parts = [part_at.get(PartPlace(node, slot)) for slot in _slots(finding, values)]
+            parts.extend(_disks(finding, values["disk.nvme"]))
+            for part in parts:
+                place = None if part is None else places.get(part)
+                if part is not None and place is not None and place.node == node:
+                    found.add(Fault(finding.check, part, place))
     return frozenset(found)
 
 
@@ -101,16 +119,25 @@ def _failures(findings: Iterable[Finding]) -> Iterator[Finding]:
             yield finding
 
 
-def _slots(finding: Finding, nvml: Any) -> list[str]:
-    """Return the slots that a finding names; none for what is said of all GPUs together."""
+def _slots(finding: Finding, values: Mapping[str, Any]) -> list[str]:
+    """Return the slots that a finding names; none for what is said of all GPUs together.
+
+    `values` are the facts of the node.
+    """
+    own_words, _, _ = finding.seen.partition("«")  # a quoted line of the kernel's log follows it
     if finding.check in BY_INDEX:
         indices: set[int] = set()
         for numbers in _INDICES.findall(finding.seen):
             indices.update(map(int, numbers.split(", ")))
-        return [slot for index, slot in _slot_by_index(nvml).items() if index in indices]
+        of_gpus = _slot_by_index(values["gpu.nvml"])
+        return [slot for index, slot in of_gpus.items() if index in indices]
+    if finding.check in BY_PORT:
+        names = set(_OF_PORT.findall(own_words))
+        return [slot for name, slot in _slot_by_name(values["rdma.devices"]) if name in names]
+    if finding.check not in BY_ADDRESS:
+        return []
     pattern = _OF_XID if finding.check == "gpu.xid" else _OF_LINK
     slots = []
-    own_words, _, _ = finding.seen.partition("«")  # a quoted line of the kernel's log follows it
     for address in pattern.findall(own_words):
         # An Xid names a GPU without the function, which is 0.
         slots.append(slot_of(address if "." in address else f"{address}.0"))
@@ -123,6 +150,27 @@ def _slot_by_index(nvml: Any) -> dict[int, str]:
     except msgspec.ValidationError:
         return {}
     return {gpu.index: slot_of(gpu.pci) for gpu in gpus}
+
+
+def _slot_by_name(devices: Any) -> list[tuple[str, str]]:
+    """Return the names of RDMA devices that are hardware, each with its slot."""
+    try:
+        cards = msgspec.convert(devices, tuple[_Card, ...])
+    except msgspec.ValidationError:
+        return []
+    return [(card.name, slot_of(card.pci)) for card in cards if card.pci is not None]
+
+
+def _disks(finding: Finding, disks: Any) -> list[PartId]:
+    """Return the disk that a finding names. Its serial number is that of the fact."""
+    named = _OF_DISK.match(finding.seen)
+    if finding.check not in BY_DISK or named is None:
+        return []
+    try:
+        known = msgspec.convert(disks, tuple[_Disk, ...])
+    except msgspec.ValidationError:
+        return []
+    return [("disk", disk.serial.strip()) for disk in known if disk.name == named[1]]
 
 
 def blame(today: Iterable[Fault], past: Sequence[PastFaults]) -> tuple[str, ...]:
@@ -150,6 +198,8 @@ def _sentences(
         day, old = elsewhere
         where = "slot" if old.place.node == fault.place.node else "node"
         blamed = f"the part is at fault, not the {where}"
+        if fault.check in BY_PORT:
+            blamed += "; or its cable, if that moved with it"
         yield f"{beginning}, as it did in {_at(old.place)} on {day}: {blamed}"
     # Another part that fails today too took its fault with it, or has only another address now.
     other = _newest(
@@ -159,7 +209,10 @@ def _sentences(
     if other is not None:
         day, old = other
         before = f"as {_name(old.part)} did in this slot on {day}"
-        yield f"{beginning}, {before}: look at slot, riser, cooling and power"
+        places = "slot, riser, cooling and power"
+        if fault.check in BY_PORT:
+            places = "cable, transceiver and switch port"
+        yield f"{beginning}, {before}: look at {places}"
 
 
 def _newest(
@@ -179,8 +232,11 @@ def _is_same_elsewhere(old: Fault, fault: Fault) -> bool:
 
 
 def _is_other_here(old: Fault, fault: Fault) -> bool:
-    """Return whether another part of the same kind failed the same check in the same place."""
-    is_here = old.check == fault.check and old.place == fault.place
+    """Return whether another part of the same kind failed the same check in the same slot.
+
+    Of a disk only the node is known, where others have failed in slots of their own.
+    """
+    is_here = old.check == fault.check and old.place == fault.place and bool(fault.place.slot)
     return is_here and old.part != fault.part and old.part[0] == fault.part[0]
 
 
@@ -190,7 +246,7 @@ def _name(part: PartId) -> str:
 
 
 def _at(place: PartPlace) -> str:
-    return f"{place.node} {place.slot}"
+    return f"{place.node} {place.slot}".rstrip()
 
 
 # ---------------------------------------------------------------- the history

@@ -194,8 +194,14 @@ def _order(move: PartMove) -> tuple[str, str, str, str]:
     return move.kind, place.node, place.slot, move.part
 
 
-def without_swaps(changes: Iterable[FactChange], moved: Iterable[PartMove]) -> list[FactChange]:
-    """Return the changed facts but those that only say which parts went and which came instead."""
+class _Moved(Struct, frozen=True):
+    """The parts that moves tell, each with the node that it left or came to."""
+
+    went: frozenset[tuple[PartId, str]]
+    came: frozenset[tuple[PartId, str]]
+
+
+def _sides(moved: Iterable[PartMove]) -> _Moved:
     went: set[tuple[PartId, str]] = set()
     came: set[tuple[PartId, str]] = set()
     for move in moved:
@@ -204,13 +210,94 @@ def without_swaps(changes: Iterable[FactChange], moved: Iterable[PartMove]) -> l
             went.add((part, move.before.node))
         if move.after is not None:
             came.add((part, move.after.node))
+    return _Moved(frozenset(went), frozenset(came))
+
+
+def without_swaps(changes: Iterable[FactChange], moved: Iterable[PartMove]) -> list[FactChange]:
+    """Return the changed facts but those that only say which parts went and which came instead."""
+    sides = _sides(moved)
     others = []
     for change in changes:
         old, new = _part_of(change.fact, change.before), _part_of(change.fact, change.after)
-        is_swap = all((old, node) in went and (new, node) in came for node in change.nodes)
+        is_swap = all(
+            (old, node) in sides.went and (new, node) in sides.came for node in change.nodes
+        )
         if not is_swap:
             others.append(change)
     return others
+
+
+Column = Mapping[str, Any]
+"""Node → the value of a fact as JSON."""
+
+
+def with_common_parts(
+    fact: str, before: Column, after: Column, moved: Iterable[PartMove]
+) -> tuple[Column, Column]:
+    """Return a fact of two runs where nodes that lost or got parts have those of both runs alone.
+
+    That parts came or went is told by their moves, or by the GPUs that NVML says are lost: a list
+    that is longer than the other would tell it again, with all that is in it.
+    """
+    if fact not in _KINDS:
+        return before, after
+    sides = _sides(moved)
+    old_values, new_values = dict(before), dict(after)
+    for node, new in after.items():
+        old = before.get(node)
+        if old is new or old is None:
+            continue
+        try:
+            common = _common_parts(fact, node, (old, new), sides)
+        except (ValueError, KeyError, TypeError):  # not as expected: shown as it is
+            continue
+        if common is not None:
+            old_values[node], new_values[node] = common
+    return old_values, new_values
+
+
+def _common_parts(
+    fact: str, node: str, values: tuple[Any, Any], sides: _Moved
+) -> tuple[Json, Json] | None:
+    """Return both values of a node without the parts that only one has, None to change nothing."""
+    old, new = (_by_part(fact, value) for value in values)
+    if old is None or new is None or len(old) == len(new):
+        return None
+    went = {(part, node) for part in old if part not in new}
+    came = {(part, node) for part in new if part not in old}
+    is_told = went <= sides.went and came <= sides.came
+    if fact == "gpu.nvml" and values[0]["lost"] != values[1]["lost"]:
+        is_told = True
+    if not is_told:
+        return None
+    both = [part for part in old if part in new]
+    return (
+        _with_parts(fact, values[0], [old[part] for part in both]),
+        _with_parts(fact, values[1], [new[part] for part in both]),
+    )
+
+
+def _by_part(fact: str, value: Any) -> dict[PartId, Any] | None:
+    """Return the entries of a fact's list by their parts, None if one is not known or not alone."""
+    kind, read = _KINDS[fact]
+    entries = value["gpus"] if fact == "gpu.nvml" else value
+    places, _ = read(value)
+    by_part: dict[PartId, Any] = {}
+    for (name, _), entry in zip(places, entries, strict=True):
+        if name is None or (kind, name) in by_part:
+            return None
+        by_part[kind, name] = entry
+    return by_part
+
+
+def _with_parts(fact: str, value: Any, entries: list[Any]) -> Json:
+    """Return a fact with these entries. NVML numbers GPUs anew where one is gone."""
+    if fact != "gpu.nvml":
+        return entries
+    gpus = []
+    for entry in entries:
+        gpus.append({name: part for name, part in entry.items() if name != "index"})
+    return {**value, "gpus": gpus}
 
 
 def _part_of(fact: str, value: Json) -> PartId | None:

@@ -51,6 +51,7 @@ class Deadline:
         self.stopped_at: float | None = None  # when a signal came, or the limit was reached
         self.raised = False  # the command knows
         self.has_shielded = False  # so something may have been written
+        self.has_results = False  # of long work, which are not given up for being slow to look
 
     def __enter__(self) -> Deadline:
         if self._seconds is not None:

@@ -24,7 +24,7 @@ GRACE = 1.0  # seconds for the command to look, and for the result to be shown
 TIME_GRACE = 0.2  # seconds to look when its time is over: --timeout and --budget are promises
 # Seconds after which a further signal ends a command that may have written something and does not
 # look any more. Its run stays in the journals of the nodes.
-PATIENCE = 15.0  # also for the result of a command that the signal has ended
+PATIENCE = 15.0  # also for the result of a command that the signal has ended, or is about to
 LOOK = 0.05  # seconds between two looks at a command that is to end
 
 UNSETTLED = (
@@ -138,5 +138,7 @@ class Supervisor:
         if deadline.has_shielded:
             return error.extended(UNSETTLED) if self._repeated and waited > PATIENCE else None
         grace = GRACE if self._interruption is error else TIME_GRACE
+        if deadline.has_results:
+            grace = PATIENCE
         is_deaf = waited > grace and not deadline.raised
         return error if is_deaf or self._repeated else None

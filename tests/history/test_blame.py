@@ -91,6 +91,57 @@ def test_the_parts_that_a_finding_names(finding: Finding, uuids: str) -> None:
     assert found == {fault(uuid, "n1", slots[uuid], finding.check) for uuid in uuids}
 
 
+GUIDS = {"mlx5_0": "fe80::a", "mlx5_1": "fe80::b", "mlx5_10": "fe80::c"}
+HEALTH = {"warning": 4, "used": 3, "media_errors": 12}
+
+
+def more_facts(node: str) -> dict[str, dict[str, Any]]:
+    """Return three RDMA cards and two disks of a node."""
+    cards = []
+    for slot, (name, address) in enumerate(GUIDS.items(), 1):
+        gid = {"index": 0, "address": address}
+        port = {"link_layer": "InfiniBand", "gids": [gid]}
+        cards.append({"name": name, "pci": f"0000:a{slot}:00.0", "ports": [port]})
+    disks = [
+        {"name": name, "model": "PM9A3", "serial": serial, "state": "live", "health": HEALTH}
+        for name, serial in (("nvme0", "S64A  "), ("nvme10", "S64B"))
+    ]
+    return {"rdma.devices": {node: cards}, "disk.nvme": {node: disks}}
+
+
+@pytest.mark.parametrize(
+    ("check", "seen", "guids"),
+    [
+        ("ib.state", "mlx5_0 DOWN, Disabled; mlx5_10 INIT, LinkUp", "ac"),
+        ("ib.state", "mlx5_1:2 DOWN, Polling", "b"),
+        ("ib.counters", "mlx5_0:1 symbol_error +90 in 10 min, 9 per hour where 1 are", "a"),
+        ("ib.counters", "mlx5_9:1 symbol_error +90 in 10 min", ""),
+        ("ib.downed", "mlx5_0:1 once in 1 h, mlx5_1:1 2 times in 1 h", "ab"),
+        ("ib.rate", "mlx5_1 200 Gbit/s", "b"),
+        ("ib.present", "mlx5_1 ", ""),
+    ],
+)
+def test_ports_name_their_cards(check: str, seen: str, guids: str) -> None:
+    found = faults([failure("n1", seen, check)], more_facts("n1"))
+    assert {(one.check, one.part[1][-1]) for one in found} == {(check, guid) for guid in guids}
+    assert {one.part[0] for one in found} <= {"rdma"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "serials"),
+    [
+        ("nvme0 PM9A3, serial S64A: read only", {"S64A"}),
+        ("nvme10 PM9A3, serial S64A: 93 % used", {"S64B"}),  # the fact counts, not the words
+        ("dead: nvme10 PM9A3, serial S64B", {"S64B"}),
+        ("nvme1 PM9A3, serial S64A: read only", set()),
+        ("1 NVMe disk", set()),
+    ],
+)
+def test_a_disk_is_named_by_its_device(seen: str, serials: set[str]) -> None:
+    found = faults([failure("n1", seen, "disk.nvme")], more_facts("n1"))
+    assert found == {Fault("disk.nvme", ("disk", one), PartPlace("n1", "")) for one in serials}
+
+
 # ---------------------------------------------------------------- part or slot
 
 
@@ -117,6 +168,38 @@ def test_another_part_in_the_same_slot_blames_the_slot() -> None:
     assert text == (
         "GPU b in n1 0000:01:00.0 fails gpu.ecc_unc, as GPU a did in this slot on 2026-11-20: "
         "look at slot, riser, cooling and power"
+    )
+
+
+def port_fault(guid: str, node: str) -> Fault:
+    return Fault("ib.counters", ("rdma", guid), PartPlace(node, "0000:a1:00.0"))
+
+
+def test_a_card_whose_link_is_bad_may_have_taken_its_cable_with_it() -> None:
+    (text,) = blame([port_fault("0xa", "n1")], [past(port_fault("0xa", "n2"))])
+    assert text == (
+        "RDMA card 0xa in n1 0000:a1:00.0 fails ib.counters, as it did in n2 0000:a1:00.0 on "
+        "2026-11-20: the part is at fault, not the node; or its cable, if that moved with it"
+    )
+
+
+def test_another_card_at_the_same_link_blames_the_link() -> None:
+    (text,) = blame([port_fault("0xb", "n1")], [past(port_fault("0xa", "n1"))])
+    assert text.endswith(
+        "did in this slot on 2026-11-20: look at cable, transceiver and switch port"
+    )
+
+
+def test_a_disk_is_blamed_by_itself_and_its_slot_is_not_known() -> None:
+    here, there = PartPlace("n1", ""), PartPlace("n2", "")
+    old = past(
+        Fault("disk.nvme", ("disk", "S1"), there),
+        Fault("disk.nvme", ("disk", "S2"), here),
+    )
+    (text,) = blame([Fault("disk.nvme", ("disk", "S1"), here)], [old])
+    assert text == (
+        "disk S1 in n1 fails disk.nvme, as it did in n2 on 2026-11-20: "
+        "the part is at fault, not the node"
     )
 
 

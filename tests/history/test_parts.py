@@ -12,11 +12,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from clusterprep.facts.gpu import Gpu, Nvml
-from clusterprep.facts.nvme import Disk
+from clusterprep.facts.nvme import Disk, Health
 from clusterprep.facts.rdma import Gid, Port, RdmaDevice
 from clusterprep.history.compare import fact_changes
 from clusterprep.history.encoding import encoded
-from clusterprep.history.parts import Parts, moves, parts_of, slot_of, without_swaps
+from clusterprep.history.parts import (
+    Parts,
+    moves,
+    parts_of,
+    slot_of,
+    with_common_parts,
+    without_swaps,
+)
 from clusterprep.model import Absent
 from clusterprep.model.history import PartMove, PartPlace
 
@@ -220,7 +227,8 @@ def changed(fact: str, before: dict[str, Any], after: dict[str, Any]) -> list[st
     """What `compare` shows of a fact that differs, besides the moves of parts."""
     old, new = ({node: kept(value) for node, value in side.items()} for side in (before, after))
     moved = moves(parts_of({fact: old}), parts_of({fact: new}))
-    return [change.key for change in without_swaps(fact_changes(fact, old, new), moved)]
+    changes = fact_changes(fact, *with_common_parts(fact, old, new, moved))
+    return [change.key for change in without_swaps(changes, moved)]
 
 
 @pytest.mark.parametrize(
@@ -249,3 +257,38 @@ def test_what_no_move_tells_stays_a_changed_fact() -> None:
     assert changed("gpu.nvml", before, after) == ["gpus[0].uuid"], "two had the name of one"
     moved = replace(nvml({1: "GPU-a"}), driver="580.1")
     assert changed("gpu.nvml", before, {**before, "n1": moved}) == ["driver"]
+
+
+EIGHT = {slot: f"GPU-{slot}" for slot in range(1, 9)}
+SEVEN = {slot: uuid for slot, uuid in EIGHT.items() if slot != 3}
+
+
+@pytest.mark.parametrize(
+    ("after", "keys"),
+    [
+        pytest.param(nvml(SEVEN), [], id="gone"),
+        pytest.param(nvml(SEVEN, lost=("0000:03:00.0: GPU is lost",)), ["lost"], id="lost"),
+        pytest.param(replace(nvml(SEVEN), driver="580.1"), ["driver"], id="gone-and-updated"),
+        # NVML may not show one: whether it is gone is not known, and no move tells it.
+        pytest.param(replace(nvml(SEVEN), denied=(2,)), ["gpus", "denied"], id="not-shown"),
+        pytest.param(nvml({**SEVEN, 3: "", 9: ""}), ["gpus"], id="without-a-name"),
+    ],
+)
+def test_a_gpu_that_is_gone_is_told_once(after: Nvml, keys: list[str]) -> None:
+    assert changed("gpu.nvml", {"n1": nvml(EIGHT)}, {"n1": after}) == keys
+
+
+def test_a_gpu_that_came_back_is_told_once() -> None:
+    assert changed("gpu.nvml", {"n1": nvml(SEVEN)}, {"n1": nvml(EIGHT)}) == []
+
+
+def test_of_a_disk_that_is_gone_only_the_others_are_compared() -> None:
+    health = Health(0, 3, 0)
+    disks = [Disk(f"nvme{n}", "PM9A3", f"S{n}", "live", health) for n in range(3)]
+    worn = replace(disks[2], state="dead")
+    assert changed("disk.nvme", {"n1": tuple(disks)}, {"n1": (disks[0], worn)}) == ["[1].state"]
+
+
+def test_a_list_that_is_not_as_expected_is_shown_as_it_is() -> None:
+    old, new = {"n1": {"gpus": [{"uuid": "a"}], "lost": 3}}, {"n1": {"gpus": [7, 8], "lost": []}}
+    assert with_common_parts("gpu.nvml", old, new, ()) == (old, new)

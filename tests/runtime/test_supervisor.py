@@ -129,6 +129,26 @@ def test_a_time_limit_needs_no_command_that_looks() -> None:
     assert (code, said) == (3, ["left: --timeout of 0.3 s reached"])
 
 
+@pytest.mark.parametrize("signals", [(), (signal.SIGINT,)])
+def test_results_of_long_work_are_not_given_up_for_being_slow(signals: tuple[int, ...]) -> None:
+    lines = [
+        f"with Deadline({None if signals else 0.3}) as d:",
+        "    d.has_results = True",
+        "    say('up'); time.sleep(2)",
+        "    try: d.check()",
+        "    except ClusterprepError as error: say(f'known at {error}')",
+    ]
+    code, said, _ = told(lines, *signals)
+    ended = "interrupted by SIGINT" if signals else "--timeout of 0.3 s reached"
+    assert (code, said) == (0, [f"known at {ended}"])
+
+
+def test_a_second_signal_gives_up_results_too() -> None:
+    lines = ["with Deadline() as d:", "    d.has_results = True", "    say('up')", f"    {DEAF}"]
+    code, said, _ = told(lines, signal.SIGINT, signal.SIGINT, gap=1.2)
+    assert (code, said) == (130, ["left: interrupted by SIGINT"])
+
+
 def test_before_a_command_has_begun_it_is_left_at_once() -> None:
     code, said, _ = told(["say('up')", DEAF], signal.SIGTERM)
     assert (code, said) == (130, ["left: interrupted by SIGTERM"])

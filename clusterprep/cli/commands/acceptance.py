@@ -10,17 +10,38 @@ from msgspec import Struct
 from clusterprep.cli import exit_codes, signing
 from clusterprep.cli.commands.picked_trial import Tried
 from clusterprep.cli.commands.session import Invocation
-from clusterprep.cli.commands.stages import Trial
+from clusterprep.cli.commands.stages import Survey, Trial
 from clusterprep.errors import InputError
 from clusterprep.history import state_folder
 from clusterprep.history.certificate import certificate_text
 from clusterprep.model import Fleet, Report
+from clusterprep.nccl.environment import render
 from clusterprep.remedies import shell_line
 from clusterprep.reports import files
 from clusterprep.survey.fanout import Fanout
 from clusterprep.survey.judge import apply_silences
 
 TOLD = 10  # times at most that the progress says how far the rounds are
+
+
+def cut_before_rounds(invocation: Invocation, surveyed: Survey, during: str) -> Tried:
+    """Return an acceptance that something ended before its rounds, with what is known by then.
+
+    `during` says what was under way, such as "the first trial".
+    """
+    from clusterprep.jobs.acceptance.stage import not_begun
+
+    ended_by = invocation.deadline.ended_by
+    environment = render(surveyed.fleet)
+    cut = not_begun(
+        surveyed.fleet,
+        environment,
+        invocation.settings.accept_for or 0.0,
+        ended_by.message if ended_by else "ended",
+        during,
+    )
+    findings = apply_silences(cut.findings, invocation.inventory, invocation.started.date())
+    return Tried(Trial(cut.result, findings), environment, surveyed.with_findings(findings))
 
 
 def accept_tried(invocation: Invocation, fanout: Fanout, tried: Tried) -> Tried:

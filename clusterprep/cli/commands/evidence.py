@@ -35,7 +35,7 @@ from clusterprep.reports.bundle.contents import (
 from clusterprep.reports.bundle.index_page import with_index
 from clusterprep.reports.bundle.node_answers import NodeReader, answers_of
 from clusterprep.reports.bundle.node_program import SECONDS, program_for
-from clusterprep.reports.bundle.sources import LAST, Source, sources_for
+from clusterprep.reports.bundle.sources import LAST, Source, of_node, sources_for
 from clusterprep.runtime.deadline import Deadline
 
 # Seconds for all nodes that are asked at once, longer than any of them works.
@@ -53,7 +53,8 @@ def ask_nodes(
     """
     by_name = {node.name: node for node in invocation.inventory.nodes}
     nodes = tuple(by_name[name] for name in names)
-    readers = {name: NodeReader(sources) for name in names}
+    asked = {node.name: of_node(sources, node) for node in nodes}
+    readers = {name: NodeReader(asked[name]) for name in names}
 
     def hear(node: str, stream: str, text: str) -> None:
         if stream == "out":
@@ -75,10 +76,12 @@ def ask_nodes(
                 watch=watch,
                 deadline=deadline,
             )
-            outcomes, timed_out = execute.run_program(fleet, program_for(sources), hear)
+            outcomes, timed_out = execute.run_programs(
+                fleet, lambda node: program_for(asked[node.name]), hear
+            )
     evidence = []
     for name in names:
-        answers = answers_of(sources, readers[name], outcomes.get(name))
+        answers = answers_of(asked[name], readers[name], outcomes.get(name))
         evidence.append(NodeEvidence(name, answers))
     return tuple(evidence), outcomes, timed_out
 

@@ -57,6 +57,8 @@ class Invocation(Struct, frozen=True):
 
         A budget ends its stages by itself before that.
         """
+        if self.settings.accept_for is not None:
+            return True
         return self.settings.command in ("apply", "fix", "check") and self.budget is None
 
     @property

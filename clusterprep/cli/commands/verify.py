@@ -6,19 +6,32 @@ import msgspec
 
 from clusterprep.cli import exit_codes
 from clusterprep.cli.commands import node_lists
-from clusterprep.cli.commands.acceptance import accept_tried, certified, prepared_seal
+from clusterprep.cli.commands.acceptance import (
+    accept_tried,
+    certified,
+    cut_before_rounds,
+    prepared_seal,
+)
 from clusterprep.cli.commands.picked_trial import Tried, try_nodes, try_picked
 from clusterprep.cli.commands.report import cut_report, survey_report
 from clusterprep.cli.commands.session import Invocation
-from clusterprep.cli.commands.stages import TRIAL_FACTS, plan_survey, survey, trial_checks
+from clusterprep.cli.commands.stages import (
+    TRIAL_FACTS,
+    Survey,
+    plan_survey,
+    survey,
+    trial_checks,
+)
+from clusterprep.errors import Interrupted, OutOfTime
 from clusterprep.history.certificate import FACTS as CERTIFIED
-from clusterprep.model import Report
+from clusterprep.model import Fleet, Report
 from clusterprep.survey.fanout import Fanout
 
 
 def run(invocation: Invocation) -> Report:
     """Survey, judge, and run the all-reduce unless a finding says that it could only hang."""
     seal = prepared_seal(invocation)
+    invocation.deadline.has_results = seal is not None
     with invocation.fanout() as fanout:
         tried = _try(invocation, fanout)
     invocation.notices.extend(invocation.applied.troubles)
@@ -56,22 +69,35 @@ def _whole_report(invocation: Invocation, tried: Tried) -> Report:
 def _try(invocation: Invocation, fanout: Fanout) -> Tried:
     """Survey, and try all nodes, with --for again and again.
 
-    With --pick also the chosen ones are tried alone if all do not pass. If the command is ended
-    while it is repeated, nothing more is tried.
+    With --pick also the chosen ones are tried alone if all do not pass. If something ends the
+    command, nothing more is tried. Without --for it is raised until all nodes were tried once.
     """
+    is_acceptance = invocation.settings.accept_for is not None
     facts = TRIAL_FACTS
-    if invocation.settings.accept_for is not None:
+    if is_acceptance:
         facts = tuple(dict.fromkeys((*TRIAL_FACTS, *CERTIFIED)))
     query_plan = plan_survey(invocation, only=trial_checks(invocation), facts=facts)
-    surveyed = survey(invocation, fanout, query_plan)
-    tried = try_nodes(
-        invocation,
-        fanout,
-        surveyed,
-        surveyed.fleet,
-        surveyed.findings,
-    )
-    if invocation.settings.accept_for is not None:
+    surveyed = Survey(Fleet(invocation.inventory, {}), ())
+    try:
+        surveyed = survey(invocation, fanout, query_plan)
+    except Interrupted:
+        if not is_acceptance:
+            raise
+    if invocation.deadline.ended_by:
+        return cut_before_rounds(invocation, surveyed, "the survey of the nodes")
+    try:
+        tried = try_nodes(
+            invocation,
+            fanout,
+            surveyed,
+            surveyed.fleet,
+            surveyed.findings,
+        )
+    except (Interrupted, OutOfTime):
+        if not is_acceptance:
+            raise
+        return cut_before_rounds(invocation, surveyed, "the first trial")
+    if is_acceptance:
         tried = accept_tried(invocation, fanout, tried)
         if invocation.deadline.ended_by:
             return tried

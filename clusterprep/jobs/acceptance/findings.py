@@ -109,19 +109,22 @@ def _unfinished(rounds: Rounds, nodes: tuple[str, ...]) -> list[Finding]:
     if not rounds.stopped_by:
         return []
     ran = f"{pluralize(rounds.count, 'round')}, {clock(rounds.seconds)}"
-    return [
-        Finding(
-            check=SPEED,
-            verdict="unknown",
-            severity="error",
-            nodes=nodes,
-            message=f"not finished: {rounds.stopped_by} after {ran}; what comes later is not known",
-            seen=ran,
-            wanted=STEADY,
-            remedy=REMEDY_OF_UNFINISHED,
-            reason=UNFINISHED,
-        )
-    ]
+    return [unfinished(nodes, f"{rounds.stopped_by} after {ran}", ran)]
+
+
+def unfinished(nodes: tuple[str, ...], ended: str, ran: str) -> Finding:
+    """Return that the rest of an acceptance is unknown; `ended` says by what and when it was."""
+    return Finding(
+        check=SPEED,
+        verdict="unknown",
+        severity="error",
+        nodes=nodes,
+        message=f"not finished: {ended}; what comes later is not known",
+        seen=ran,
+        wanted=STEADY,
+        remedy=REMEDY_OF_UNFINISHED,
+        reason=UNFINISHED,
+    )
 
 
 def _steady(rounds: Rounds, nodes: tuple[str, ...]) -> Finding:

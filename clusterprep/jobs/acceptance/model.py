@@ -56,3 +56,6 @@ class Rounds(Struct, frozen=True):
     def finished(self) -> bool:
         """True if rounds were run until their time was over."""
         return self.ended_well and not self.stopped_by
+
+
+NO_ROUNDS = Rounds((), 0.0)

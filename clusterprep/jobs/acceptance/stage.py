@@ -8,11 +8,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterprep.errors import Interrupted, OutOfTime
-from clusterprep.jobs.acceptance.findings import Judgement, judge_rounds
-from clusterprep.jobs.acceptance.model import Rounds
+from clusterprep.jobs.acceptance.findings import Judgement, judge_rounds, unfinished
+from clusterprep.jobs.acceptance.model import NO_ROUNDS, Rounds
 from clusterprep.jobs.acceptance.rounds import run_rounds
 from clusterprep.jobs.load import sampling
-from clusterprep.jobs.verify.stage import plan_of
+from clusterprep.jobs.verify.stage import not_run, plan_of
 from clusterprep.model import Acceptance, Finding, Fleet, SpeedRange, VerifyResult
 from clusterprep.nccl.environment import Environment
 from clusterprep.survey.fanout import Fanout
@@ -41,16 +41,17 @@ def accept(
     together, as those of one long job.
     """
     plan = plan_of(fleet, environment)
-    load = sampling.begin(fanout, fleet)
-    rounds = run_rounds(
-        fanout,
-        fleet,
-        plan,
-        seconds,
-        told,
-    )
+    rounds = NO_ROUNDS
     of_load: tuple[Finding, ...] = ()
     try:
+        load = sampling.begin(fanout, fleet)
+        rounds = run_rounds(
+            fanout,
+            fleet,
+            plan,
+            seconds,
+            told,
+        )
         of_load = sampling.end(fanout, load, on_gpus=plan.backend == "nccl")
     except (Interrupted, OutOfTime) as error:
         rounds = replace(rounds, stopped_by=error.message)
@@ -59,6 +60,27 @@ def accept(
     return Accepted(
         result, (*_outdone(findings, judgement.findings), *judgement.findings, *of_load)
     )
+
+
+def not_begun(
+    fleet: Fleet,
+    environment: Environment,
+    seconds: float,
+    ended_by: str,
+    during: str,
+) -> Accepted:
+    """Return an acceptance that something ended before its rounds: unknown for all nodes.
+
+    `ended_by` says what did, and `during` what was under way, such as "the first trial".
+    """
+    nodes = tuple(node.name for node in fleet.inventory.nodes)
+    finding = unfinished(nodes, f"{ended_by} during {during}", "0 rounds")
+    result = replace(
+        not_run(fleet, environment, ()),
+        message=f"{ended_by} during {during}: no round was run",
+        acceptance=Acceptance(wanted=seconds, seconds=0.0, rounds=0, finished=False),
+    )
+    return Accepted(result, (finding,))
 
 
 def _with_rounds(

@@ -5,12 +5,15 @@ A program that is not installed is an answer: the index page says so. Everything
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from clusterprep.facts import under
 from clusterprep.facts.env_files import NCCL_CONF, PROFILE, written_files
-from clusterprep.model import Inventory
+from clusterprep.model import Inventory, Node
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -28,6 +31,7 @@ class Source(Struct, frozen=True):
     most: int = 256 * KIB  # bytes that are kept
     seconds: int = 10
     is_file: bool = False
+    is_configuration: bool = False  # a file below the node's `root`
     keep: Literal["start", "end"] = "start"
     rights: Literal["any", "parts", "root"] = "any"
     needs: str = ""  # the program without which it is not asked; default: the first word
@@ -66,7 +70,14 @@ cat bug*.gz || { cat bug.txt; exit 1; }"""
 # In the order in which they are asked: first what tells most and comes at once, last what takes
 # minutes. What a node has no time for is not asked.
 SOURCES = (
-    Source("os-release", "distribution", ("/etc/os-release",), 16 * KIB, is_file=True),
+    Source(
+        "os-release",
+        "distribution",
+        ("/etc/os-release",),
+        16 * KIB,
+        is_file=True,
+        is_configuration=True,
+    ),
     Source("versions", "kernel, driver, tools", _shell(_VERSIONS), 64 * KIB),
     Source("packages", "packages of GPUs, networks and MPI", _shell(_PACKAGES), seconds=20),
     Source(
@@ -191,4 +202,24 @@ def sources_for(inventory: Inventory, names: bool) -> tuple[Source, ...]:
 def _settings_file(path: str) -> Source:
     """Return a file that holds settings of NCCL, as apply writes them."""
     name = "file" + path.replace("/", "-")
-    return Source(name, f"settings in {path}", (path,), 64 * KIB, is_file=True)
+    return Source(
+        name,
+        f"settings in {path}",
+        (path,),
+        64 * KIB,
+        is_file=True,
+        is_configuration=True,
+    )
+
+
+def of_node(sources: Iterable[Source], node: Node) -> tuple[Source, ...]:
+    """Return the sources with configuration below the node's root, whose titles say so."""
+    return tuple(_below_root(source, node) for source in sources)
+
+
+def _below_root(source: Source, node: Node) -> Source:
+    if not source.is_configuration or node.root == "/":
+        return source
+    (path,) = source.argv
+    title = f"{source.title}, below the root {node.root}"
+    return replace(source, title=title, argv=(under(node, path),))
