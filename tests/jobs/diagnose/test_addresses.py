@@ -367,25 +367,6 @@ def test_the_endpoint_that_torchrun_was_given_is_named() -> None:
     assert found == ("rendezvous_misconfigured", "address 10.28.1.16:29400", 0.75)
 
 
-@pytest.mark.parametrize(
-    ("line", "culprit"),
-    [
-        (
-            "RuntimeError: Using hostfile at hostfile but host=192.168.3.100 was not reachable via ssh.",
-            "host 192.168.3.100",
-        ),
-        ("ssh: connect to host gpu-7 port 22: Connection refused", "host gpu-7"),
-        ("root@gpu-7: Permission denied (publickey,password).", "host gpu-7"),
-        ("Host key verification failed.", None),
-        ("ORTE was unable to reliably start one or more daemons.", None),
-    ],
-)
-def test_a_host_that_the_launcher_could_not_log_in_to_did_not_come(
-    line: str, culprit: str | None
-) -> None:
-    assert first(line) == ("rendezvous_incomplete", culprit, 0.75)
-
-
 def test_ssh_that_gets_no_answer_is_filtered() -> None:
     found = first("ssh: connect to host gpu-7 port 22: No route to host")
     assert found == ("firewall_blocked_port", "peer gpu-7", 0.75)

@@ -282,7 +282,7 @@ UNRESOLVED = Cause(
     signs=(
         Sign(
             "resolve host",
-            r"could not resolve host(?:name)?:? (?P<name>[\w.-]+)",
+            r"could not resolve host(?:name)?:? (?P<name>[\w.-]+(?::\d+)?)",
             "ssh: Could not resolve hostname gpu-n9: Name or service not known",
             culprit="name {name}",
         ),

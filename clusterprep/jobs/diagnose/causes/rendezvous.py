@@ -423,7 +423,8 @@ INCOMPLETE = Cause(
     ),
     unlike=(
         "Where a node cannot reach the master's port the reason is the network or a wrong address; "
-        "look at that node's log."
+        "look at that node's log. A process that the launcher or the scheduler could not start is "
+        "processes_not_started."
     ),
     remedy=sentence(
         "Start the job on all nodes within the limit, with the same --nnodes; the missing node's "
@@ -474,45 +475,6 @@ INCOMPLETE = Cause(
                 "{peer} refused: it is there, and no process listens on port {port}, so the master "
                 "has not started, has ended, or has another address or port"
             ),
-        ),
-        Sign(
-            "reachable via ssh",
-            r"host=(?P<node>[\w.-]+) was not reachable via ssh",
-            "RuntimeError: Using hostfile at hostfile but host=n1 was not reachable via ssh.",
-            Weight.LIKELY,
-            "host {node}",
-            note="DeepSpeed could not log in to {node}, so nothing was started there",
-        ),
-        Sign(
-            "ssh: connect to host",
-            r"ssh: connect to host (?P<node>[\w.-]+) port \d+: Connection refused",
-            "ssh: connect to host n1 port 22: Connection refused",
-            Weight.LIKELY,
-            "host {node}",
-            note="no SSH server answers on {node}, so nothing was started there",
-        ),
-        Sign(
-            "permission denied (",
-            r"^(?:[\w.-]+@)?(?P<node>[\w.-]+): Permission denied \((?:publickey|password|gssapi"
-            r"|keyboard)",
-            "root@n1: Permission denied (publickey,password).",
-            Weight.LIKELY,
-            "host {node}",
-            note="the launcher could not log in to {node}, so nothing was started there",
-        ),
-        Sign(
-            "host key verification failed",
-            r"^Host key verification failed",
-            "Host key verification failed.",
-            Weight.LIKELY,
-            note="the launcher could not log in to a host, so nothing was started there",
-        ),
-        Sign(
-            "unable to reliably start one or more daemons",
-            r"(?:ORTE|PRTE) was unable to reliably start one or more daemons",
-            "ORTE was unable to reliably start one or more daemons.",
-            Weight.LIKELY,
-            note="mpirun could not start its daemons on all hosts",
         ),
         Sign(
             "connect to all addresses",
