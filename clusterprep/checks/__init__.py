@@ -90,17 +90,20 @@ class CheckContext(Struct, frozen=True):
         place_of = positions(self.fleet)
         return {name: column[place_of[name]] for name in self.names}
 
-    def alike_by(self, of: Callable[[Node], Hashable]) -> Iterable[tuple[Node, ...]]:
+    def alike_by(
+        self, of: Callable[[Node], Hashable], *looked_at: str | Part
+    ) -> Iterable[tuple[Node, ...]]:
         """Return the nodes in classes with the same settings and the same `of(node)`.
 
         For what follows from several facts that differ on each node, such as the growth of counters
-        of cards that are found by their serial numbers. As with `alike`, each node of a site's
-        check is a class of its own.
+        of cards that are found by their serial numbers. The nodes of a class are alike in the facts
+        and parts of facts in `looked_at` too. As with `alike`, each node of a site's check is a
+        class of its own.
         """
         if not self.facts:
             return [(node,) for node in self.nodes]
         classes: dict[Hashable, list[Node]] = {}
-        for number, nodes in enumerate(alike_nodes(self.fleet, self.nodes, ())):
+        for number, nodes in enumerate(alike_nodes(self.fleet, self.nodes, looked_at)):
             for node in nodes:
                 classes.setdefault((number, of(node)), []).append(node)
         in_order = sorted(classes.values(), key=lambda members: members[0].index)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from statistics import median
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterprep.checks import (
@@ -14,7 +15,9 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     failed,
+    names_of,
     passed,
     skipped,
     uniform_by_kind,
@@ -23,7 +26,8 @@ from clusterprep.checks import (
 from clusterprep.facts.bonding import Bond, Member
 from clusterprep.facts.network import Interface
 from clusterprep.model import Node
-from clusterprep.nccl.interfaces import choose
+from clusterprep.model.fact_columns import Part
+from clusterprep.nccl.interfaces import INTERFACES, Choice, choose
 from clusterprep.remedies import Remedy, shell_line
 
 # A link that comes up at boot, a driver that is loaded again or an MTU that is set leave 2 to 10
@@ -69,42 +73,63 @@ def below(interfaces: Iterable[Interface], name: str) -> tuple[Interface, ...]:
 def speed(context: CheckContext) -> Iterable[Outcome]:
     """Judge half duplex, links that come and go, and the speed: as required, else equal."""
     choice = choose(context.fleet)
-    picks = choice.picks
-    speeds: dict[str, str] = {}
-    names: dict[str, str] = {}
-    changes: dict[str, int] = {}
-    undeclared = set()
-    for node in context.nodes:
-        if node.name not in picks:
-            yield _no_choice(node)
+    links: dict[str, _Link] = {}
+    undeclared: set[str] = set()
+    for nodes in context.alike_by(choice.name_on, INTERFACES):
+        link = _link_of(context, nodes[0], choice)
+        if isinstance(link, Outcome):
+            yield from about_all(nodes, [link])
             continue
-        interface = picks[node.name].name
-        cards = _cards(context.value(node, "net.interfaces"), interface)
-        known_speeds = [card.speed for card in cards if card.speed is not None]
-        if not known_speeds:
-            yield skipped(node, f"{interface} stands on no card that says its speed")
-            continue
-        if len(known_speeds) < len(cards):
-            yield skipped(node, "a card does not say its speed")
-            continue
-        yield from _half_duplex(node, cards)
-        names[node.name] = cards[0].name
-        changes[node.name] = max(card.carrier_changes or 0 for card in cards)
-        speeds[node.name] = _format_speeds(known_speeds)
-        wanted = context.wanted(node)
-        if wanted is None:
-            undeclared.add(node.name)
-        else:
-            outcome = _judge_required(node, known_speeds, wanted)
-            yield replace(outcome, remedy=_look_at(cards[0].name))
-    yield from _unsteady(changes)
+        links.update(dict.fromkeys(names_of(nodes), link))
+        if context.wanted(nodes[0]) is None:
+            undeclared.update(names_of(nodes))
+        yield from about_all(nodes, _judge_link(context, nodes[0], link))
+    in_order = {name: links[name] for name in context.names if name in links}
+    yield from _unsteady({name: link.changes for name, link in in_order.items()})
     if undeclared:
         what = "the speed of the NCCL interface"
-        for outcome in uniform_by_kind(context, speeds, what, about=undeclared):
+        texts = {name: link.text for name, link in in_order.items()}
+        for outcome in uniform_by_kind(context, texts, what, about=undeclared):
             remedy = outcome.remedy
             if outcome.verdict == "fail":
-                remedy = _look_at(names[outcome.nodes[0]])
+                remedy = _look_at(links[outcome.nodes[0]].cards[0].name)
             yield replace(outcome, remedy=remedy)
+
+
+class _Link(Struct, frozen=True):
+    """The cards in use below the NCCL interface, all of which say their speed.
+
+    `speeds` are in Mbit/s, `text` says them in words, `changes` is the most of their carriers.
+    """
+
+    cards: tuple[Interface, ...]
+    speeds: tuple[int, ...]
+    text: str
+    changes: int
+
+
+def _link_of(context: CheckContext, node: Node, choice: Choice) -> _Link | Outcome:
+    """Return the link of the NCCL interface, or the outcome that says why it cannot be judged."""
+    interface = choice.name_on(node)
+    if interface is None:
+        return _no_choice(node)
+    cards = _cards(context.value(node, "net.interfaces"), interface)
+    speeds = tuple([card.speed for card in cards if card.speed is not None])
+    if not speeds:
+        return skipped(node, f"{interface} stands on no card that says its speed")
+    if len(speeds) < len(cards):
+        return skipped(node, "a card does not say its speed")
+    changes = max(card.carrier_changes or 0 for card in cards)
+    return _Link(tuple(cards), speeds, _format_speeds(speeds), changes)
+
+
+def _judge_link(context: CheckContext, node: Node, link: _Link) -> Iterable[Outcome]:
+    """Yield what is said of a node without a look at others: half duplex, the required speed."""
+    yield from _half_duplex(node, link.cards)
+    wanted = context.wanted(node)
+    if wanted is not None:
+        outcome = _judge_required(node, link.speeds, wanted)
+        yield replace(outcome, remedy=_look_at(link.cards[0].name))
 
 
 def _look_at(card: str) -> Remedy:
@@ -155,7 +180,7 @@ def _gigabits(megabits: int) -> str:
     return f"{megabits / 1000:g} Gbit/s"
 
 
-def _judge_required(node: Node, speeds: list[int], wanted: str) -> Outcome:
+def _judge_required(node: Node, speeds: Sequence[int], wanted: str) -> Outcome:
     """Judge each card, or all together as a bond shows them; more than required is enough."""
     least = parse_speed(wanted)
     seen = _format_speeds(speeds)
@@ -209,34 +234,46 @@ def _unsteady(changes: Mapping[str, int]) -> Iterable[Outcome]:
 def bonds(context: CheckContext) -> Iterable[Outcome]:
     """Judge every bond and team below the NCCL interface, and the members of the others in use."""
     choice = choose(context.fleet)
-    picks = choice.picks
-    for node in context.nodes:
-        if node.name not in picks:
-            yield _no_choice(node)
-            continue
-        bonds_by_name: dict[str, Bond] = context.value(node, "net.bonds")
-        interfaces: tuple[Interface, ...] = context.value(node, "net.interfaces")
-        bundles = {**_teams(interfaces, bonds_by_name), **bonds_by_name}
-        stack = below(interfaces, picks[node.name].name)
-        names = [interface.name for interface in stack if interface.name in bundles]
-        for name in names:
-            bundle = bundles[name]
-            missing = _missing_members(bundle, interfaces)
-            if missing:
-                members = ", ".join(missing)
-                message = f"the bonding driver's report leaves out {members}, which is in {name}"
-                yield unknown(node, message, "garbled")
-            else:
-                yield from _judge_bond(node, bundle, context.wanted(node))
-        others = [
-            bundles[interface.name]
-            for interface in interfaces
-            if interface.name in bundles and interface.name not in names and interface.ipv4
-        ]
-        failures = list(_judge_others(node, others))
-        yield from failures
-        if not names and not failures:
-            yield skipped(node, "the NCCL interface is no bond")
+    for nodes in context.alike_by(choice.name_on, INTERFACES, _BONDS):
+        outcomes = _bonds_of(context, nodes[0], choice.name_on(nodes[0]))
+        yield from about_all(nodes, outcomes)
+
+
+def _by_name(bonds_by_name: Mapping[str, Bond]) -> Hashable:
+    return tuple(bonds_by_name.items())
+
+
+_BONDS = Part("net.bonds", _by_name)
+
+
+def _bonds_of(context: CheckContext, node: Node, interface: str | None) -> Iterable[Outcome]:
+    """Yield what is said of the bonds and teams of a node; `interface` is the chosen one."""
+    if interface is None:
+        yield _no_choice(node)
+        return
+    bonds_by_name: dict[str, Bond] = context.value(node, "net.bonds")
+    interfaces: tuple[Interface, ...] = context.value(node, "net.interfaces")
+    bundles = {**_teams(interfaces, bonds_by_name), **bonds_by_name}
+    stack = below(interfaces, interface)
+    names = [each.name for each in stack if each.name in bundles]
+    for name in names:
+        bundle = bundles[name]
+        missing = _missing_members(bundle, interfaces)
+        if missing:
+            members = ", ".join(missing)
+            message = f"the bonding driver's report leaves out {members}, which is in {name}"
+            yield unknown(node, message, "garbled")
+        else:
+            yield from _judge_bond(node, bundle, context.wanted(node))
+    others = [
+        bundles[other.name]
+        for other in interfaces
+        if other.name in bundles and other.name not in names and other.ipv4
+    ]
+    failures = list(_judge_others(node, others))
+    yield from failures
+    if not names and not failures:
+        yield skipped(node, "the NCCL interface is no bond")
 
 
 def _teams(interfaces: Iterable[Interface], bonds_by_name: Mapping[str, Bond]) -> dict[str, Bond]:

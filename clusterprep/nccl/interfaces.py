@@ -126,6 +126,11 @@ class Choice(Struct, frozen=True):
     network: str | None = None
     family: Family = "AF_INET"
 
+    def name_on(self, node: Node) -> str | None:
+        """Return the name of the interface that is chosen on a node, None if none is."""
+        pick = self.picks.get(node.name)
+        return None if pick is None else pick.name
+
 
 def candidates(interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
     """Return the interfaces that could carry a job.
