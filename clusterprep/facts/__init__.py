@@ -65,6 +65,9 @@ class Fact(Struct, frozen=True):
     * `narrow(answer)` returns the part of the first answer that counts, and parse gets only this
       part. It is for facts that use little of a long answer: nodes whose parts are equal then share
       one value. Facts with the same function are told apart by one look at the part.
+    * `pieces`: a type by which msgspec decodes the answer for `narrow`, with `msgspec.Raw` for what
+      `narrow` passes on as it is: that stays JSON, so a long answer is never decoded as a whole.
+      `narrow` gets an answer of another shape decoded.
     * `needs`: who may learn the fact.
     * `moves`: the value changes by itself, as times, loads and counters do, so `compare` does not
       report it.
@@ -84,6 +87,7 @@ class Fact(Struct, frozen=True):
     deep: bool = False
     apiece: bool = False
     narrow: Callable[[Any], Any] | None = None
+    pieces: Any = None
     needs: Needs = ANY_USER
     moves: bool = False
     costly: tuple[str, ...] = ()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypedDict
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from clusterprep.facts import Fact, file
 from clusterprep.facts.parts import as_json, shared_text
@@ -57,6 +58,16 @@ LASTING = frozenset(
         "virtualization",
     }
 )
+
+
+class NvmlPieces(TypedDict):
+    """NVML's answer of which no value is decoded. Each row has a thousand of them."""
+
+    driver: Raw
+    cuda: Raw
+    gpus: list[dict[str, Raw]]
+
+
 NO_GPU = Absent("not_applicable", "no GPU here")
 NVIDIA = "0x10de"  # PCI vendor id
 _DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers, as GPUs are
@@ -153,6 +164,9 @@ class DeviceNodes(Struct, frozen=True):
     bound: tuple[str, ...]
 
 
+_IDENTITY = ("name", "uuid", "pci")
+
+
 def parse_nvml(answer: dict[str, Any] | Absent | None) -> Nvml | Absent | None:
     """Return what NVML reports, None on a node that has no NVML library or no driver for it.
 
@@ -185,7 +199,7 @@ def parse_nvml(answer: dict[str, Any] | Absent | None) -> Nvml | Absent | None:
 
 def _reason_without_identity(row: Mapping[str, Any]) -> str | None:
     """Return why a GPU does not say its name, UUID or address; None if it says them all."""
-    for field in ("name", "uuid", "pci"):
+    for field in _IDENTITY:
         reason = refusal(row[field])
         if reason is not None:
             return "nvml_error" if reason[1] == "not_applicable" else str(reason[1])
@@ -261,6 +275,7 @@ def per_gpu(
         parse,
         lenient=True,
         narrow=_lasting_columns if is_lasting else narrow,
+        pieces=NvmlPieces,
         moves=moves,
     )
 
@@ -272,13 +287,23 @@ def _lasting_columns(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
 def columns(answer: Mapping[str, Any], *fields: str) -> list[Any]:
     """Return NVML's rows with some of their fields; those of GPUs that do not answer unchanged."""
     wanted = ("index", *fields)
+    values_of = itemgetter(*wanted)
     rows = []
     for row in answer["gpus"]:
         if "no" in row:
             rows.append(row)
-        else:
+            continue
+        try:
+            rows.append(dict(zip(wanted, values_of(row), strict=True)))
+        except KeyError:  # an agent or a library that does not know all fields
             rows.append({field: row[field] for field in wanted if field in row})
     return rows
+
+
+def _identity_columns(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what NVML says of itself and of who each GPU is."""
+    rows = columns(answer, *_IDENTITY)
+    return {"driver": answer["driver"], "cuda": answer["cuda"], "gpus": rows}
 
 
 def _readings_or_absent(
@@ -414,7 +439,7 @@ _FAULTS = {
     "power_cables": "its power cables are not attached properly",
     "interrupts": "the kernel has trouble with its interrupts",
 }
-_TROUBLES = tuple(name.encode() for name in ("gpu_lost", "reset_required", *_FAULTS))
+_TROUBLES = tuple(f'"{name}"'.encode() for name in ("gpu_lost", "reset_required", *_FAULTS))
 # Reasons for which NVML tells nothing at all, while the bus shows the GPUs.
 STOPPED, MISSING = "nvml_not_started", "no_nvml_library"
 
@@ -434,7 +459,7 @@ def parse_gone(nvml: Any, devices: Any) -> Gone | Absent:
         return Gone(lost=gone) if functions else NO_GPU
     texts: dict[str, list[str]] = {"lost": [], "reset": [], "broken": [], "silent": []}
     rows = nvml["gpus"]
-    may_have_trouble = _names_trouble(rows)
+    may_have_trouble = _may_name_trouble(rows)
     for row in rows:
         trouble = _trouble_of_row(row, _reasons_in(row) if may_have_trouble else set())
         if trouble is not None:
@@ -451,9 +476,14 @@ def parse_gone(nvml: Any, devices: Any) -> Gone | Absent:
 def _rows_in_trouble(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return NVML's rows that may be in trouble, which are none on nearly all nodes."""
     rows = answer["gpus"]
-    if not _names_trouble(rows):
-        rows = [row for row in rows if "no" in row or _reason_without_identity(row)]
+    if not _may_name_trouble(rows):
+        rows = [row for row in rows if "no" in row or not _says_who_it_is(row)]
     return {"gpus": rows}
+
+
+def _says_who_it_is(row: Mapping[str, Any]) -> bool:
+    """Return whether a GPU says its name, UUID and address, from a row or pieces of one."""
+    return all(as_json(row[field]).startswith(b'"') for field in _IDENTITY)
 
 
 def _gone_without_nvml(nvml: Absent, gone: tuple[str, ...]) -> Gone | Absent:
@@ -487,13 +517,16 @@ def _trouble_of_row(row: Mapping[str, Any], reasons: set[str]) -> tuple[str, str
     return "silent", str(row.get("why") or unnamed)
 
 
-def _names_trouble(rows: Sequence[Any]) -> bool:
-    """Return whether the name of a trouble stands anywhere in the rows, perhaps in another sense.
+def _may_name_trouble(rows: Sequence[Any]) -> bool:
+    """Return whether NVML may have refused something for a trouble, as ["no", "gpu_lost"].
 
     A row has a thousand parts. As one text they are searched ten times as fast as one by one.
     """
     text = as_json(rows)
-    return any(name in text for name in _TROUBLES)
+    if b"\\" in text:  # then a word can be written in other ways
+        return True
+    refusals = text.split(b'"no"')[1:]
+    return any(refusal.lstrip(b" \t\r\n,:").startswith(_TROUBLES) for refusal in refusals)
 
 
 def _reasons_in(row: Mapping[str, Any]) -> set[str]:
@@ -578,7 +611,9 @@ def _gone_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (*nvml_read(node, inventory), *_pci_reads(node, inventory))
 
 
-NVML = Fact("gpu.nvml", nvml_read, parse_nvml, lenient=True)
+NVML = Fact(
+    "gpu.nvml", nvml_read, parse_nvml, lenient=True, narrow=_identity_columns, pieces=NvmlPieces
+)
 PCI = Fact("gpu.pci", _pci_reads, parse_pci)
 DRIVER = Fact("nv.driver", file("/proc/driver/nvidia/version"), parse_driver)
 FUNCTIONS = Fact("gpu.functions", _pci_reads, parse_functions)
@@ -591,5 +626,9 @@ MODEL = per_gpu(
     besides=("memory",),
     unsupported=("memory",),
 )
-LISTED = Fact("gpu.listed", nvml_read, parse_listed, lenient=True)
-GONE = Fact("gpu.gone", _gone_reads, parse_gone, lenient=True, narrow=_rows_in_trouble)
+LISTED = Fact(
+    "gpu.listed", nvml_read, parse_listed, lenient=True, narrow=_identity_columns, pieces=NvmlPieces
+)
+GONE = Fact(
+    "gpu.gone", _gone_reads, parse_gone, lenient=True, narrow=_rows_in_trouble, pieces=NvmlPieces
+)

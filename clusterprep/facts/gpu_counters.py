@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterprep.facts import Fact
 from clusterprep.facts.counters import Counters
-from clusterprep.facts.gpu import NO_GPU, columns, nvml_read, refusal
+from clusterprep.facts.gpu import NO_GPU, NvmlPieces, columns, nvml_read, refusal
 from clusterprep.facts.nvlink import errors_by_link
 from clusterprep.facts.parts import read_once
 from clusterprep.model import Absent
@@ -58,4 +58,6 @@ def _narrow(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {"gpus": columns(answer, "uuid", *_COUNTED)}
 
 
-COUNTERS = Fact("gpu.counters", nvml_read, parse_counters, narrow=_narrow, moves=True)
+COUNTERS = Fact(
+    "gpu.counters", nvml_read, parse_counters, narrow=_narrow, pieces=NvmlPieces, moves=True
+)

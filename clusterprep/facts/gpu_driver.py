@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from clusterprep.facts import Fact
 from clusterprep.facts.gpu import (
+    NvmlPieces,
     Readings,
     absence,
     columns,
@@ -181,7 +182,19 @@ def _fabric_columns(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 FIRMWARE = per_gpu("gpu.firmware", _firmware, "name", "vbios", besides=("inforom", "gsp", "part"))
-LIBRARY = Fact("nv.library", _library_reads, parse_library, lenient=True, narrow=_without_rows)
+LIBRARY = Fact(
+    "nv.library",
+    _library_reads,
+    parse_library,
+    lenient=True,
+    narrow=_without_rows,
+    pieces=NvmlPieces,
+)
 FABRIC_STATE = Fact(
-    "gpu.fabric_state", _fabric_reads, parse_fabric_state, lenient=True, narrow=_fabric_columns
+    "gpu.fabric_state",
+    _fabric_reads,
+    parse_fabric_state,
+    lenient=True,
+    narrow=_fabric_columns,
+    pieces=NvmlPieces,
 )

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from clusterprep.facts import Fact
 from clusterprep.facts.gpu import (
+    NvmlPieces,
     absence,
     columns,
     is_older_driver,
@@ -245,5 +246,11 @@ def _seconds_columns(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 LATENCY = Fact(
-    "gpu.latency", nvml_read, parse_latency, lenient=True, narrow=_seconds_columns, moves=True
+    "gpu.latency",
+    nvml_read,
+    parse_latency,
+    lenient=True,
+    narrow=_seconds_columns,
+    pieces=NvmlPieces,
+    moves=True,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from ipaddress import IPv4Address, ip_interface
+from ipaddress import IPv4Address, ip_address, ip_interface
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -186,8 +186,11 @@ def _is_usable(address: dict[str, Any]) -> bool:
 
 
 def _with_prefix(address: dict[str, Any]) -> str:
-    text = f"{address['address']}/{address['prefix']}"
-    return str(ip_interface(text))
+    # Without an interface of `ipaddress`, which works out a network that is not needed.
+    ip, prefix = ip_address(address["address"]), address["prefix"]
+    if type(prefix) is not int or not 0 <= prefix <= ip.max_prefixlen:
+        raise ValueError(f"{prefix!r:.40} is no length of a prefix")
+    return f"{ip}/{prefix}"
 
 
 def _ipv6(addresses: list[dict[str, Any]]) -> tuple[tuple[str, ...], str | None]:

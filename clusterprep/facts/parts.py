@@ -34,7 +34,7 @@ def read_once(parse: Callable[[Any], Value]) -> Callable[[Any], Value]:
 
     @functools.lru_cache(maxsize=MOST_PARTS)
     def parse_json(data: bytes) -> Value:
-        return parse(json.loads(data))
+        return parse(_from_json(data))
 
     @functools.wraps(parse)
     def parse_part(part: Any) -> Value:
@@ -70,3 +70,11 @@ def as_json(part: Any) -> bytes:
         return msgspec.json.encode(part)
     except UnicodeEncodeError:  # half of a surrogate pair, which stands for a byte that is no UTF-8
         return json.dumps(part).encode()
+
+
+def _from_json(data: bytes) -> Any:
+    """Return the value of what `as_json` wrote."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:  # of half of a surrogate pair, as above
+        return json.loads(data)

@@ -11,9 +11,10 @@ so nodes that answered alike share one value, which `model/alike.py` and the his
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -148,14 +149,14 @@ class Meanings:
         if look.size(positions) > LARGE:
             raw_answers = look.values(positions)
             return {fact.name: self._parse_process.parse(fact, raw_answers) for fact in group.facts}
-        part = narrowed(group.facts[0], look.value(positions[0])) if positions else None
+        part = look.part(group.facts[0], positions[0]) if positions else None
         if part is None:
             return group.parse(look.values(positions))
-        key = (mark_of(as_json(part)), *(look.marks[position] for position in positions[1:]))
+        key = (mark_of(part), *(look.marks[position] for position in positions[1:]))
         meaning = group.by_part.get(key)
         if meaning is _NEW:
-            # The others are decoded only here: most nodes have a part that is known.
-            meaning = group.parse([part, *look.values(positions[1:])])
+            # Decoded only here, as the others are: most nodes have a part that is known.
+            meaning = group.parse([_decoded(part), *look.values(positions[1:])])
             group.by_part.put(key, meaning)
         found: Meaning = meaning
         return found
@@ -242,6 +243,7 @@ class _Look:
         self.data: list[bytes] = []
         self.marks = [b""] * len(reads)
         self._values: dict[int, Json] = {}
+        self._pieces: dict[int, Json] = {}
         for position, answer in enumerate(answers):
             if isinstance(answer, msgspec.Raw):
                 self.data.append(bytes(answer))
@@ -275,9 +277,43 @@ class _Look:
     def value(self, position: int) -> Json:
         """Return an answer, decoded once. Raises LinkLost for what no agent writes."""
         if position not in self._values:
-            try:
-                answer = decoded(self.data[position])
-            except ValueError as error:
-                raise LinkLost("garbled", str(error)) from None
+            answer = _decoded(self.data[position])
             self._values[position] = self._bounded(position, answer)
         return self._values[position]
+
+    def part(self, fact: Fact, position: int) -> bytes | None:
+        """Return JSON of the part of an answer that counts for a fact, as `narrowed` does.
+
+        Raises LinkLost for what no agent writes.
+        """
+        if fact.narrow is None:
+            return None
+        part = None
+        if fact.pieces is not None:
+            part = narrowed(fact, self._in_pieces(fact.pieces, position))
+        if part is None:
+            part = narrowed(fact, self.value(position))
+        return None if part is None else as_json(part)
+
+    def _in_pieces(self, kind: Any, position: int) -> Json:
+        """Return an answer of which only the pieces are decoded, None if it has another shape."""
+        if position not in self._pieces:
+            try:
+                self._pieces[position] = _splitter(kind).decode(self.data[position])
+            except (msgspec.MsgspecError, RecursionError):
+                self._pieces[position] = None
+        return self._pieces[position]
+
+
+@functools.cache
+def _splitter(kind: Any) -> msgspec.json.Decoder[tuple[str, Any]]:
+    """Return what decodes an answer of this kind: ["ok", …]."""
+    return msgspec.json.Decoder(tuple[Literal["ok"], kind])
+
+
+def _decoded(data: bytes) -> Json:
+    """Return the value of JSON. Raises LinkLost for what no agent writes."""
+    try:
+        return decoded(data)
+    except ValueError as error:
+        raise LinkLost("garbled", str(error)) from None
