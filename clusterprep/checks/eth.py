@@ -28,6 +28,7 @@ from clusterprep.nccl.gids import roce_rails
 from clusterprep.nccl.interfaces import (
     FAMILIES,
     FAMILY_NAMES,
+    TAKEN,
     Choice,
     Pick,
     candidates,
@@ -78,7 +79,7 @@ def _alike_problems(
         interfaces = context.fleet.fact(name, "net.interfaces")
         addresses: list[str] = []
         for each in interfaces:
-            addresses.extend((*each.ipv4, *each.ipv6, each.link_local or ""))
+            addresses.extend((*each.ipv4, *each.ipv6, *each.duplicates, each.link_local or ""))
         shape = problem
         for address in sorted(map(plain, filter(None, addresses)), key=len, reverse=True):
             shape = shape.replace(address, "ADDRESS")
@@ -111,6 +112,8 @@ def _no_interface(
     if len(nodes) > 1:
         seen = f"{nodes[0]}: {seen}; and the same on {pluralize(len(nodes) - 1, 'other node')}"
     remedy: Remedy | None = None
+    if TAKEN in seen:
+        remedy = sentence("give each of these nodes an address that no other machine has")
     if _has_another_family(context.fleet.fact(nodes[0], "net.interfaces"), choice.family):
         family, other = (FAMILY_NAMES[each] for each in _with_other(choice.family))
         message = f"no {family} address, which the sockets of a job use on the other nodes"

@@ -94,6 +94,19 @@ def test_a_declared_family_that_no_node_has_is_to_be_taken_out() -> None:
     assert "NCCL_SOCKET_FAMILY" in bad.remedy
 
 
+def test_a_node_with_the_address_of_another_one_gets_one_of_its_own() -> None:
+    nodes = {
+        f"n{number}": {"net.interfaces": (eth("eth0", ipv6=(f"fd00::{number}/64",)),)}
+        for number in (1, 2)
+    }
+    taken = eth("eth0", link_local="fe80::3/64", duplicates=("fd00::1/64",))
+    seen = fleet(**nodes, n3={"net.interfaces": (taken,)})
+    (bad,) = [found for found in findings(seen, "eth.iface_choice") if found.verdict == "fail"]
+    assert bad.nodes == ("n3",)
+    assert "fd00::1/64, which another machine has too" in bad.seen
+    assert "an address that no other machine has" in bad.remedy
+
+
 def test_one_reason_on_several_nodes_is_one_finding() -> None:
     """Their addresses differ, and the reason is the same."""
     far = {number: eth("eth0", f"192.168.7.{number}/24") for number in (4, 5)}
