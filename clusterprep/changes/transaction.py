@@ -187,8 +187,9 @@ class Transaction:
             # A node can make the number as large as there is, and nothing breaks: names decide.
             self._number = min(max(self._number, last + 1), LARGEST_NUMBER)
 
-    def _machine_id(self, name: str) -> str:
-        return str(self._fleet.fact(name, "host.machine_id"))
+    def _machine_id(self, name: str) -> tuple[str, str]:
+        """Return the machine id of a node; its name decides between nodes that have none."""
+        return str(self._fleet.fact(name, "host.machine_id")), name
 
     # ------------------------------------------------------------ earlier runs
 

@@ -19,11 +19,24 @@ from clusterprep.checks import (
     unknown,
 )
 from clusterprep.checks.ib import training_not_known
+from clusterprep.facts.network import Family, Interface
 from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, Node, Severity
 from clusterprep.model.fixes import Fix, fix_of, wanted_state
+from clusterprep.model.units import pluralize
 from clusterprep.nccl.gids import roce_rails
-from clusterprep.nccl.interfaces import Choice, Pick, choose, has_rdma, may_have_rdma
+from clusterprep.nccl.interfaces import (
+    FAMILIES,
+    FAMILY_NAMES,
+    TAKEN,
+    Choice,
+    Pick,
+    candidates,
+    choose,
+    has_rdma,
+    may_have_rdma,
+    plain,
+)
 from clusterprep.nccl.rails import TrainingSet, is_rdma_switched_off, training_sets
 from clusterprep.remedies import Remedy, sentence, shell_line
 
@@ -39,15 +52,8 @@ def iface_choice(context: CheckContext) -> Iterable[Outcome]:
     choice = choose(context.fleet)
     judged = frozenset(context.names)
     wanted = choice.network or "an interface that reaches all nodes"
-    for problem, nodes in by_value(_of_nodes(choice.problems, judged)):
-        message = "no interface can carry NCCL's sockets"
-        yield Outcome(
-            "fail",
-            nodes,
-            message,
-            problem,
-            wanted,
-        )
+    for nodes in _alike_problems(context, _of_nodes(choice.problems, judged)):
+        yield _no_interface(context, choice, nodes, wanted)
     interfaces = {name: pick.name for name, pick in choice.picks.items()}
     for interface, nodes in by_value(_of_nodes(interfaces, judged)):
         first = choice.picks[nodes[0]]
@@ -62,6 +68,66 @@ def iface_choice(context: CheckContext) -> Iterable[Outcome]:
 
 def _of_nodes(values: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
     return {name: value for name, value in values.items() if name in names}
+
+
+def _alike_problems(
+    context: CheckContext, problems: Mapping[str, str]
+) -> Iterable[tuple[str, ...]]:
+    """Yield the nodes of each problem: one is the same on two nodes but for their addresses."""
+    shapes = {}
+    for name, problem in problems.items():
+        interfaces = context.fleet.fact(name, "net.interfaces")
+        addresses: list[str] = []
+        for each in interfaces:
+            addresses.extend((*each.ipv4, *each.ipv6, *each.duplicates, each.link_local or ""))
+        shape = problem
+        for address in sorted(map(plain, filter(None, addresses)), key=len, reverse=True):
+            shape = shape.replace(address, "ADDRESS")
+        speaks_another = _has_another_family(interfaces, choose(context.fleet).family)
+        shapes[name] = "another family" if speaks_another else shape
+    for _, nodes in by_value(shapes):
+        yield nodes
+
+
+def _has_another_family(interfaces: tuple[Interface, ...], family: Family) -> bool:
+    """Return whether only addresses of the other family could carry the sockets of a node."""
+    _, other = _with_other(family)
+    if candidates(tuple(interface.seen_in(family) for interface in interfaces)):
+        return False
+    return bool(candidates(tuple(interface.seen_in(other) for interface in interfaces)))
+
+
+def _with_other(family: Family) -> tuple[Family, Family]:
+    """Return a family of addresses and the other one."""
+    first, second = FAMILIES
+    return (family, second if family == first else first)
+
+
+def _no_interface(
+    context: CheckContext, choice: Choice, nodes: tuple[str, ...], wanted: str
+) -> Outcome:
+    """Return the failure of nodes that no interface will do on, for the same reason."""
+    message = "no interface can carry NCCL's sockets"
+    seen = choice.problems[nodes[0]]
+    if len(nodes) > 1:
+        seen = f"{nodes[0]}: {seen}; and the same on {pluralize(len(nodes) - 1, 'other node')}"
+    remedy: Remedy | None = None
+    if TAKEN in seen:
+        remedy = sentence("give each of these nodes an address that no other machine has")
+    if _has_another_family(context.fleet.fact(nodes[0], "net.interfaces"), choice.family):
+        family, other = (FAMILY_NAMES[each] for each in _with_other(choice.family))
+        message = f"no {family} address, which the sockets of a job use on the other nodes"
+        wanted = f"an {family} address in {choice.network}" if choice.network else f"{family}"
+        remedy = sentence(
+            "give these nodes an {family} address in the network of the others, or all nodes an "
+            "{other} address in one network: a job speaks one of the two",
+            family=family,
+            other=other,
+        )
+        if not choice.picks:
+            message = f"no {family} address, which NCCL_SOCKET_FAMILY in `env:` asks for"
+            remedy = sentence("take NCCL_SOCKET_FAMILY out of `env:` in the inventory")
+    return Outcome("fail", nodes, message, seen, wanted, remedy)
 
 
 def mtu(context: CheckContext) -> Iterable[Outcome]:

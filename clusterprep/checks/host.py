@@ -15,6 +15,7 @@ from clusterprep.checks import (
     failed,
     passed,
 )
+from clusterprep.facts.host import NO_MACHINE_ID
 from clusterprep.model import Absent, Node
 from clusterprep.model.colocation import HOST_ID, have_distinct_ids, host_ids
 from clusterprep.model.units import format_duration, parse_duration
@@ -55,23 +56,43 @@ def identity(context: CheckContext) -> Iterable[Outcome]:
         if len(nodes) > 1:
             yield _judge_shared(context, machine_id, nodes)
         elif nodes[0] not in blamed:
+            what = "machine id" if _is_machine_id(machine_id) else "boot id"
             yield Outcome(
                 "pass",
                 nodes,
-                "the machine id is unique",
+                f"the {what} is unique",
                 "unique",
                 "unique",
             )
 
 
 def _machine_ids(context: CheckContext) -> dict[str, str]:
-    """Return the machine ids that are known, also of nodes whose other facts are missing."""
+    """Return the machine ids that are known, also of nodes whose other facts are missing.
+
+    A system without one is known by its boot and its name.
+    """
     machine_ids: dict[str, str] = {}
     for node in context.fleet.reached:
         value = context.value(node, "host.machine_id")
+        if value == NO_MACHINE_ID:
+            value = _boot_and_name(context, node)
         if not isinstance(value, Absent):
             machine_ids[node.name] = value
     return machine_ids
+
+
+def _boot_and_name(context: CheckContext, node: Node) -> str | Absent:
+    """Return what tells one machine from another where it has no machine id."""
+    boot = context.value(node, "host.boot_id")
+    host = context.value(node, "host.name")
+    for value in (boot, host):
+        if isinstance(value, Absent):
+            return value
+    return f"no machine id, boot id {boot}, host name {host}"
+
+
+def _is_machine_id(identity: str) -> bool:
+    return not identity.startswith("no machine id")
 
 
 def _entries(context: CheckContext, names: Collection[str]) -> list[Node]:
@@ -81,7 +102,7 @@ def _entries(context: CheckContext, names: Collection[str]) -> list[Node]:
 def _judge_shared(context: CheckContext, machine_id: str, names: tuple[str, ...]) -> Outcome:
     """Judge one machine id under several names: deliberate, a double entry, or a cloned image."""
     entries = _entries(context, names)
-    seen = f"machine id {machine_id}"
+    seen = f"machine id {machine_id}" if _is_machine_id(machine_id) else machine_id
     if have_distinct_ids(entries):
         message = (
             f"they share this machine on purpose: transport local, each with an {HOST_ID} "
@@ -229,9 +250,10 @@ IDENTITY = Check(
     "GPUs and the job dies or crawls. Cloned machine ids also confuse DHCP and journals. Machines "
     "with one NCCL_HOSTID are one to NCCL.",
     how="/etc/machine-id of all nodes is compared; boot id and host name tell one machine from a "
-    "clone. Nodes of `transport: local` may share this machine where each declares an NCCL_HOSTID "
-    "of its own under `env:`: then verify tries a job of several nodes on one machine, and apply "
-    "refuses to write. One NCCL_HOSTID declared for machines with different boot ids fails.",
+    "clone, and systems without a machine id (Alpine) from each other. Nodes of `transport: local` "
+    "may share this machine where each declares an NCCL_HOSTID of its own under `env:`: then "
+    "verify tries a job of several nodes on one machine, and apply refuses to write. One "
+    "NCCL_HOSTID declared for machines with different boot ids fails.",
     remedy=sentence("remove the double entry, or give the clone a machine id of its own"),
     proof=Proof("host.machine_id", lambda _: "0" * 31 + "1"),
 )

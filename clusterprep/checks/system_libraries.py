@@ -17,7 +17,7 @@ from clusterprep.checks import (
     skipped,
 )
 from clusterprep.checks.system import declared_distribution
-from clusterprep.facts.system_libraries import GLIBC, OPENSSL, OTHER_LIBRARY
+from clusterprep.facts.system_libraries import ASK_LIBRARY, GLIBC, OPENSSL, OTHER_LIBRARY
 from clusterprep.model import Node
 from clusterprep.model.versions import conditions_of, leading_numbers, satisfies
 from clusterprep.remedies import sentence
@@ -64,8 +64,24 @@ def _compare(context: CheckContext, versions: dict[str, str], what: str) -> Iter
             continue
         exempt = sum(map(_runs_in_container, part.inventory.nodes))
         values = {node.name: versions[node.name] for node in part.nodes}
-        for outcome in as_wanted(part, values, satisfies, what, exempt):
+        compared = part
+        if set(values.values()) == {OTHER_LIBRARY}:
+            yield from _without_glibc(part)
+            compared = replace(part, nodes=_with_requirement(part))
+        for outcome in as_wanted(compared, values, satisfies, what, exempt):
             yield _with_remedy(outcome)
+
+
+def _without_glibc(part: CheckContext) -> Iterable[Outcome]:
+    """Skip nodes that all have another C library; where some have glibc, the others are odd."""
+    declared = _with_requirement(part)
+    for node in part.nodes:
+        if node not in declared:
+            yield skipped(node, "the C library is not glibc, as on Alpine with musl")
+
+
+def _with_requirement(part: CheckContext) -> tuple[Node, ...]:
+    return tuple(node for node in part.nodes if part.wanted(node) is not None)
 
 
 def _with_remedy(outcome: Outcome) -> Outcome:
@@ -104,15 +120,16 @@ CHECK_GLIBC = Check(
     why="A program, an interpreter or an NCCL that was built with a newer glibc does not load with "
     "an older one: «version `GLIBC_2.38' not found». The job starts on some nodes and not on "
     "others.",
-    how="getconf GNU_LIBC_VERSION, equal on all nodes of a distribution that `require: os.release` "
-    "declares, or on all nodes; `require: {os.glibc: '>=2.34'}` wants a version. Nodes whose job "
-    "runs in a container are left out, as it brings its own.",
+    how="getconf GNU_LIBC_VERSION, without it ldd --version, without both what the library itself "
+    "says; equal on all nodes of a distribution that `require: os.release` declares, or on all "
+    "nodes; `require: {os.glibc: '>=2.34'}` wants a version. Nodes that all have musl, and nodes "
+    "whose job runs in a container, as it brings its own library, are left out.",
     remedy=OLDEST,
     wants=conditions_of,
     proof=Proof(
         GLIBC.name,
         lambda version: "2.31",
-        machine={"commands": {"getconf GNU_LIBC_VERSION": "glibc 2.35\n"}},
+        machine={"commands": {f"sh -c {ASK_LIBRARY}": "glibc 2.35\n"}},
     ),
 )
 CHECK_OPENSSL = Check(

@@ -35,11 +35,17 @@ def parse_word(text: str | None) -> str:
     return text.strip()
 
 
+NO_MACHINE_ID = ""
+"""The machine id of a system that has none: Linux without systemd and D-Bus, such as Alpine."""
+
+
 def parse_machine_id(text: str | None) -> str:
-    """Return 32 hexadecimal digits, as in machine-id(5).
+    """Return 32 hexadecimal digits, as in machine-id(5); NO_MACHINE_ID where there is no file.
 
     Images that are to be cloned hold nothing or «uninitialized», which raises ValueError.
     """
+    if text is None:
+        return NO_MACHINE_ID
     machine_id = parse_word(text)
     if not re.fullmatch(r"[0-9a-fA-F]{32}", machine_id):
         raise ValueError(f"'{machine_id[:40]}' is no machine id")

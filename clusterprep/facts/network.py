@@ -31,6 +31,8 @@ class Interface(Struct, frozen=True):
     `master` names the bond or bridge that it is a port of.
     `ipv4` has addresses of global scope such as "10.0.0.1/24", `ipv6` such as "fd00::1/64".
     `link_local` is an IPv6 address of this link, "fe80::1/64", if there is none of global scope.
+    `duplicates` are IPv6 addresses that another machine has: the kernel found that out, and does
+    not use them.
     `carrier_changes` counts ups and downs since the interface was made.
     `index` is the kernel's number, in whose order it lists interfaces; interfaces of two nodes may
     be equal without it.
@@ -55,6 +57,7 @@ class Interface(Struct, frozen=True):
     tunnel: bool = False
     ipv6: tuple[str, ...] = ()
     link_local: str | None = None
+    duplicates: tuple[str, ...] = ()
     index: int = 0
 
     def __eq__(self, other: object) -> bool:
@@ -174,6 +177,7 @@ def _interface(row: dict[str, Any]) -> Interface:
         tunnel=kind in TUNNELS,
         ipv6=ipv6,
         link_local=link_local,
+        duplicates=tuple(map(_with_prefix, filter(_is_duplicate, row["addresses"]))),
         index=int(row["ifindex"] or 0),
     )
 
@@ -183,6 +187,10 @@ def _is_usable(address: dict[str, Any]) -> bool:
     if address["scope"] != 0:
         return False
     return not address["address"].startswith(LINK_LOCAL_IPV4)
+
+
+def _is_duplicate(address: dict[str, Any]) -> bool:
+    return bool(address.get("duplicate"))
 
 
 def _with_prefix(address: dict[str, Any]) -> str:
@@ -198,7 +206,7 @@ def _ipv6(addresses: list[dict[str, Any]]) -> tuple[tuple[str, ...], str | None]
     found = []
     link_local = None
     for address in addresses:
-        if ":" not in address["address"]:
+        if ":" not in address["address"] or _is_duplicate(address):
             continue
         if address["scope"] == 0:
             found.append(_with_prefix(address))

@@ -12,25 +12,47 @@ from clusterprep.model import Absent
 OTHER_LIBRARY = "not glibc"
 """The version of a C library that is another one, such as musl."""
 
-_GLIBC = re.compile(r"glibc (\d+(?:\.\d+)+)\n?", re.ASCII)
+# Constant text for sh: the first that answers. The C library is a program that says its version,
+# and ldd is its own tool. The Python that runs the agent is not asked: it may have brought a C
+# library of its own. Last, musl's loader shows that the system's library is musl.
+ASK_LIBRARY = (
+    "for ask in 'getconf GNU_LIBC_VERSION' 'ldd --version' /lib64/libc.so.6 /usr/lib/libc.so.6 "
+    "/lib/*-linux-gnu*/libc.so.6 'ls /lib/ld-musl-*'; do $ask 2>&1 && exit; done; exit 1"
+)
+_GLIBC = re.compile(
+    # getconf; «ldd (Debian GLIBC 2.36-9+deb12u4) 2.36»; the library itself, up to «version 2.36.»
+    r"^(?:glibc|ldd \(.+\)|GNU C Library \(.+\) [a-z]+ release version) (\d+(?:\.\d+)+)\b",
+    re.MULTILINE | re.ASCII,
+)
 # «OpenSSL 1.1.1k  FIPS 25 Mar 2021», «OpenSSL 3.0.7 1 Nov 2022 (Library: OpenSSL 3.0.8 …)»
 _OPENSSL = re.compile(r"\b(OpenSSL|LibreSSL) (\d+\.\d+\.\d+)", re.ASCII)
 
 
-def parse_glibc(answer: Mapping[str, Any]) -> str:
-    """Return the version of glibc by `getconf GNU_LIBC_VERSION`, which other libraries do not know.
+def parse_glibc(answer: Mapping[str, Any]) -> str | Absent:
+    """Return the version of glibc, or OTHER_LIBRARY; Absent where no way to ask is there.
 
     Raises ValueError for any other answer.
     """
     text = answer["out"]
-    if answer["code"] == 0:
-        match = _GLIBC.fullmatch(text)
-        if match is not None:
-            return match[1]
-    elif "GNU_LIBC_VERSION" in answer["err"] + text:
-        # musl's getconf: «getconf: GNU_LIBC_VERSION: unknown variable»
+    if _is_another(text):
         return OTHER_LIBRARY
-    raise ValueError(f"getconf does not say the version of glibc: {text!r:.80}")
+    if answer["code"] != 0:
+        return Absent("missing_tool", "there is no getconf, no ldd and no C library to ask")
+    match = _GLIBC.search(text)
+    if match is None:
+        raise ValueError(f"the C library does not say its version: {text!r:.80}")
+    return match[1]
+
+
+def _is_another(text: str) -> bool:
+    """Return whether a system's answer is one of another library than glibc.
+
+    musl says «getconf: GNU_LIBC_VERSION: unknown variable», and by ldd «musl libc (x86_64)» or, as
+    it takes --version for a file, «/lib/ld-musl-x86_64.so.1: cannot load --version».
+    """
+    if "musl libc" in text or "/ld-musl-" in text:
+        return True
+    return "GNU_LIBC_VERSION" in text and "unknown variable" in text and not _GLIBC.search(text)
 
 
 def parse_openssl(answer: Mapping[str, Any] | Absent) -> str | Absent:
@@ -53,7 +75,7 @@ def parse_openssl(answer: Mapping[str, Any] | Absent) -> str | Absent:
 
 GLIBC = Fact(
     "os.glibc",
-    command("getconf", "GNU_LIBC_VERSION"),
+    command("sh", "-c", ASK_LIBRARY),
     parse_glibc,
     costly=("command",),
 )

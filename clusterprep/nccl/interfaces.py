@@ -70,7 +70,7 @@ FACTS = ("net.interfaces", *RAILS)
 """Names of the facts that the choice needs. A query for the first asks for the others too."""
 
 # Fields of an interface whose values differ from node to node in every fleet.
-_ADDRESSES = ("ipv4", "ipv6", "first", "link_local")
+_ADDRESSES = ("ipv4", "ipv6", "first", "link_local", "duplicates")
 _SHAPE = attrgetter(
     *[name for name in Interface.__struct_fields__ if name not in (*_ADDRESSES, "index")]
 )
@@ -91,6 +91,7 @@ NO_INTERFACE = "no interface is up with a global address"
 FAMILIES: tuple[Family, ...] = ("AF_INET", "AF_INET6")
 FAMILY_NAMES: Mapping[Family, str] = {"AF_INET": "IPv4", "AF_INET6": "IPv6"}
 ONE_CABLE = "it holds on one cable only, and other nodes cannot tell which"
+TAKEN = "which another machine has too, so the kernel does not use it"
 Place = tuple[Interface, str]  # an interface and one of its addresses
 
 
@@ -169,6 +170,8 @@ def _why_no_candidate(interfaces: tuple[Interface, ...], family: Family) -> str:
             continue
         if interface.addresses and not interface.seen_in(family).addresses:
             others.append(f"{interface.name} {interface.addresses[0]}")
+        elif interface.duplicates:
+            others.append(f"{interface.name} {interface.duplicates[0]}, {TAKEN}")
         elif interface.link_local:
             own = plain(interface.link_local)
             others.append(f"{interface.name} {own}, which is link-local: {ONE_CABLE}")

@@ -57,6 +57,69 @@ def test_a_link_local_address_alone_fails_with_the_reason() -> None:
     assert "eth0 fe80::1, which is link-local" in found.seen
 
 
+def in_families(*families: str, declared: str = "") -> Any:
+    """The findings on nodes of which each has addresses of one family, «4» or «6»."""
+    facts: dict[str, Any] = {}
+    for number, family in enumerate(families, 1):
+        own = eth("eth0", f"10.0.0.{number}/24")
+        if family == "6":
+            own = eth("eth0", ipv6=(f"fd00::{number}/64",))
+        facts[f"n{number}"] = {"net.interfaces": (LOOPBACK, own)}
+    settings = env(NCCL_SOCKET_FAMILY=declared) if declared else env()
+    return findings(fleet(each={"env": settings}, **facts), "eth.iface_choice")
+
+
+@pytest.mark.parametrize(
+    ("families", "blamed", "message", "wanted"),
+    [
+        pytest.param("4466", ("n3", "n4"), "no IPv4 address", "10.0.0.0/24", id="as-many-of-each"),
+        pytest.param("44466", ("n4", "n5"), "no IPv4 address", "10.0.0.0/24", id="few-of-ipv6"),
+        pytest.param("46664", ("n1", "n5"), "no IPv6 address", "fd00::/64", id="few-of-ipv4"),
+    ],
+)
+def test_nodes_of_another_family_than_the_others_are_one_finding(
+    families: str, blamed: tuple[str, ...], message: str, wanted: str
+) -> None:
+    (bad,) = [found for found in in_families(*families) if found.verdict == "fail"]
+    assert bad.nodes == blamed
+    assert bad.message.startswith(message)
+    assert bad.wanted.endswith(f"address in {wanted}")
+    assert bad.seen.endswith("and the same on 1 other node")
+    assert "a job speaks one of the two" in bad.remedy
+
+
+def test_a_declared_family_that_no_node_has_is_to_be_taken_out() -> None:
+    (bad,) = in_families("6", "6", declared="AF_INET")
+    assert (bad.verdict, bad.nodes) == ("fail", ("n1", "n2"))
+    assert "NCCL_SOCKET_FAMILY" in bad.remedy
+
+
+def test_a_node_with_the_address_of_another_one_gets_one_of_its_own() -> None:
+    nodes = {
+        f"n{number}": {"net.interfaces": (eth("eth0", ipv6=(f"fd00::{number}/64",)),)}
+        for number in (1, 2)
+    }
+    taken = eth("eth0", link_local="fe80::3/64", duplicates=("fd00::1/64",))
+    seen = fleet(**nodes, n3={"net.interfaces": (taken,)})
+    (bad,) = [found for found in findings(seen, "eth.iface_choice") if found.verdict == "fail"]
+    assert bad.nodes == ("n3",)
+    assert "fd00::1/64, which another machine has too" in bad.seen
+    assert "an address that no other machine has" in bad.remedy
+
+
+def test_one_reason_on_several_nodes_is_one_finding() -> None:
+    """Their addresses differ, and the reason is the same."""
+    far = {number: eth("eth0", f"192.168.7.{number}/24") for number in (4, 5)}
+    nodes = {f"n{number}": {"net.interfaces": (LOOPBACK, own)} for number, own in far.items()}
+    seen = fleet(n1=net(1), n2=net(2), n3=net(3), **nodes)
+    (bad,) = [found for found in findings(seen, "eth.iface_choice") if found.verdict == "fail"]
+    assert bad.nodes == ("n4", "n5")
+    assert bad.seen == (
+        "n4: no interface in 10.0.0.0/24 (there is: eth0 192.168.7.4/24); "
+        "and the same on 1 other node"
+    )
+
+
 def test_one_network_on_all_nodes_passes_with_its_reason() -> None:
     (found,) = findings(mtus(1500, 1500, 1500), "eth.iface_choice")
     assert (found.verdict, found.nodes, found.seen, found.wanted) == (

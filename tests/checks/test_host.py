@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clusterprep.cli.commands.stages import with_boots_before
+from clusterprep.facts.host import NO_MACHINE_ID
 from clusterprep.model import EnvSetting
 from tests.support.fleet import absent, findings, fleet, silent, told
 
@@ -41,6 +42,34 @@ def host(machine: Any, boot: Any = None, name: Any = None) -> dict[str, Any]:
 def test_every_machine_is_listed_once(nodes: list[dict[str, Any]], expected: list[str]) -> None:
     seen = fleet(**{f"n{number}": node for number, node in enumerate(nodes, 1)})
     assert list(told(seen, "host.identity").values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        pytest.param([("b1", "h1"), ("b2", "h2")], ["pass"] * 2, id="two-machines"),
+        pytest.param([("b1", "h1"), ("b1", "h1")], ["fail error"] * 2, id="one-twice"),
+        pytest.param([("b1", "h1"), ("b1", "h2")], ["pass"] * 2, id="two-containers"),
+        pytest.param(
+            [("b1", "h1"), (absent(), "h2")],
+            [NOT_COMPARED, "unknown error denied"],
+            id="no-boot-id",
+        ),
+    ],
+)
+def test_systems_without_a_machine_id_are_told_by_boot_and_name(
+    nodes: list[tuple[Any, str]], expected: list[str]
+) -> None:
+    facts = [host(NO_MACHINE_ID, boot, name) for boot, name in nodes]
+    seen = fleet(**{f"n{number}": node for number, node in enumerate(facts, 1)})
+    assert list(told(seen, "host.identity").values()) == expected
+
+
+def test_a_system_without_a_machine_id_that_is_listed_twice() -> None:
+    twice = host(NO_MACHINE_ID, "b1", "h1")
+    (found,) = findings(fleet(n1=twice, n2=twice), "host.identity")
+    assert found.message == "the same machine is listed more than once"
+    assert found.seen == "no machine id, boot id b1, host name h1"
 
 
 def test_two_pairs_are_two_findings() -> None:

@@ -45,6 +45,28 @@ def test_glibc_is_equal_on_all_nodes(versions: list[Any], expected: list[str]) -
     assert list(told(seen, "os.glibc").values()) == expected
 
 
+def test_nodes_that_all_have_another_c_library_are_left_out() -> None:
+    """As a fleet of Alpine, or the nodes of Alpine that the inventory declares as such."""
+    alone = fleet(**same("os.glibc", OTHER_LIBRARY, OTHER_LIBRARY))
+    assert set(told(alone, "os.glibc").values()) == {"skip not_applicable"}
+    releases = distributions("debian 12", "debian 12", "alpine 3", "alpine 3")
+    declared = fleet(
+        some=releases, **same("os.glibc", BOOKWORM, BOOKWORM, OTHER_LIBRARY, OTHER_LIBRARY)
+    )
+    assert told(declared, "os.glibc") == {
+        "n1": "pass",
+        "n2": "pass",
+        "n3": "skip not_applicable",
+        "n4": "skip not_applicable",
+    }
+
+
+def test_glibc_that_is_required_is_missing_where_another_library_is() -> None:
+    required = {"n1": {"require": {"os.glibc": ">=2.34"}}}
+    seen = fleet(some=required, **same("os.glibc", OTHER_LIBRARY, OTHER_LIBRARY))
+    assert told(seen, "os.glibc") == {"n1": "fail error", "n2": "skip not_applicable"}
+
+
 @pytest.mark.parametrize(
     ("odd", "does_not_load"), [(BULLSEYE, True), (TRIXIE, False), (OTHER_LIBRARY, True)]
 )

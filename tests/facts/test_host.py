@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
-from clusterprep.facts.host import parse_os_release
+from clusterprep.facts.host import NO_MACHINE_ID, parse_os_release
 from clusterprep.model import Absent
 from tests.support.fleet import learned
 
@@ -179,12 +180,27 @@ def test_what_is_no_id_tells_no_machine_from_another(fact: str, text: str) -> No
     assert found.reason == "garbled"
 
 
-@pytest.mark.parametrize("fact", ["host.machine_id", "host.boot_id", "host.name", "kernel.release"])
-@pytest.mark.parametrize("answer", [["ok", ""], ["ok", " \n"], ["no", "missing"], ["ok", None]])
+EMPTY = [["ok", ""], ["ok", " \n"]]
+GONE = [["no", "missing"], ["ok", None]]
+
+
+@pytest.mark.parametrize(
+    ("fact", "answer"),
+    [
+        *itertools.product(["host.boot_id", "host.name", "kernel.release"], [*EMPTY, *GONE]),
+        *itertools.product(["host.machine_id"], EMPTY),
+    ],
+)
 def test_two_nodes_with_an_empty_file_have_nothing_in_common(fact: str, answer: object) -> None:
     found = learned(fact, answer)
     assert isinstance(found, Absent)
     assert found.reason == "garbled"
+
+
+@pytest.mark.parametrize("answer", GONE)
+def test_a_system_without_a_machine_id_is_no_broken_one(answer: object) -> None:
+    """Alpine without D-Bus has none."""
+    assert learned("host.machine_id", answer) == NO_MACHINE_ID
 
 
 @pytest.mark.parametrize("reason", ["denied", "timed_out", "hung", "truncated"])

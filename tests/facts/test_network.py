@@ -142,6 +142,13 @@ def test_the_network_of_an_address_is_that_of_the_standard_library(address: str)
     assert network_of(address) == str(ip_interface(address).network)
 
 
+def test_an_address_that_another_machine_has_is_none_to_use() -> None:
+    told = row("eth0", "fd00::7/64", "fd00::8/64", "fe80::7/64")
+    told["addresses"][0]["duplicate"] = True
+    (found,) = learned("net.interfaces", ["ok", [told]])
+    assert (found.ipv6, found.duplicates) == (("fd00::8/64",), ("fd00::7/64",))
+
+
 def test_an_address_of_another_scope_is_bound_too_when_it_comes_first() -> None:
     first, second = one("eth0", "10.9.0.7/32", scope=254), one("eth0", "10.0.0.7/24")
     both = row("eth0", "10.0.0.7/24")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clusterprep.facts.system_libraries import OTHER_LIBRARY
+from clusterprep.facts.system_libraries import ASK_LIBRARY, OTHER_LIBRARY
 from tests.support.fleet import learned
 
 
@@ -21,32 +24,108 @@ def answer(out: str, code: int = 0, err: str = "") -> list[Any]:
         pytest.param("glibc 2.31\n", "2.31", id="debian-11"),
         pytest.param("glibc 2.36\n", "2.36", id="debian-12"),
         pytest.param("glibc 2.41\n", "2.41", id="debian-13"),
+        # The first line of ldd in containers of these, published on GitHub.
+        pytest.param("ldd (GNU libc) 2.17\n", "2.17", id="centos-7-ldd"),
+        pytest.param("ldd (GNU libc) 2.34\n", "2.34", id="alma-ldd"),
+        pytest.param("ldd (GNU libc) 2.39\n", "2.39", id="arch-ldd"),
+        pytest.param("ldd (Debian GLIBC 2.36-9+deb12u3) 2.36\n", "2.36", id="debian-12-ldd"),
+        pytest.param("ldd (Ubuntu GLIBC 2.35-0ubuntu3.5) 2.35\n", "2.35", id="ubuntu-22-ldd"),
+        pytest.param("ldd (Gentoo 2.37-r7 (patchset 10)) 2.37\n", "2.37", id="gentoo-ldd"),
+        # What the library says of itself, in sessions published on GitHub.
+        pytest.param(
+            "GNU C Library (GNU libc) stable release version 2.17, by Roland McGrath et al.\n",
+            "2.17",
+            id="centos-7",
+        ),
+        pytest.param(
+            "GNU C Library (Ubuntu GLIBC 2.27-3ubuntu1) stable release version 2.27.\n",
+            "2.27",
+            id="ubuntu-18",
+        ),
+        pytest.param(
+            "GNU C Library (Ubuntu EGLIBC 2.15-0ubuntu10) stable release version 2.15, by Roland "
+            "McGrath et al.\n",
+            "2.15",
+            id="ubuntu-12-arm",
+        ),
+        pytest.param(
+            "sh: 1: getconf: not found\nsh: 1: ldd: not found\nsh: 1: /lib64/libc.so.6: not found\n"
+            "GNU C Library (Debian GLIBC 2.36-9+deb12u13) stable release version 2.36.\n",
+            "2.36",
+            id="what-failed-before-is-there-too",
+        ),
     ],
 )
 def test_the_version_of_glibc(text: str, version: str) -> None:
     assert learned("os.glibc", answer(text)) == version
 
 
-def test_another_c_library_does_not_know_the_question() -> None:
-    unknown = "getconf: GNU_LIBC_VERSION: unknown variable\n"
-    assert learned("os.glibc", answer("", 1, unknown)) == OTHER_LIBRARY
-
-
 @pytest.mark.parametrize(
-    ("out", "code"), [("", 0), ("2.36\n", 0), ("glibc\n", 0), ("", 126), ("glibc 2.36\nx", 0)]
+    ("text", "code"),
+    [
+        # Of Alpine: with musl-utils, with ldd alone (3.7 and 3.10), and with neither.
+        pytest.param(
+            "getconf: GNU_LIBC_VERSION: unknown variable\n"
+            "musl libc (x86_64)\nVersion 1.2.4\nDynamic Program Loader\n"
+            "Usage: /lib/ld-musl-x86_64.so.1 [options] [--] pathname\n",
+            0,
+            id="getconf",
+        ),
+        pytest.param(
+            "sh: getconf: not found\nmusl libc (x86_64)\nVersion 1.1.22\n"
+            "Dynamic Program Loader\nsh: /lib64/libc.so.6: not found\n",
+            1,
+            id="ldd",
+        ),
+        pytest.param(
+            "sh: getconf: not found\n"
+            "/lib/ld-musl-x86_64.so.1: cannot load --version: No such file or directory\n",
+            1,
+            id="ldd-without-that-option",
+        ),
+        pytest.param(
+            "sh: getconf: not found\nsh: ldd: not found\n/lib/ld-musl-aarch64.so.1\n",
+            0,
+            id="loader",
+        ),
+        pytest.param("getconf: GNU_LIBC_VERSION: unknown variable\n", 1, id="another"),
+    ],
 )
-def test_what_names_no_glibc_is_garbled(out: str, code: int) -> None:
-    assert learned("os.glibc", answer(out, code)).reason == "garbled"
+def test_another_c_library_is_told_by_its_words(text: str, code: int) -> None:
+    assert learned("os.glibc", answer(text, code)) == OTHER_LIBRARY
 
 
-def test_the_system_of_this_machine_says_one() -> None:
-    argv = ["getconf", "GNU_LIBC_VERSION"]
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no getconf")
-    found = learned("os.glibc", answer(done.stdout, done.returncode, done.stderr))
-    assert isinstance(found, str)
+@pytest.mark.parametrize("out", ["", "2.36\n", "glibc\n", "GNU C Library\n"])
+def test_what_names_no_glibc_is_garbled(out: str) -> None:
+    assert learned("os.glibc", answer(out)).reason == "garbled"
+
+
+@pytest.mark.parametrize("out", ["", "sh: 1: getconf: not found\nsh: 1: ldd: not found\n"])
+def test_without_anything_to_ask_it_is_unknown(out: str) -> None:
+    found = learned("os.glibc", answer(out, 1))
+    assert (found.reason, "no getconf" in found.detail) == ("missing_tool", True)
+
+
+def ask(path: str) -> Any:
+    """Ask this machine, with these folders for programs; the C library's own path stays."""
+    argv = ["sh", "-c", ASK_LIBRARY]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env={"PATH": path})
+    return learned("os.glibc", answer(done.stdout, done.returncode, done.stderr))
+
+
+def test_this_machine_says_one_version_in_every_way(tmp_path: Path) -> None:
+    usual = os.environ["PATH"]
+    version = ask(usual)
+    if version == OTHER_LIBRARY or shutil.which("getconf") is None:
+        pytest.skip("this machine has no glibc with getconf")
+    for name in ("bash", "sh", "ls", "cat", "ldd"):
+        found = shutil.which(name)
+        if found is not None:
+            (tmp_path / name).symlink_to(found)
+    by_ldd = ask(str(tmp_path))
+    (tmp_path / "ldd").unlink(missing_ok=True)
+    by_itself = ask(str(tmp_path))
+    assert (by_ldd, by_itself) == (version, version)
 
 
 @pytest.mark.parametrize(

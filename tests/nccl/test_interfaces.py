@@ -517,6 +517,17 @@ def test_one_node_with_ipv6_alone_is_the_fault_where_the_others_have_none() -> N
     assert choice.why == "10.0.0.0/24 is the network that reaches 2 of 3 nodes"
 
 
+def test_an_address_that_another_machine_has_too_is_named() -> None:
+    """The kernel found it by duplicate address detection, and refuses to bind it."""
+    taken = eth("eth0", link_local="fe80::2/64", duplicates=("fd00::1/64",))
+    choice = choose(fleet(**nets(n1=over_ipv6(1), n2=(taken,), n3=over_ipv6(3))))
+    assert choice.family == "AF_INET6"
+    assert choice.problems == {
+        "n2": "no interface is up with a global IPv6 address (eth0 fd00::1/64, which another "
+        "machine has too, so the kernel does not use it)"
+    }
+
+
 LINK_LOCAL = eth("eth0", link_local="fe80::7/64")
 ONE_CABLE = "which is link-local: it holds on one cable only, and other nodes cannot tell which"
 

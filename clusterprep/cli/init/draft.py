@@ -13,6 +13,7 @@ from clusterprep.cli.init.kinds import MachineKind, distribution_groups, kind_gr
 from clusterprep.cli.init.rows import fold_rows
 from clusterprep.cli.init.sources import Source
 from clusterprep.cli.init.yaml_text import Note, Part, YamlBlock, YamlEntry, flow
+from clusterprep.facts.host import NO_MACHINE_ID
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Absent, Fleet, Node, SshSettings
 from clusterprep.model.nodeset import fold
@@ -185,7 +186,7 @@ def _duplicate_machines(fleet: Fleet, nodes: Sequence[Node]) -> list[Part]:
     machines: dict[str, list[str]] = {}
     for node in nodes:
         identity = fleet.fact(node.name, "host.machine_id")
-        if isinstance(identity, str):
+        if isinstance(identity, str) and identity != NO_MACHINE_ID:
             machines.setdefault(identity, []).append(node.name)
     lines: list[str] = []
     for names in machines.values():

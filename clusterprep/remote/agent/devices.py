@@ -472,7 +472,8 @@ def _settings(name):
 def _global_addresses(wanted):
     """Return (interface, address, prefix) of the addresses of these interfaces.
 
-    All of IPv4, and those of IPv6 that have global scope: others hold on one cable only.
+    All of IPv4, and those of IPv6 that have global scope: others hold on one cable only. One that
+    another machine has is none.
     """
     from clusterprep.remote.agent.readers import _addresses
 
@@ -487,7 +488,7 @@ def _global_addresses(wanted):
         for row in addresses:
             address, prefix = row["address"], row["prefix"]
             if ":" in address:
-                if row["scope"] != GLOBAL_SCOPE:
+                if row["scope"] != GLOBAL_SCOPE or row.get("duplicate"):
                     continue
                 prefix = _prefix_on_link(address, prefix, index)
             rows.append((by_index[index], address, prefix))

@@ -218,6 +218,7 @@ RTM_GETADDR = 22
 NLM_F_REQUEST_DUMP = 0x301
 IFA_ADDRESS = 1
 IFA_LOCAL = 2
+IFA_F_DADFAILED = 0x08  # another machine has this address of IPv6, so the kernel does not use it
 HEADER_BYTES = 16  # struct nlmsghdr
 IFADDRMSG_BYTES = 8  # family, prefixlen, flags, scope, index
 
@@ -263,7 +264,7 @@ def _aligned(length):
 
 def _add_address(body, by_index):
     """Add the address of an RTM_NEWADDR message, if it is one of IP."""
-    family, prefix, _, scope, index = struct.unpack_from("=BBBBI", body)
+    family, prefix, flags, scope, index = struct.unpack_from("=BBBBI", body)
     attributes = _attributes(body)
     raw = attributes.get(IFA_LOCAL) or attributes.get(IFA_ADDRESS)
     if not raw or family not in (socket.AF_INET, socket.AF_INET6):
@@ -271,6 +272,8 @@ def _add_address(body, by_index):
     row = {"address": socket.inet_ntop(family, raw)}
     row["prefix"] = prefix
     row["scope"] = scope
+    if flags & IFA_F_DADFAILED:
+        row["duplicate"] = True
     by_index.setdefault(index, []).append(row)
 
 

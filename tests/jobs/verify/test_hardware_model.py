@@ -379,7 +379,7 @@ KINDS = {
 }  # fmt: skip
 
 
-NO_GPUS = {"cpu-only", "arm-cpu-efa"}
+NO_GPUS = {"alpine-openrc", "arm-cpu-efa", "cpu-only"}
 
 
 @pytest.mark.machine

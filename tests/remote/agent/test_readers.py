@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -200,3 +203,22 @@ def test_an_interpreter_that_says_nothing_is_told_by_its_code(tmp_path: Path) ->
 )
 def test_a_script_that_fails_is_no_interpreter_that_does_not_start(script: str) -> None:
     assert refused(sys.executable, script)[0] == "garbled"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        pytest.param(0x80, {}, id="permanent"),
+        pytest.param(0x40, {}, id="not-yet-looked-for-elsewhere"),
+        pytest.param(0xC8, {"duplicate": True}, id="another-machine-has-it"),
+    ],
+)
+def test_an_address_that_another_machine_has_is_marked(
+    flags: int, expected: dict[str, bool]
+) -> None:
+    packed = socket.inet_pton(socket.AF_INET6, "fd00::7")
+    message = struct.pack("=BBBBI", socket.AF_INET6, 64, flags, 0, 2)
+    message += struct.pack("=HH", 20, readers.IFA_ADDRESS) + packed
+    found: dict[int, Any] = {}
+    readers._add_address(message, found)
+    assert found == {2: [{"address": "fd00::7", "prefix": 64, "scope": 0, **expected}]}
