@@ -180,8 +180,8 @@ def _fact_changes(
     for fact in sorted(old_names & new_names):
         old_values = runs.column(old.run, fact, old_nodes)
         new_values = runs.column(new.run, fact, new_nodes)
-        old_values, new_values = with_common_parts(fact, old_values, new_values, moved)
-        changes.extend(fact_changes(fact, old_values, new_values))
+        common = with_common_parts(fact, old_values, new_values, moved)
+        changes.extend(fact_changes(fact, *common))
     return changes, sorted(old_names ^ new_names)
 
 

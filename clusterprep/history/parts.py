@@ -266,15 +266,21 @@ def _common_parts(
     went = {(part, node) for part in old if part not in new}
     came = {(part, node) for part in new if part not in old}
     is_told = went <= sides.went and came <= sides.came
-    if fact == "gpu.nvml" and values[0]["lost"] != values[1]["lost"]:
-        is_told = True
-    if not is_told:
+    if not is_told and not _are_lost(fact, values):
         return None
     both = [part for part in old if part in new]
     return (
         _with_parts(fact, values[0], [old[part] for part in both]),
         _with_parts(fact, values[1], [new[part] for part in both]),
     )
+
+
+def _are_lost(fact: str, values: tuple[Any, Any]) -> bool:
+    """Return whether NVML says that the GPUs which only one of the values has are lost."""
+    if fact != "gpu.nvml":
+        return False
+    old, new = (len(value["gpus"]) + len(value["lost"]) for value in values)
+    return bool(old == new)
 
 
 def _by_part(fact: str, value: Any) -> dict[PartId, Any] | None:

@@ -31,16 +31,25 @@ Old = Mapping[str, Mapping[str, Any]]  # of one earlier run: node → fact → v
 
 def with_earlier(runs: Runs, fleet: Fleet, now: datetime) -> Fleet:
     """Return the fleet with the fact `counters.earlier`; None on all nodes without a history."""
-    try:
-        looks = _earlier_looks(runs, fleet.inventory.cluster, now)
-    except Unusable:
-        looks = []
+    looks = recorded_looks(runs, fleet.inventory.cluster, now)
     added = {}
     for node in fleet.reached:
-        facts_before = [look[node.name] for look in looks if node.name in look]
         facts = fleet.snapshots[node.name].facts
-        added[node.name] = {EARLIER.name: earlier_of(facts, facts_before)}
+        added[node.name] = {EARLIER.name: earlier_of(facts, looks.get(node.name, ()))}
     return fleet.with_facts(added)
+
+
+def recorded_looks(runs: Runs, cluster: str, now: datetime) -> dict[str, list[Mapping[str, Any]]]:
+    """Return what recorded runs saw of each node, the newest first; empty without a history."""
+    by_node: dict[str, list[Mapping[str, Any]]] = {}
+    try:
+        looks = _earlier_looks(runs, cluster, now)
+    except Unusable:
+        return {}
+    for look in looks:
+        for node, facts in look.items():
+            by_node.setdefault(node, []).append(facts)
+    return by_node
 
 
 def _earlier_looks(runs: Runs, cluster: str, now: datetime) -> list[Old]:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from clusterprep.facts.gpu import Gpu, Nvml
+from clusterprep.facts.nvme import Disk, Health
 from clusterprep.history.blame import MOST, TRIED, Fault, PastFaults, blame, blamed, faults
 from clusterprep.history.database import NAME, Database
 from clusterprep.history.encoding import encoded
@@ -280,6 +282,24 @@ def test_the_history_of_the_cluster_is_read(tmp_path: Path) -> None:
     (text,) = blamed(runs, TODAY)
     assert text.startswith("GPU b in n2 0000:01:00.0 fails gpu.ecc_unc, as it did in n1 0000:02:")
     assert "on 2026-11-10: the part is at fault, not the node" in text
+
+
+def test_disks_of_recorded_runs_are_known(tmp_path: Path) -> None:
+    def with_disks(name: str, disks: dict[str, str], failing: str) -> Report:
+        seen = []
+        for node, serial in disks.items():
+            disk = Disk("nvme0", "PM9A3", serial, "live", Health(4, 3, 12))
+            seen.append(NodeSnapshot(node, "", True, facts={"disk.nvme": (disk,)}))
+        finding = failure(failing, "nvme0 PM9A3, serial S1: read only", "disk.nvme")
+        return replace(report(name, {}, finding), nodes=tuple(seen))
+
+    runs = Runs(tmp_path)
+    record(runs, with_disks("r-10", {"n1": "S1", "n2": "S2"}, "n1"))
+    (text,) = blamed(runs, with_disks("r-20", {"n1": "S3", "n2": "S1"}, "n2"))
+    assert text == (
+        "disk S1 in n2 fails disk.nvme, as it did in n1 on 2026-11-10: "
+        "the part is at fault, not the node"
+    )
 
 
 def test_a_uuid_on_two_nodes_blames_none(tmp_path: Path) -> None:

@@ -268,6 +268,11 @@ SEVEN = {slot: uuid for slot, uuid in EIGHT.items() if slot != 3}
     [
         pytest.param(nvml(SEVEN), [], id="gone"),
         pytest.param(nvml(SEVEN, lost=("0000:03:00.0: GPU is lost",)), ["lost"], id="lost"),
+        pytest.param(
+            nvml({slot: EIGHT[slot] for slot in (1, 2)}, lost=("0000:03:00.0: GPU is lost",)),
+            ["gpus", "lost"],
+            id="lost-and-others-gone",
+        ),
         pytest.param(replace(nvml(SEVEN), driver="580.1"), ["driver"], id="gone-and-updated"),
         # NVML may not show one: whether it is gone is not known, and no move tells it.
         pytest.param(replace(nvml(SEVEN), denied=(2,)), ["gpus", "denied"], id="not-shown"),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import platform
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +22,7 @@ pytestmark = pytest.mark.hosts
 # What the machine that carries the lab brings to all its hosts by itself.
 NOT_OF_HOSTS = ("--skip", "lim.,proc.dstate,mem.,irq.,cpu.,disk.,numa.,pcie.")
 QUIET = "6,0,1000000,-;Linux version 6.8.0-60-generic\n"
+ROOT = Path(__file__).resolve().parents[2]
 DATA = "/data"
 SYMBOL_ERRORS = "/sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"
 XID = (
@@ -59,6 +64,56 @@ def test_a_filter_of_the_rendezvous_port_is_told_and_no_port_is_held(lab4: Lab) 
     assert watch.changes() == ["new n3 net.ports", "gone n3 net.ports"]
     assert new["nodes"] == ["n3"]
     assert "cannot reach n3" in new["message"]
+
+
+DIALLED = """
+import select, sys
+from clusterprep.remote.agent.dial import Call
+call = Call(sys.argv[1], 29500, 0, sys.argv[2] == "silent")
+while (row := call.step(False)) is None:
+    select.select([], [call.sock], [], 1)
+print(row[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "silent", "other"),
+    [
+        pytest.param(None, "refused", "refused", id="no-filter"),
+        # What a filter sends in the name of TCP is what TCP itself sends.
+        pytest.param("with tcp reset", "refused", "refused", id="reset"),
+        pytest.param("", "rejected", "refused", id="default"),
+        pytest.param("with icmpx admin-prohibited", "rejected", "no_route", id="prohibited"),
+        pytest.param("with icmpx host-unreachable", "no_route", "no_route", id="unreachable"),
+    ],
+)
+def test_a_refusal_of_a_filter_is_told_from_that_of_a_host(
+    lab4: Lab, how: str | None, silent: str, other: str
+) -> None:
+    kernel = tuple(int(word) for word in platform.release().split(".")[:2])
+    if how == "" and kernel < (6, 2):
+        silent = "refused"
+    dialer, listener = lab4.host("n1"), lab4.host("n2")
+    with contextlib.ExitStack() as stack:
+        if how is not None:
+            stack.enter_context(faults.reject_ports(listener, 29500, 29500, how))
+        for words, expected in (("silent", silent), ("other", other)):
+            argv = [sys.executable, "-c", DIALLED, listener.address, words]
+            done = dialer.run(argv, env={"PYTHONPATH": str(ROOT)})
+            assert done.stdout.strip() == expected
+
+
+@pytest.mark.slow
+def test_a_filter_that_refuses_the_rendezvous_port_is_told(lab4: Lab) -> None:
+    port = 29500
+    skipped = (*NOT_OF_HOSTS[:-1], f"{NOT_OF_HOSTS[-1]},net.firewall")
+    with Watch(lab4, *skipped) as watch:
+        with faults.reject_ports(lab4.host("n3"), port, port, "with icmpx admin-prohibited"):
+            new = watch.until("new", "n3", "net.ports")
+        watch.until("gone", "n3", "net.ports")
+        watch.interrupt()
+    assert watch.changes() == ["new n3 net.ports", "gone n3 net.ports"]
+    assert "rejected" in new["seen"]
 
 
 @pytest.mark.slow

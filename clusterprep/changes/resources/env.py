@@ -34,7 +34,7 @@ HEAD = (
 )
 BEGIN = (
     "# BEGIN clusterprep: written by apply, which overwrites this block; "
-    "values belong into the inventory\n"
+    "values belong in the inventory\n"
 )
 END = "# END clusterprep\n"
 # Bytes of a line that every release of pam_env reads (its buffer has 1024), with the line feed.

@@ -55,7 +55,7 @@ class Invocation(Struct, frozen=True):
     def keeps_known(self) -> bool:
         """Whether what is known is reported when the time limit ends this command.
 
-        A budget ends its stages by itself before that.
+        A budget ends its stages by itself before that. An acceptance does so at a signal too.
         """
         if self.settings.accept_for is not None:
             return True

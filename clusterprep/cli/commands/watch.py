@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timezone
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from clusterprep.cli.commands.stages import chosen_checks, one_by_one, plan_surv
 from clusterprep.errors import InputError
 from clusterprep.facts.host import BOOT_ID, UPTIME
 from clusterprep.facts.kernel_log import LOG
+from clusterprep.history.samples import recorded_looks
 from clusterprep.jobs.live.command import answers_of, ask
 from clusterprep.jobs.live.job_watch import LEAST, JobWatch
 from clusterprep.jobs.live.target import Target
@@ -158,7 +160,10 @@ class _Watcher:
         self._every = every
         facts = registry.of(invocation.inventory).facts
         partial = in_part(plan.checks, facts, invocation.inventory)
-        self._state = WatchState(plan.checks, partial)
+        recorded: Mapping[str, Sequence[Mapping[str, Any]]] = {}
+        if "history" in plan.stages:
+            recorded = recorded_looks(invocation.runs, self._inventory.cluster, invocation.started)
+        self._state = WatchState(plan.checks, partial, recorded)
         # A look dials few pairs, and not whether the rendezvous port is free.
         self._partial = {*partial, PORTS.name}
         self._backoff = Backoff(every)

@@ -6,6 +6,7 @@ single trial too: net.tcp_bw, nccl.straggler, nccl.busbw_multi.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -240,9 +241,10 @@ def _rate(speed: float) -> str:
 
 def _seconds(rounds: Rounds) -> list[float]:
     """Return how long each round took until the next one that was kept."""
-    begins = [one.at for one in rounds.rounds]
-    ends = [*begins[1:], rounds.seconds]
-    return [end - begin for begin, end in zip(begins, ends, strict=True)]
+    moments = [one.at for one in rounds.rounds]
+    if moments:  # else the first round was stopped
+        moments.append(rounds.seconds)
+    return [end - begin for begin, end in itertools.pairwise(moments)]
 
 
 def _together(slow: Collection[Slowdown]) -> Slowdown:

@@ -21,6 +21,10 @@ TCP_CLOSE = 7  # net/tcp_states.h: the connection is gone, as after a reset
 LISTENING = "0A"  # TCP_LISTEN in /proc/net/tcp
 MOST_HELD = 256  # connections that a listening port keeps open at most
 SWIFT = 25  # short waits before the loop goes on
+IP_RECVERR, IPV6_RECVERR, MSG_ERRQUEUE = 11, 25, 0x2000  # linux/in.h, in6.h, socket.h
+ICMP_ORIGINS = (2, 3)  # SO_EE_ORIGIN_ICMP and _ICMP6 of linux/errqueue.h
+# Types and codes of ICMP and ICMPv6 that only a filter sends: prohibited, and failed its policy.
+PROHIBITED = ((3, 9), (3, 10), (3, 13), (1, 1), (1, 5), (1, 6))
 OUTCOMES = {
     errno.ECONNREFUSED: "refused",
     errno.ETIMEDOUT: "timed_out",
@@ -157,7 +161,8 @@ def dial(agent, request):
     in µs, size of that packet in bytes or 0 if none was measured, whether it was acknowledged, the
     path's MTU as the kernel then knows it]. With `sizes` each target is dialled once for each of
     them, the packet being at most so large; 0 stands for a full-size one. With `silent` nothing is
-    sent over a connection, which is closed at once. `neighbours` is the
+    sent over a connection, which is closed at once, and a refusal by a filter, which is no answer
+    of the target's TCP, is "rejected" where the kernel tells it. `neighbours` is the
     kernel's table of neighbours of their family afterwards, in which `refused` counts since the
     request came; None where the kernel does not say.
     """
@@ -239,6 +244,10 @@ class Call(object):
         self.sock.setblocking(False)
         if not self.is_ipv6:  # TCP over IPv6 is never fragmented
             self.sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+        if silent and self.is_ipv6:
+            self.sock.setsockopt(socket.IPPROTO_IPV6, IPV6_RECVERR, 1)
+        elif silent:
+            self.sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
         self.sock.connect_ex(self.target)
 
     def step(self, late):
@@ -248,7 +257,7 @@ class Call(object):
             if outcome is None:
                 return ["timed_out"] if late else None
             if outcome != "ok":
-                return [outcome]
+                return ["rejected" if self._is_rejected(outcome) else outcome]
             if self.silent:
                 return ["ok", 0, 0, False, 0]
             self._send()
@@ -266,6 +275,26 @@ class Call(object):
             rtt = least_rtt or rtt
         is_carried = self.packet > 0 and not waiting
         return ["ok", rtt, self.packet, is_carried, pmtu]
+
+    def _is_rejected(self, outcome):
+        """Return whether a filter has answered in the place of the target, as far as it is known.
+
+        The target's own TCP refuses with a reset. That a refusal came by ICMP is known where the
+        kernel queues the message for a connection that is being made: Linux does so since 6.2.
+        """
+        if not self.silent:
+            return False
+        try:
+            _, messages, _, _ = self.sock.recvmsg(512, 512, MSG_ERRQUEUE)
+        except OSError:  # nothing is queued
+            return False
+        for _, _, data in messages:
+            if len(data) < 8:
+                continue
+            _, origin, kind, code = struct.unpack_from("=IBBB", data)
+            if origin in ICMP_ORIGINS:
+                return outcome == "refused" or (kind, code) in PROHIBITED
+        return False
 
     def _send(self):
         info = self._tcp_info()

@@ -4,6 +4,9 @@ Runs that are recorded are at least ten minutes apart, and what a watch sees is 
 holds a few earlier looks itself: one for each minute of the last ten, one for each hour of the last
 day. Growth is judged since the oldest look of the last ten minutes, as growth within ten minutes:
 so what grew within ten seconds is seen at once, and one error is not taken for 360 an hour.
+
+What grew before the first look of a node is judged since the looks of recorded runs, if there are
+any of the last day: they stand before its own.
 """
 
 from __future__ import annotations
@@ -25,10 +28,14 @@ Kept = Mapping[str, Any]  # facts of one look
 
 
 class Past:
-    """What is held of earlier looks, by node, the oldest look first."""
+    """What is held of earlier looks, by node, the oldest look first.
 
-    def __init__(self) -> None:
+    `recorded` has what recorded runs saw, by node, the newest look first.
+    """
+
+    def __init__(self, recorded: Mapping[str, Sequence[Kept]] | None = None) -> None:
         self._looks: dict[str, tuple[Kept, ...]] = {}
+        self._recorded = dict(recorded or {})  # of the nodes of which no look is held yet
 
     @property
     def size(self) -> int:
@@ -40,10 +47,22 @@ class Past:
         added = {}
         for node in fleet.reached:
             facts = fleet.snapshots[node.name].facts
-            looks = self._looks.get(node.name, ())
+            looks = self._looks.get(node.name, ()) or self._recorded_looks(node.name, facts)
             added[node.name] = {EARLIER.name: earlier_of(facts, looks)}
             self._looks[node.name] = kept_looks(looks, facts)
+            if self._looks[node.name]:
+                self._recorded.pop(node.name, None)
         return fleet.with_facts(added)
+
+    def _recorded_looks(self, node: str, facts: Mapping[str, Any]) -> tuple[Kept, ...]:
+        """Return the looks of recorded runs that can be compared with these facts."""
+        looks = []
+        for look in reversed(self._recorded.get(node, ())):
+            sample = sample_of(facts, look)
+            if sample is not None and LEAST <= sample.seconds <= LONGEST:
+                looks.append(look)
+        looks.sort(key=lambda look: float(look[UPTIME.name]))
+        return tuple(looks)
 
 
 def earlier_of(facts: Mapping[str, Any], looks: Sequence[Kept]) -> Earlier | None:

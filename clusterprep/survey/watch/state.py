@@ -6,12 +6,12 @@
 
 `findings` are those of the checks, each with what it follows from. The state of a node that does
 not answer stays as it was until it is back. `in_part` names the checks of which only failures are
-of use.
+of use. `recorded` has what recorded runs saw of each node, the newest first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ from clusterprep.survey.consequences import TROUBLE, cause_trees, caused
 from clusterprep.survey.watch.changes import Change, folded
 from clusterprep.survey.watch.kernel_news import FACTS as LOGS
 from clusterprep.survey.watch.kernel_news import KernelNews, News
-from clusterprep.survey.watch.past import Past
+from clusterprep.survey.watch.past import Kept, Past
 from clusterprep.survey.watch.troubles import Trouble, Troubles
 
 REACH = "ssh.reach"  # what this check would say is told as nodes that are down and back
@@ -32,7 +32,12 @@ AT_ONCE = ("new", "worse", "changed", "unsteady")  # kinds that a new line of a 
 class WatchState:
     """What was told, and what is needed to know what is new."""
 
-    def __init__(self, checks: Iterable[Check], in_part: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        checks: Iterable[Check],
+        in_part: Collection[str] = (),
+        recorded: Mapping[str, Sequence[Kept]] | None = None,
+    ) -> None:
         self._of_logs = {
             check.name for check in checks if not set(LOGS).isdisjoint((*check.facts, *check.uses))
         }
@@ -40,7 +45,7 @@ class WatchState:
         self._presence = Troubles()
         self._findings = Troubles()
         self._news = KernelNews()
-        self._past = Past()
+        self._past = Past(recorded)
         self._boots: dict[str, str] = {}
 
     @property

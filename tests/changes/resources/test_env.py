@@ -233,6 +233,13 @@ def test_broken_blocks_settle_at_once(ours: Values, before: bytes) -> None:
     assert once.count(b"# a note") == before.count(b"# a note")
 
 
+# The first line of a block as it was: only its beginning is looked at.
+EARLIER = (
+    b"# BEGIN clusterprep: written by apply, which overwrites this block; "
+    b"values belong into the inventory\n"
+)
+
+
 @pytest.mark.parametrize(
     ("before", "kept"),
     [
@@ -242,6 +249,11 @@ def test_broken_blocks_settle_at_once(ours: Values, before: bytes) -> None:
             b"A=1\n" + BEGIN.encode() + b"NCCL_DEBUG=INFO\n" + END.encode() + b"B=2\n",
             b"A=1\nB=2\n",
             id="middle",
+        ),
+        pytest.param(
+            b"A=1\n" + EARLIER + b"NCCL_DEBUG=INFO\n" + END.encode() + b"B=2\n",
+            b"A=1\nB=2\n",
+            id="of-an-earlier-version",
         ),
         pytest.param(
             BEGIN.encode() + b"NCCL_DEBUG=INFO\n# mine\nB=2\n",
@@ -260,6 +272,12 @@ def test_broken_blocks_settle_at_once(ours: Values, before: bytes) -> None:
 def test_the_block_goes_on_top_of_what_was_there(before: bytes | None, kept: bytes) -> None:
     block = BEGIN + "NCCL_DEBUG=WARN\n" + END
     assert nccl_conf(values(NCCL_DEBUG="WARN"), before) == block.encode() + kept
+
+
+def test_a_block_of_an_earlier_version_in_etc_environment_is_replaced() -> None:
+    before = b"A=1\n" + EARLIER + b"OLD=2\n" + END.encode() + b"B=2\n"
+    block = BEGIN + "NCCL_DEBUG=WARN\n" + END
+    assert pam_file(values(NCCL_DEBUG="WARN"), before) == b"A=1\nB=2\n" + block.encode()
 
 
 # ---------------------------------------------------------------- env-file and the task prolog

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from clusterprep.jobs.acceptance.findings import clock, judge_rounds
-from clusterprep.jobs.acceptance.model import Direction, Round, Rounds
+from clusterprep.jobs.acceptance.model import NO_ROUNDS, Direction, Round, Rounds
 from clusterprep.jobs.verify.schedule import TrialPlan, plan_trial
 from clusterprep.model import CollectiveResult, Node, VerifySettings
 
@@ -105,6 +105,13 @@ def test_rounds_that_were_stopped_are_no_pass(plan: TrialPlan) -> None:
     assert finding.message == (
         "not finished: interrupted by SIGINT after 8 rounds, 1:20; what comes later is not known"
     )
+
+
+def test_a_first_round_that_was_stopped_is_no_pass(plan: TrialPlan) -> None:
+    judged = judge_rounds(replace(NO_ROUNDS, stopped_by="interrupted by SIGINT"), plan)
+    (finding,) = judged.findings
+    assert (finding.verdict, finding.severity, finding.nodes) == ("unknown", "error", NODES)
+    assert finding.message.startswith("not finished: interrupted by SIGINT after 0 rounds, 0:00")
 
 
 def test_what_became_slow_before_rounds_were_stopped_is_a_failure(plan: TrialPlan) -> None:

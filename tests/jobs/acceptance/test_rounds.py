@@ -11,15 +11,20 @@ import pytest
 from clusterprep.errors import OutOfTime
 from clusterprep.jobs.acceptance.drift import FIRST
 from clusterprep.jobs.acceptance.rounds import MOST, KeptRounds, run_rounds
+from clusterprep.jobs.acceptance.stage import accept
 from clusterprep.jobs.verify.schedule import plan_trial
 from clusterprep.model import (
+    Acceptance,
     CollectiveResult,
     Fleet,
+    Gpus,
     Inventory,
     Node,
     NodeSnapshot,
+    VerifyResult,
     VerifySettings,
 )
+from clusterprep.nccl.environment import render
 
 ENDS = [("n1", "n2"), ("n2", "n1")]
 
@@ -49,6 +54,9 @@ class EndingFanout:
     def __init__(self, node: Node) -> None:
         self.links = {node.name: QuietLink(node)}
         self.asked: list[str] = []
+
+    def load(self, part: str) -> None:
+        pass
 
     def check(self) -> None:
         raise OutOfTime("--timeout of 9 s reached")
@@ -89,6 +97,38 @@ def test_what_ends_the_command_ends_the_rounds() -> None:
     assert rounds.stopped_by == "--timeout of 9 s reached"
     assert "unserve" in fanout.asked
     assert fanout.links["n1"].asked[-1] == "stop"
+
+
+class EndedFanout(EndingFanout):
+    """The same, and no answer is awaited any more."""
+
+    def ask(self, op: str, bodies: Any, timeout: float) -> dict[str, Any]:
+        self.check()
+        return {}
+
+
+def test_what_ends_the_command_before_the_first_round_is_reported_as_not_finished() -> None:
+    node = Node("n1", "127.0.0.1", 0, gpus=Gpus(0))
+    fleet = Fleet(
+        Inventory("demo", (node,)),
+        {node.name: NodeSnapshot(node.name, node.address, reached=True)},
+    )
+    passed = VerifyResult("pass", "gloo", 1, 1, "127.0.0.1:29500")
+    fanout: Any = EndedFanout(node)
+    accepted = accept(
+        fanout,
+        fleet,
+        render(fleet),
+        passed,
+        (),
+        60.0,
+        lambda count, seconds: None,
+    )
+    assert accepted.result.verdict == "unknown"
+    assert accepted.result.acceptance == Acceptance(60.0, 0.0, 0, (), finished=False)
+    (finding,) = accepted.findings
+    assert (finding.verdict, finding.reason) == ("unknown", "not finished")
+    assert "--timeout of 9 s reached after 0 rounds" in finding.message
 
 
 def test_of_very_many_those_kept_are_evenly_spread_to_the_end() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from clusterprep.facts.counters import Earlier
 from clusterprep.history.samples import LEAST, LONGEST
 from clusterprep.model import Absent
-from clusterprep.survey.watch.past import earlier_of, kept_looks
+from clusterprep.survey.watch.past import Past, earlier_of, kept_looks
+from tests.support.fleet import fleet
 
 PORT = "mlx5_0:1"
 
@@ -83,3 +86,52 @@ def test_counters_that_do_not_change_are_held_once() -> None:
 def test_a_node_that_does_not_know_its_uptime_holds_nothing() -> None:
     unknown = {**facts(0.0), "host.uptime": Absent("denied")}
     assert watched(unknown, unknown) == ((), None)
+
+
+# ---------------------------------------------------------------- recorded runs
+
+
+def first_and_second(
+    recorded: list[dict[str, Any]], *looks: dict[str, Any]
+) -> list[Earlier | None]:
+    """Return what the looks of a watch are compared with where runs were recorded before."""
+    past = Past({"n1": recorded})
+    compared = []
+    for look in looks:
+        seen = past.with_earlier(fleet(n1=look))
+        compared.append(seen.fact("n1", "counters.earlier"))
+    return compared
+
+
+def test_what_grew_before_the_first_look_is_judged_since_the_newest_run() -> None:
+    recorded = [facts(17_000.0, 5), facts(10_000.0, 2)]
+    first, second = first_and_second(recorded, facts(20_000.0, 300), facts(20_060.0, 301))
+    assert first is not None
+    assert (first.recent.seconds, first.recent.ib[PORT]["symbol_error"]) == (3000.0, 5)
+    assert (first.long.seconds, first.long.ib[PORT]["symbol_error"]) == (10_000.0, 2)
+    assert second is not None
+    assert second.recent.ib[PORT]["symbol_error"] == 300, "from then on a look counts"
+    assert second.long.ib[PORT]["symbol_error"] == 2
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        pytest.param(facts(17_000.0, boot="b0"), id="another-boot"),
+        pytest.param(facts(17_000.0, 400), id="began-anew"),
+        pytest.param(facts(19_990.0), id="too-young"),
+        pytest.param(facts(21_000.0), id="from-the-future"),
+        pytest.param({**facts(17_000.0), "host.uptime": Absent("denied")}, id="not-known-then"),
+        pytest.param({}, id="not-asked-then"),
+    ],
+)
+def test_what_a_run_cannot_tell_is_not_known(recorded: dict[str, Any]) -> None:
+    assert first_and_second([recorded], facts(20_000.0, 300)) == [None]
+
+
+def test_a_run_is_awaited_until_the_node_tells_its_counters() -> None:
+    silent = {**facts(19_940.0), "host.uptime": Absent("denied")}
+    nothing, first = first_and_second([facts(17_000.0, 5)], silent, facts(20_000.0, 300))
+    assert nothing is None
+    assert first is not None
+    assert first.recent.ib[PORT]["symbol_error"] == 5

@@ -75,6 +75,11 @@ def drop_ports(host: Host, first: int, last: int, hook: str = "input") -> Fault:
     return _filter(host, rules if hook == "input" else [], rules if hook == "output" else [])
 
 
+def reject_ports(host: Host, first: int, last: int, how: str = "") -> Fault:
+    """Refuse new TCP connections to a range of ports, as nft's `reject` does, or `how` says."""
+    return _filter(host, [f"tcp dport {first}-{last} ct state new reject {how}"], [])
+
+
 def drop_interface(host: Host, interface: str) -> Fault:
     """New TCP connections that come in through an interface are dropped."""
     return _filter(host, [f'iifname "{interface}" tcp flags & (syn | ack) == syn drop'], [])
