@@ -21,6 +21,8 @@ from clusterprep.model import Absent, Fleet
 from clusterprep.model.memoize import once_per_fleet
 from clusterprep.model.pair_schedule import describe_tried
 
+_LISTENER = attrgetter("listener")  # faster than a function of our own, and there are many dials
+
 
 class Dials(Struct, frozen=True, dict=True):
     """Dials by the node that dialled. What follows from them is computed when it is asked for."""
@@ -55,7 +57,7 @@ class Dials(Struct, frozen=True, dict=True):
     @functools.cached_property
     def listeners(self) -> frozenset[str]:
         """The nodes that were dialled."""
-        return frozenset(map(attrgetter("listener"), self.all))
+        return frozenset(map(_LISTENER, self.all))
 
     @functools.cached_property
     def ends(self) -> frozenset[str]:
@@ -66,7 +68,7 @@ class Dials(Struct, frozen=True, dict=True):
         """Return how many directed pairs were tried, of a fleet of so many nodes."""
         pairs = 0
         for own in self.of_dialer.values():
-            pairs += len({dial.listener for dial in own})
+            pairs += len(set(map(_LISTENER, own)))
         return describe_tried(pairs, len(self.ends), fleet_size)
 
 

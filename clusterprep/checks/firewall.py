@@ -13,7 +13,16 @@ from ipaddress import ip_address, ip_network
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, unknown
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    failed,
+    names_of,
+    passed,
+    unknown,
+)
 from clusterprep.checks.dials import dials_of_fleet
 from clusterprep.facts.firewall import Chain, Rule, RuleMatch, Ruleset
 from clusterprep.model import Fleet, Node
@@ -33,6 +42,7 @@ IPV4_FIELDS, IPV6_FIELDS = ("saddr", "daddr"), ("saddr6", "daddr6")
 IPV4_NAMES, IPV6_NAMES = frozenset({"ipv4", "ip", "2"}), frozenset({"ipv6", "ip6", "10"})
 UNDECIDED = "the rules do not tell"  # the reason; connections that were tried do
 NO_FILTER = "no packet filter is in use"
+WANTED = "TCP between the nodes is accepted"
 MAX_JUMPS = 32  # jumps within jumps; the kernel allows 16
 
 Ends = dict[str, str]
@@ -325,29 +335,47 @@ def firewall(context: CheckContext) -> Iterable[Outcome]:
         yield Outcome("skip", context.names, "there is no other machine", reason="not_applicable")
         return
     choice = choose(context.fleet)
-    addresses = {name: int(ip_address(pick.address)) for name, pick in choice.picks.items()}
-    peers = tuple(sorted(addresses.values()))
+    filtering = _filtering(context)
+    numbers: dict[str, int] = {}
+    if filtering:
+        numbers = {name: int(ip_address(pick.address)) for name, pick in choice.picks.items()}
+    peers = tuple(sorted(numbers.values()))
     for node in context.nodes:
-        if node.name not in addresses:
+        if node.name not in choice.picks:
             message = "no interface is chosen, so there is no traffic to judge"
             yield unknown(node, message, "eth.iface_choice")
-        elif len(peers) < 2:
+        elif len(choice.picks) < 2:
             message = "no other node was reached, so there is no traffic to judge"
             yield unknown(node, message, "fewer than two nodes were reached")
+        elif node.name not in filtering:
+            yield passed(node, NO_FILTER, "", WANTED)
         else:
-            yield _judge_node(context, node, choice, peers)
+            yield _judge_node(context, node, choice, numbers[node.name], peers)
+
+
+def _filtering(context: CheckContext) -> set[str]:
+    """Return the nodes that have a chain which packets between nodes enter."""
+    names: set[str] = set()
+    for nodes in context.alike("net.filter"):
+        rules: Ruleset = context.value(nodes[0], "net.filter")
+        if any(map(_is_base, rules)):
+            names.update(names_of(nodes))
+    return names
 
 
 def _judge_node(
-    context: CheckContext, node: Node, choice: Choice, peers: tuple[int, ...]
+    context: CheckContext,
+    node: Node,
+    choice: Choice,
+    own: int,
+    peers: tuple[int, ...],
 ) -> Outcome:
-    """Return the outcome for one node; `peers` are the addresses of all nodes, as in Packet."""
+    """Return the outcome for a node that filters.
+
+    `own` is its address, and `peers` are those of all nodes, as in Packet.
+    """
     rules: Ruleset = context.value(node, "net.filter")
-    wanted = "TCP between the nodes is accepted"
-    if not any(map(_is_base, rules)):
-        return passed(node, NO_FILTER, "", wanted)
     pick = choice.picks[node.name]
-    own = int(ip_address(pick.address))
     ports = context.value(node, "net.port_range")
     tried = node.name in _came_about(context.fleet)
     inbound = Packet(
@@ -376,7 +404,7 @@ def _judge_node(
             node,
             message,
             ends["drop"],
-            wanted,
+            WANTED,
             command,
         )
     if doubts:
@@ -386,12 +414,12 @@ def _judge_node(
             message,
             UNDECIDED,
             "; ".join(doubts),
-            wanted,
+            WANTED,
         )
     message = NO_FILTER
     if any(_is_base(chain) and inbound.enters(chain) for chain in rules):
         message = "the packet filters let the nodes' connections through"
-    return passed(node, message, "", wanted)
+    return passed(node, message, "", WANTED)
 
 
 def _is_base(chain: Chain) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -233,12 +233,10 @@ def _partition_remedy(rail: RdmaRail, usual: str) -> Remedy:
 
 def guids(context: CheckContext) -> Iterable[Outcome]:
     """Judge that each device of the fleet has GUIDs of its own."""
-    by_node: dict[str, set[str]] = {}
+    by_node = {node.name: _guids(context.value(node, "ib.fabric")) for node in context.nodes}
+    places = _places_of_doubled(context, by_node)
     for node in context.nodes:
-        by_node[node.name] = {guid for guid, _ in _guids(context.value(node, "ib.fabric"))}
-    places = _places_of_doubled(context)
-    for node in context.nodes:
-        known = by_node[node.name]
+        known = {guid for guid, _ in by_node[node.name]}
         shared = sorted(known & places.keys()) if places else []
         unread = _unread(context.value(node, "ib.fabric"))
         if shared:
@@ -253,21 +251,27 @@ def guids(context: CheckContext) -> Iterable[Outcome]:
             yield passed(node, "no other device has the GUIDs of this node's", str(len(known)))
 
 
-def _places_of_doubled(context: CheckContext) -> dict[str, list[str]]:
-    """Return the devices of each GUID that several have, as in «mlx5_0 of n1»."""
+def _places_of_doubled(
+    context: CheckContext, by_node: Mapping[str, Sequence[tuple[str, str]]]
+) -> dict[str, list[str]]:
+    """Return the devices of each GUID that several have, as in «mlx5_0 of n1».
+
+    `by_node` has the GUIDs of each node with their devices.
+    """
+    places: dict[str, list[str]] = {}
+    every = [guid for own in by_node.values() for guid, _ in own]
+    if len(every) == len(set(every)):  # as it mostly is
+        return places
     first_owner: dict[str, tuple[object, str]] = {}
     doubled: set[str] = set()
     for node in context.nodes:
         machine = _machine(context, node)
-        for guid, device in _guids(context.value(node, "ib.fabric")):
+        for guid, device in by_node[node.name]:
             owner = (machine, device)
             if first_owner.setdefault(guid, owner) != owner:
                 doubled.add(guid)
-    places: dict[str, list[str]] = {}
-    if not doubled:  # as it mostly is
-        return places
     for node in context.nodes:
-        for guid, devices in _doubled_devices(context, node, doubled).items():
+        for guid, devices in _doubled_devices(by_node[node.name], doubled).items():
             places.setdefault(guid, []).append(f"{devices} of {node.name}")
     return places
 
@@ -287,16 +291,15 @@ def _guids(fabric: Fabric) -> list[tuple[str, str]]:
     """Return each GUID of a node with the name of the device that has it, once for each device."""
     guids = []
     for name, device in fabric.items():
-        own = {port.guid for port in device.ports.values()}
-        own.add(device.guid)
+        own = {device.guid, *[port.guid for port in device.ports.values()]}
         guids.extend([(guid, name) for guid in own if guid is not None])
     return guids
 
 
-def _doubled_devices(context: CheckContext, node: Node, doubled: Collection[str]) -> dict[str, str]:
+def _doubled_devices(guids: Iterable[tuple[str, str]], doubled: Collection[str]) -> dict[str, str]:
     """Return the devices of a node by each of these GUIDs; several that share one, with commas."""
     devices: dict[str, list[str]] = {}
-    for guid, name in _guids(context.value(node, "ib.fabric")):
+    for guid, name in guids:
         if guid in doubled:
             devices.setdefault(guid, []).append(name)
     return {guid: ", ".join(names) for guid, names in devices.items()}

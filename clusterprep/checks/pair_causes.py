@@ -311,15 +311,15 @@ def _parts(connected: Sequence[Dial], groups: Groups) -> dict[str, list[str]]:
     So nodes behind one switch are found where the inventory has no group for them. Parts of one
     node are left out, and so are the largest part and those that are a group of the inventory.
     """
-    parent: dict[str, str] = {}
+    parent = {name: name for name in _nodes_of(connected)}
 
     def root(name: str) -> str:
-        while parent.setdefault(name, name) != name:
-            parent[name] = parent[parent[name]]
+        while (above := parent[name]) != name:
+            parent[name] = parent[above]
             name = parent[name]
         return name
 
-    number_of_parts = len(_nodes_of(connected))
+    number_of_parts = len(parent)
     for dial in _spread(connected):
         one, other = root(dial.dialer), root(dial.listener)
         if one != other:

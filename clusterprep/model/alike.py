@@ -53,19 +53,35 @@ def alike_nodes(
             differing.append(column)
     if not differing:
         return (tuple(nodes),)
+    odd_places = set().union(*(column.odd for column in differing))
     if nodes is fleet.reached:
         places: Sequence[int] = range(len(nodes))
+        odd = sorted(odd_places)
     else:
         place_of = positions(fleet)
         places = [place_of[node.name] for node in nodes]
-    odd = set().union(*(column.odd for column in differing))
-    ids = [column.ids for column in differing]
-    classes: dict[tuple[int, ...], list[Node]] = {}
-    for node, place in zip(nodes, places, strict=True):
-        # Nodes with the usual values everywhere are one class, whose key need not be made.
-        key = tuple([numbers[place] for numbers in ids]) if place in odd else ()
-        classes.setdefault(key, []).append(node)
+        odd = [number for number, place in enumerate(places) if place in odd_places]
+    usual = _without(nodes, odd)
+    # Most nodes have the usual values everywhere, and the first of them is looked at for all.
+    looked_at = sorted([*odd, nodes.index(usual[0])]) if usual else odd
+    classes: dict[tuple[int | None, ...], list[Node]] = {}
+    for number in looked_at:
+        key = tuple([column.ids.get(places[number]) for column in differing])
+        classes.setdefault(key, []).append(nodes[number])
+    if usual:
+        classes[(None,) * len(differing)] = usual
     return map(tuple, classes.values())
+
+
+def _without(nodes: Sequence[Node], left_out: Iterable[int]) -> list[Node]:
+    """Return the nodes but those at the positions `left_out`, which stand in their order."""
+    kept: list[Node] = []
+    start = 0
+    for number in left_out:
+        kept.extend(nodes[start:number])
+        start = number + 1
+    kept.extend(nodes[start:])
+    return kept
 
 
 @once_per_fleet

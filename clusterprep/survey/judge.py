@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
-from operator import attrgetter, lt
+from itertools import repeat
+from operator import attrgetter, contains
 
 from msgspec.structs import replace
 
@@ -452,7 +453,8 @@ def merge(
 
     Their messages may differ unless `by_message`.
     """
-    position = {node.name: node.index for node in inventory.nodes}
+    in_order = sorted(inventory.nodes, key=attrgetter("index"))
+    position = {node.name: node.index for node in in_order}
     groups: dict[Key, list[Finding]] = {}
     for finding in findings:
         key = _merge_key(finding)
@@ -470,8 +472,11 @@ def merge(
 
 def _is_in_order(names: Sequence[str], position: Mapping[str, int]) -> bool:
     """Return whether names stand in inventory order, each once, and the inventory has them all."""
-    places = [position.get(name, -1) for name in names]
-    return all(map(lt, [-1, *places], places))
+    if len(names) == 1:
+        return names[0] in position
+    # Each name is looked for behind the one before it, in a loop that is in C.
+    remaining = iter(position)
+    return all(map(contains, repeat(remaining), names))
 
 
 def _merged(findings: Sequence[Finding], position: Mapping[str, int]) -> Finding:
