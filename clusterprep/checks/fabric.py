@@ -11,8 +11,10 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     each,
     failed,
+    names_of,
     parse_count,
     passed,
     skipped,
@@ -35,7 +37,7 @@ from clusterprep.nccl.plugin_fabrics import (
     networks,
     ofi_plugin,
 )
-from clusterprep.nccl.rails import training_sets
+from clusterprep.nccl.rails import HARDWARE, training_sets
 from clusterprep.remedies import Remedy, sentence, shell_line
 
 NO_FABRIC = "no card of a fabric that takes a plug-in"
@@ -46,31 +48,39 @@ NO_FABRIC = "no card of a fabric that takes a plug-in"
 def devices(context: CheckContext) -> Iterable[Outcome]:
     """Judge that every card has its driver, and their number: as required, else equal."""
     counts: dict[str, str] = {}
-    fabrics = {node.name: fabric_of(context.value(node, "pci.tree")) for node in context.nodes}
-    any_fabric = any(fabrics.values())
-    undeclared = set()
-    for node in context.nodes:
+    classes = list(context.alike("pci.tree", parts=[HARDWARE]))
+    fabrics = [fabric_of(context.value(nodes[0], "pci.tree")) for nodes in classes]
+    any_fabric = any(fabrics)
+    undeclared: set[str] = set()
+    for nodes, fabric in zip(classes, fabrics, strict=True):
+        node = nodes[0]
         wanted = context.wanted(node)
-        fabric = fabrics[node.name]
         if fabric is None and wanted is None and (not any_fabric or not _has_gpus(context, node)):
-            yield skipped(node, NO_FABRIC)
+            yield from about_all(nodes, [skipped(node, NO_FABRIC)])
             continue
         tree: PciTree = context.value(node, "pci.tree")
         cards = () if fabric is None else fabric.devices(tree)
-        counts[node.name] = f"{len(cards)} × {fabric.name}" if fabric else "none"
+        count = f"{len(cards)} × {fabric.name}" if fabric else "none"
+        counts.update(dict.fromkeys(names_of(nodes), count))
         idle = _without_driver(context, node, fabric, tree)
         if idle:
             message = f"{', '.join(idle)}: a card without its driver"
-            yield failed(node, message, counts[node.name], "a driver for each")
+            outcome = failed(node, message, count, "a driver for each")
+            yield from about_all(nodes, [outcome])
         if wanted is None:
-            undeclared.add(node.name)
-        elif len(cards) == int(wanted):
-            yield passed(node, "the fabric has as many cards as required", str(len(cards)), wanted)
+            undeclared.update(names_of(nodes))
         else:
-            message = "the fabric has not as many cards as the inventory requires"
-            yield failed(node, message, str(len(cards)), wanted)
+            yield from about_all(nodes, [_judge_required(node, len(cards), wanted)])
     if undeclared:
         yield from uniform_by_kind(context, counts, "the set of fabric cards", about=undeclared)
+
+
+def _judge_required(node: Node, count: int, wanted: str) -> Outcome:
+    if count == int(wanted):
+        message = "the fabric has as many cards as required"
+        return passed(node, message, str(count), wanted)
+    message = "the fabric has not as many cards as the inventory requires"
+    return failed(node, message, str(count), wanted)
 
 
 def _has_gpus(context: CheckContext, node: Node) -> bool:

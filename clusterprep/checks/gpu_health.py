@@ -387,12 +387,16 @@ def throttle_hw(context: CheckContext) -> Iterable[Outcome]:
 
     The bit of the hardware slowdown also flashes when clocks change (nvml.h).
     """
-    throttled = partial(_throttled, context)
-    for nodes in context.alike_by(throttled):
-        judged, fine = throttled(nodes[0])
+    held_since = partial(_held_since, context)
+    for nodes in context.alike_by(held_since, "gpu.throttle"):
+        held, is_compared = held_since(nodes[0])
+        judged = _judged_samples(context.value(nodes[0], "gpu.throttle"), dict(held))
+        fine = "at rest the hardware does not slow it down"
+        if is_compared and not held:
+            fine += ", and heat did not since the earlier run"
         outcomes = one_by_one(
             nodes[0],
-            dict(judged),
+            judged,
             trouble_or_none,
             fine,
             "no slowdown",
@@ -400,20 +404,13 @@ def throttle_hw(context: CheckContext) -> Iterable[Outcome]:
         yield from about_all(nodes, outcomes)
 
 
-def _throttled(context: CheckContext, node: Node) -> tuple[JudgedGpus, str]:
-    """Return what is wrong with each GPU of a node, None if nothing is, and what to say then."""
-    readings: Readings = context.value(node, "gpu.throttle")
-    held = _held_since(context, node)
-    judged: list[tuple[int, Trouble | Absent | None]] = []
+def _judged_samples(readings: Readings, held: Mapping[int, Trouble]) -> Readings:
+    """Return what is wrong with each GPU by its samples, else by what held it down before."""
+    judged: dict[int, Trouble | Absent | None] = {}
     for index, samples in readings.items():
-        reading = samples
-        if isinstance(samples, tuple):
-            reading = _held_now(samples) or held.get(index)
-        judged.append((index, reading))
-    fine = "at rest the hardware does not slow it down"
-    if not held and _earlier_counters(context, node):
-        fine += ", and heat did not since the earlier run"
-    return tuple(judged), fine
+        is_sampled = isinstance(samples, tuple)
+        judged[index] = _held_now(samples) or held.get(index) if is_sampled else samples
+    return judged
 
 
 def trouble_or_none(value: object) -> Trouble | None:
@@ -431,14 +428,17 @@ def _earlier_counters(context: CheckContext, node: Node) -> Sample | None:
     return earlier.recent if isinstance(earlier, Earlier) and earlier.recent.gpu else None
 
 
-def _held_since(context: CheckContext, node: Node) -> dict[int, Trouble]:
-    """Return the GPUs that heat or the board's limit held down for long since an earlier run."""
+def _held_since(context: CheckContext, node: Node) -> tuple[tuple[tuple[int, Trouble], ...], bool]:
+    """Return the GPUs that heat or the board's limit held down for long since an earlier run.
+
+    And whether there is one to compare with.
+    """
     sample = _earlier_counters(context, node)
     counters = context.fleet.fact(node.name, "gpu.counters")
     nvml = context.fleet.fact(node.name, "gpu.nvml")
     if sample is None or isinstance(counters, Absent) or not isinstance(nvml, Nvml):
-        return {}
-    troubles = {}
+        return (), sample is not None
+    troubles = []
     for gpu in nvml.gpus:
         before = (sample.gpu or {}).get(gpu.uuid)
         current = counters.get(gpu.uuid)
@@ -452,8 +452,8 @@ def _held_since(context: CheckContext, node: Node) -> dict[int, Trouble]:
         if parts:
             seen = f"{' and '.join(parts)} in {format_duration(round(sample.seconds))}"
             message = "the hardware held the clocks down for part of the time"
-            troubles[gpu.index] = Trouble(message, seen)
-    return troubles
+            troubles.append((gpu.index, Trouble(message, seen)))
+    return tuple(troubles), True
 
 
 def _growth(now: Mapping[str, int], before: Mapping[str, int], name: str) -> int:

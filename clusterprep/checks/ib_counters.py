@@ -5,15 +5,27 @@ Totals count from the load of the driver, so alone they say nothing about today.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    failed,
+    names_of,
+    passed,
+    skipped,
+    unknown,
+)
 from clusterprep.checks.ib import NONE_IN_USE, training_not_known
 from clusterprep.facts.counters import Counters, Earlier, Sample
 from clusterprep.model import Absent, Node
 from clusterprep.model.units import format_duration
-from clusterprep.nccl.rails import TrainingSet, training_sets
+from clusterprep.nccl.rails import HARDWARE, TrainingSet, training_sets
 from clusterprep.remedies import Remedy, shell_line
 
 FACTS = ("rdma.devices", "pci.tree", "ib.counters")
@@ -48,26 +60,72 @@ def of_samples(judge: SampleJudge) -> Callable[[CheckContext], Iterable[Outcome]
     """
 
     def judge_all(context: CheckContext) -> Iterable[Outcome]:
-        sets = training_sets(context.fleet)
-        for node in context.nodes:
-            training = sets[node.name]
+        ports_by_node = _ports(context)
+        seen = partial(
+            _seen,
+            ports_by_node,
+            context.values("ib.counters"),
+            context.values("counters.earlier"),
+        )
+        for nodes in context.alike_by(seen):
+            node = nodes[0]
+            ports = ports_by_node[node.name]
             earlier = context.value(node, "counters.earlier")
-            if isinstance(training, Absent):
-                yield training_not_known(node, training)
-            elif not training.rails:
-                yield skipped(node, NONE_IN_USE)
+            if isinstance(ports, Absent):
+                outcome = training_not_known(node, ports)
+            elif not ports:
+                outcome = skipped(node, NONE_IN_USE)
             elif not isinstance(earlier, Earlier):
-                yield skipped(node, FIRST, reason="first_sample")
+                outcome = skipped(node, FIRST, reason="first_sample")
             else:
                 now: Counters = context.value(node, "ib.counters")
-                ports = _port_names(training)
-                yield _judge_missing(node, now, earlier, ports) or judge(node, now, earlier, ports)
+                missing = _judge_missing(node, now, earlier, ports)
+                outcome = missing or judge(node, now, earlier, ports)
+            yield from about_all(nodes, [outcome])
 
     return judge_all
 
 
+Ports = tuple[str, ...] | Absent
+"""The names of the training ports of a node, or why they are not known."""
+
+
+def _ports(context: CheckContext) -> dict[str, Ports]:
+    """Return the training ports of each node."""
+    sets = training_sets(context.fleet)
+    ports: dict[str, Ports] = {}
+    for nodes in context.alike("rdma.devices", "pci.tree", parts=[HARDWARE]):
+        training = sets[nodes[0].name]
+        known = training if isinstance(training, Absent) else _port_names(training)
+        ports.update(dict.fromkeys(names_of(nodes), known))
+    return ports
+
+
 def _port_names(training: TrainingSet) -> tuple[str, ...]:
     return tuple(f"{rail.device.name}:{rail.port.number}" for rail in training.rails)
+
+
+def _seen(
+    ports_by_node: Mapping[str, Ports],
+    counters: Mapping[str, Counters],
+    earlier_by_node: Mapping[str, object],
+    node: Node,
+) -> Hashable:
+    """Return what tells the outcomes of nodes apart: of a node on which a counter moved its name.
+
+    Of the others, whose counters stand where they stood in both samples, it is enough whether the
+    ports count errors at all.
+    """
+    ports = ports_by_node[node.name]
+    if isinstance(ports, Absent) or not ports:
+        return ports
+    earlier = earlier_by_node[node.name]
+    if not isinstance(earlier, Earlier):
+        return FIRST
+    now = counters[node.name]
+    if now != earlier.recent.ib or now != earlier.long.ib:
+        return node.name
+    return any(LIMITS.keys() & now.get(port, NOT_COUNTED).keys() for port in ports)
 
 
 def _judge_missing(

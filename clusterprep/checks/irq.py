@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
+from operator import itemgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    failed,
+    passed,
+    skipped,
+    unknown,
+)
 from clusterprep.facts.interrupts import InterruptDevice, Interrupts
 from clusterprep.model import Node
 from clusterprep.model.fixes import fix_of, wanted_state
-from clusterprep.nccl.interfaces import choose
+from clusterprep.nccl.interfaces import Choice, choose
 from clusterprep.remedies import Remedy, shell_line
 
 # Interrupts per second below which a device is at rest: a CPU takes a hundred times as many.
@@ -31,39 +42,61 @@ class Verdict(Struct, frozen=True):
     """The verdict on one device, or on all GPUs together.
 
     Either it is at rest (`resting`), or `single` says why its interrupts cannot be spread, or
-    `fault` what is wrong, with `irqs` the lines to move. Otherwise it is good, and `share` is the
-    part of its interrupts that the busiest CPU takes.
+    `fault` what is wrong, with `irqs` the lines to move. Otherwise its interrupts are `spread` over
+    CPUs.
     """
 
     name: str
     fault: str = ""
     resting: bool = False
     single: str = ""
-    share: float = 0.0
+    spread: bool = False
     irqs: tuple[str, ...] = ()
 
 
 def balance(context: CheckContext) -> Iterable[Outcome]:
     """Judge the NCCL interface (for a bond: its cards) and the GPUs of each node."""
-    choice = choose(context.fleet)
-    for node in context.nodes:
-        pick = choice.picks.get(node.name)
-        if pick is None:
+    judged = partial(_judged, context, choose(context.fleet))
+    for nodes in context.alike_by(judged):
+        interface, verdicts = judged(nodes[0])
+        if interface is None:
             message = "no interface is chosen, so there are no interrupts to judge"
-            yield unknown(node, message, "eth.iface_choice")
+            outcome = unknown(nodes[0], message, "eth.iface_choice")
+            yield from about_all(nodes, [outcome])
             continue
-        interrupts: Interrupts = context.value(node, "irq.counts")
-        required = context.wanted(node)
-        limit = SHARE if required is None else parse_share(required)
-        verdicts = []
-        for device in interrupts.under(pick.name):
-            verdict = _judge_devices(device.name, (device,), interrupts.seconds, limit)
-            verdicts.append(verdict)
-        if interrupts.gpus:
-            verdict = _judge_devices("the GPUs", interrupts.gpus, interrupts.seconds, limit)
-            verdicts.append(verdict)
-        wanted = f"at most {limit:.0%} on one CPU"
-        yield _outcome(node, pick.name, verdicts, wanted)
+        wanted = f"at most {_limit(context, nodes[0]):.0%} on one CPU"
+        faulty = [verdict for verdict in verdicts if verdict.fault]
+        if faulty:
+            # The remedy has the name of the node.
+            yield from [_failure(node, faulty, wanted) for node in nodes]
+        else:
+            yield from about_all(nodes, [_sound(nodes[0], interface, verdicts, wanted)])
+
+
+def _limit(context: CheckContext, node: Node) -> float:
+    """Return the share of a device's interrupts that one CPU may take."""
+    required = context.wanted(node)
+    return SHARE if required is None else parse_share(required)
+
+
+def _judged(
+    context: CheckContext, choice: Choice, node: Node
+) -> tuple[str | None, tuple[Verdict, ...]]:
+    """Return the interface that is chosen on a node, and the verdicts on its cards and the GPUs."""
+    interface = choice.name_on(node)
+    if interface is None:
+        return None, ()
+    interrupts: Interrupts = context.value(node, "irq.counts")
+    limit = _limit(context, node)
+    verdicts = []
+    for device in interrupts.under(interface):
+        verdict = _judge_devices(device.name, (device,), interrupts.seconds, limit)
+        verdicts.append(verdict)
+    gpus = interrupts.gpus
+    if gpus:
+        verdict = _judge_devices("the GPUs", gpus, interrupts.seconds, limit)
+        verdicts.append(verdict)
+    return interface, tuple(verdicts)
 
 
 def _judge_devices(
@@ -71,57 +104,55 @@ def _judge_devices(
 ) -> Verdict:
     """Judge the interrupts that `devices` raised together within `seconds`."""
     lines: dict[str, Mapping[str, int]] = {}
-    queues = 0
-    vectors = 0
     for device in devices:
         lines.update(device.lines)
-        queues += device.queues
-        vectors += len(device.irqs)
     total = sum([sum(counts.values()) for counts in lines.values()])
     if total / seconds < BUSY:
         return Verdict(name, resting=True)
+    queues = sum(device.queues for device in devices)
+    vectors = sum(len(device.irqs) for device in devices)
     if queues < 2 or vectors < 2:
         return Verdict(name, single=ONE_QUEUE)
-    by_cpu: Counter[str] = Counter()
+    by_cpu: dict[str, int] = {}
     for counts in lines.values():
-        by_cpu.update(counts)
-    cpu, count = by_cpu.most_common(1)[0]
-    share = count / total
+        for cpu, number in counts.items():
+            by_cpu[cpu] = by_cpu.get(cpu, 0) + number
+    cpu, count = max(by_cpu.items(), key=itemgetter(1))
     if count <= limit * total:
-        return Verdict(name, share=share)
+        return Verdict(name, spread=True)
     least = PART * total
     crowded = [irq for irq, counts in lines.items() if counts.get(cpu, 0) >= least]
     if len(crowded) < LINES:
         return Verdict(name, single=ONE_STREAM)
-    fault = f"{cpu} takes {share:.0%} of {total / seconds:.0f}/s of {name}"
+    fault = f"{cpu} takes {count / total:.0%} of {total / seconds:.0f}/s of {name}"
     return Verdict(name, fault, irqs=tuple(crowded))
 
 
-def _outcome(node: Node, interface: str, verdicts: list[Verdict], wanted: str) -> Outcome:
-    """Return the outcome for a node: a fault of any device, else what is known of them."""
-    faulty: list[Verdict] = []
+def _failure(node: Node, faulty: list[Verdict], wanted: str) -> Outcome:
+    """Return the failure of a node with devices at fault."""
+    message = "one CPU takes the interrupts of a busy device"
+    seen = "; ".join(verdict.fault for verdict in faulty)
+    return failed(
+        node,
+        message,
+        seen,
+        wanted,
+        _remedy(node, faulty),
+    )
+
+
+def _sound(node: Node, interface: str, verdicts: Iterable[Verdict], wanted: str) -> Outcome:
+    """Return what is known of the devices of a node, none of which is at fault."""
     single: list[str] = []
     resting: list[str] = []
     spread = False
     for verdict in verdicts:
-        if verdict.fault:
-            faulty.append(verdict)
-        elif verdict.single:
+        if verdict.single:
             single.append(f"{verdict.name}: {verdict.single}")
-        elif verdict.share:
+        elif verdict.spread:
             spread = True
         else:
             resting.append(verdict.name)
-    if faulty:
-        message = "one CPU takes the interrupts of a busy device"
-        seen = "; ".join(verdict.fault for verdict in faulty)
-        return failed(
-            node,
-            message,
-            seen,
-            wanted,
-            _remedy(node, faulty),
-        )
     if spread:
         return passed(node, "interrupts are spread over CPUs", "spread over CPUs", wanted)
     if single:

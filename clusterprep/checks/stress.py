@@ -14,17 +14,32 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    each,
+    failed,
+    passed,
+    skipped,
+    unknown,
+)
 from clusterprep.facts.gpu_load import GpuLoad
 from clusterprep.facts.pci import PciTree
 from clusterprep.facts.stress import DeviceResult, Diagnostics, FailedTest, StressResults
 from clusterprep.model import NOT_ASKED, Absent, Node
+from clusterprep.model.fact_columns import Part
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import Remedy, sentence, shell_line
 
 TAG = "stress"  # of the checks that only --stress runs
 ONLY_STRESS = "only --stress judges it"  # reason of a skip
 RESULTS, DIAGNOSTICS = "stress.results", "stress.dcgm"
+FLOOR_FACTS = ("pci.tree", "gpu.load")  # what a floor may follow from, besides the results
+# The tests are started for the GPUs that NVML lists. What they bring is all that is judged.
+ONLY_RESULTS = (Part("gpu.nvml", lambda nvml: None),)
 EVERY = "every test"
 
 # By model, as NVML names it: dense TFLOP/s of the 16-bit type and GB/s of memory in NVIDIA's data
@@ -151,27 +166,36 @@ def least_of_peers(values: Iterable[float]) -> float | None:
 def judge_rates(measure: Measure, context: CheckContext) -> Iterator[Outcome]:
     """Yield the outcome of each node for one rate of its devices."""
     peers = _peers(measure, context)
-    for node in context.nodes:
-        results = results_or_outcome(context, node)
-        if isinstance(results, Outcome):
-            yield results
-            continue
-        failures: dict[str, FailedTest] = {}
-        rates: list[Rate] = []
-        for device in results.devices:
-            failure = failure_of(device, measure.test)
-            if failure is not None:
-                failures[device.name] = failure
-            rates.extend(_rates(measure, context, node, device, peers))
-        yield from failures_of(node, failures, measure.fine)
-        yield from _judge_node(context, node, rates, measure, bool(failures))
+    for nodes in context.alike(RESULTS, *FLOOR_FACTS):
+        yield from about_all(nodes, _rates_of_node(measure, context, nodes[0], peers))
+
+
+def _rates_of_node(
+    measure: Measure,
+    context: CheckContext,
+    node: Node,
+    peers: Mapping[tuple[str, str], float],
+) -> Iterator[Outcome]:
+    """Yield the outcomes of one node for one rate of its devices."""
+    results = results_or_outcome(context, node)
+    if isinstance(results, Outcome):
+        yield results
+        return
+    failures: dict[str, FailedTest] = {}
+    rates: list[Rate] = []
+    for device in results.devices:
+        failure = failure_of(device, measure.test)
+        if failure is not None:
+            failures[device.name] = failure
+        rates.extend(_rates(measure, context, node, device, peers))
+    yield from failures_of(node, failures, measure.fine)
+    yield from _judge_node(context, node, rates, measure, bool(failures))
 
 
 def _peers(measure: Measure, context: CheckContext) -> dict[tuple[str, str], float]:
     """Return the least value that is no outlier, by the rate's name and the device's model."""
     values: dict[tuple[str, str], list[float]] = {}
-    for node in context.nodes:
-        results = context.value(node, RESULTS)
+    for results in context.values(RESULTS).values():
         if not isinstance(results, StressResults):
             continue
         for device in results.devices:
@@ -308,22 +332,21 @@ def _both_ways(device: DeviceResult) -> Iterator[tuple[str, float]]:
 # ---------------------------------------------------------------- pairs, memory of the host
 
 
-def pairs(context: CheckContext) -> Iterator[Outcome]:
+def pairs(context: CheckContext, node: Node) -> Iterator[Outcome]:
     """Judge copies between the GPUs of a node, each pair in both directions."""
-    for node in context.nodes:
-        results = results_or_outcome(context, node)
-        if isinstance(results, Outcome):
-            yield results
-            continue
-        failure = results.failed.get("pairs")
-        if len(results.devices) < 2:
-            yield skipped(node, "fewer than two GPUs here")
-        elif failure is not None:
-            yield from failures_of(node, {"GPUs": failure}, "the copy between GPUs")
-        elif not results.pairs:
-            yield unknown(node, "no copy between GPUs was measured", "timed_out")
-        else:
-            yield _judge_pairs(context, node, results)
+    results = results_or_outcome(context, node)
+    if isinstance(results, Outcome):
+        yield results
+        return
+    failure = results.failed.get("pairs")
+    if len(results.devices) < 2:
+        yield skipped(node, "fewer than two GPUs here")
+    elif failure is not None:
+        yield from failures_of(node, {"GPUs": failure}, "the copy between GPUs")
+    elif not results.pairs:
+        yield unknown(node, "no copy between GPUs was measured", "timed_out")
+    else:
+        yield _judge_pairs(context, node, results)
 
 
 def _judge_pairs(context: CheckContext, node: Node, results: StressResults) -> Outcome:
@@ -357,22 +380,30 @@ def _judge_pairs(context: CheckContext, node: Node, results: StressResults) -> O
 def stream(context: CheckContext) -> Iterator[Outcome]:
     """Judge the bandwidth of the host's memory, by what is required or by nodes of one kind."""
     speeds: dict[tuple[str, int], list[float]] = {}
+    measured = context.values(RESULTS)
     for node in context.nodes:
-        results = context.value(node, RESULTS)
+        results = measured[node.name]
         if isinstance(results, StressResults) and results.stream is not None:
             speeds.setdefault(_host_kind(node, results), []).append(results.stream)
-    for node in context.nodes:
-        results = results_or_outcome(context, node)
-        if isinstance(results, Outcome):
-            yield results
-            continue
-        failure = results.failed.get("stream")
-        if failure is not None:
-            yield from failures_of(node, {"host": failure}, "the copy in memory")
-        elif results.stream is None:
-            yield unknown(node, "the bandwidth of memory was not measured", "timed_out")
-        else:
-            yield _judge_stream(context, node, results, speeds[_host_kind(node, results)])
+    for nodes in context.alike(RESULTS):
+        yield from about_all(nodes, _stream_of_node(context, nodes[0], speeds))
+
+
+def _stream_of_node(
+    context: CheckContext, node: Node, speeds: Mapping[tuple[str, int], list[float]]
+) -> Iterator[Outcome]:
+    """Yield the outcomes of one node; `speeds` has those of all nodes by their kind."""
+    results = results_or_outcome(context, node)
+    if isinstance(results, Outcome):
+        yield results
+        return
+    failure = results.failed.get("stream")
+    if failure is not None:
+        yield from failures_of(node, {"host": failure}, "the copy in memory")
+    elif results.stream is None:
+        yield unknown(node, "the bandwidth of memory was not measured", "timed_out")
+    else:
+        yield _judge_stream(context, node, results, speeds[_host_kind(node, results)])
 
 
 def _host_kind(node: Node, results: StressResults) -> tuple[str, int]:
@@ -402,34 +433,41 @@ def _judge_stream(
 def checksums(context: CheckContext) -> Iterator[Outcome]:
     """Judge the checksums of one chain of products: equal in itself, and on all GPUs of a model."""
     usual = _usual_checksums(context)
+    for nodes in context.alike(RESULTS):
+        yield from about_all(nodes, _checksums_of_node(context, nodes[0], usual))
+
+
+def _checksums_of_node(
+    context: CheckContext, node: Node, usual: Mapping[tuple[str, str], tuple[str, ...]]
+) -> Iterator[Outcome]:
+    """Yield the outcomes of one node; `usual` has the checksums that are right."""
     wanted = "one checksum on all GPUs of a model"
-    for node in context.nodes:
-        results = results_or_outcome(context, node)
-        if isinstance(results, Outcome):
-            yield results
+    results = results_or_outcome(context, node)
+    if isinstance(results, Outcome):
+        yield results
+        return
+    failures: dict[str, FailedTest] = {}
+    wrong: list[str] = []
+    judged = 0
+    for device in results.devices:
+        failure = failure_of(device, "chain")
+        if failure is not None:
+            failures[device.name] = failure
+        if not device.checksum:
             continue
-        failures: dict[str, FailedTest] = {}
-        wrong: list[str] = []
-        judged = 0
-        for device in results.devices:
-            failure = failure_of(device, "chain")
-            if failure is not None:
-                failures[device.name] = failure
-            if not device.checksum:
-                continue
-            judged += device.repeated
-            if device.differing:
-                wrong.append(f"{device.name}: {device.differing} of {device.repeated} differ")
-            elif device.checksum not in usual[_sum_group(device, results)]:
-                most = ", ".join(usual[_sum_group(device, results)])
-                wrong.append(f"{device.name}: {device.checksum}, elsewhere {most}")
-        yield from failures_of(node, failures, "the chain of products")
-        if wrong:
-            yield failed(node, "a device computes wrong results", "; ".join(wrong), wanted)
-        elif judged and not failures:
-            yield passed(node, "equal products are equal", f"{judged} repetitions", wanted)
-        elif not failures:
-            yield skipped(node, "no device here computed a checksum")
+        judged += device.repeated
+        if device.differing:
+            wrong.append(f"{device.name}: {device.differing} of {device.repeated} differ")
+        elif device.checksum not in usual[_sum_group(device, results)]:
+            most = ", ".join(usual[_sum_group(device, results)])
+            wrong.append(f"{device.name}: {device.checksum}, elsewhere {most}")
+    yield from failures_of(node, failures, "the chain of products")
+    if wrong:
+        yield failed(node, "a device computes wrong results", "; ".join(wrong), wanted)
+    elif judged and not failures:
+        yield passed(node, "equal products are equal", f"{judged} repetitions", wanted)
+    elif not failures:
+        yield skipped(node, "no device here computed a checksum")
 
 
 def _sum_group(device: DeviceResult, results: StressResults) -> tuple[str, str]:
@@ -439,8 +477,7 @@ def _sum_group(device: DeviceResult, results: StressResults) -> tuple[str, str]:
 def _usual_checksums(context: CheckContext) -> dict[tuple[str, str], tuple[str, ...]]:
     """Return by model and torch the checksum that most have; without a majority none is right."""
     counts: dict[tuple[str, str], dict[str, int]] = {}
-    for node in context.nodes:
-        results = context.value(node, RESULTS)
+    for results in context.values(RESULTS).values():
         if not isinstance(results, StressResults):
             continue
         for device in results.devices:
@@ -466,41 +503,39 @@ def _reset(devices: Iterable[str]) -> Remedy:
     )
 
 
-def liveness(context: CheckContext) -> Iterator[Outcome]:
+def liveness(context: CheckContext, node: Node) -> Iterator[Outcome]:
     """Judge that every GPU was bound, gave 256 MB, and multiplied right within 15 s."""
-    for node in context.nodes:
-        results = results_or_outcome(context, node)
-        if isinstance(results, Outcome):
-            yield results
-            continue
-        failures: dict[str, FailedTest] = {}
-        silent = []
-        for device in results.devices:
-            failure = failure_of(device, "liveness")
-            if failure is not None:
-                failures[device.name] = failure
-            elif not device.values.get("alive"):
-                silent.append(device.name)
-        yield from failures_of(node, failures, "a small product", _reset(failures))
-        if silent:
-            yield unknown(node, f"{fold(silent)} was not tested", "timed_out")
-        elif not failures:
-            names = f"{len(results.devices)} devices" if len(results.devices) > 1 else "1 device"
-            yield passed(node, "every device computes", names, "within 15 s")
+    results = results_or_outcome(context, node)
+    if isinstance(results, Outcome):
+        yield results
+        return
+    failures: dict[str, FailedTest] = {}
+    silent = []
+    for device in results.devices:
+        failure = failure_of(device, "liveness")
+        if failure is not None:
+            failures[device.name] = failure
+        elif not device.values.get("alive"):
+            silent.append(device.name)
+    yield from failures_of(node, failures, "a small product", _reset(failures))
+    if silent:
+        yield unknown(node, f"{fold(silent)} was not tested", "timed_out")
+    elif not failures:
+        names = f"{len(results.devices)} devices" if len(results.devices) > 1 else "1 device"
+        yield passed(node, "every device computes", names, "within 15 s")
 
 
-def diagnostics(context: CheckContext) -> Iterator[Outcome]:
+def diagnostics(context: CheckContext, node: Node) -> Iterator[Outcome]:
     """Judge DCGM's tests: one that fails or warns is a failure, one that is skipped unknown."""
-    for node in context.nodes:
-        absent = context.value(node, DIAGNOSTICS)
-        if isinstance(absent, Absent) and absent.reason == "missing_tool":
-            yield skipped(node, "dcgmi is not installed")
-            continue
-        found = results_or_outcome(context, node, DIAGNOSTICS)
-        if isinstance(found, Outcome):
-            yield found
-        else:
-            yield from _judge_diagnostics(node, found)
+    absent = context.value(node, DIAGNOSTICS)
+    if isinstance(absent, Absent) and absent.reason == "missing_tool":
+        yield skipped(node, "dcgmi is not installed")
+        return
+    found = results_or_outcome(context, node, DIAGNOSTICS)
+    if isinstance(found, Outcome):
+        yield found
+    else:
+        yield from _judge_diagnostics(node, found)
 
 
 def _judge_diagnostics(node: Node, found: Diagnostics) -> Iterator[Outcome]:
@@ -652,7 +687,7 @@ P2P_CHECK = Check(
     "gpu.p2p",
     facts=(),
     uses=(RESULTS, "gpu.nvml"),
-    judge=pairs,
+    judge=each(pairs, parts=ONLY_RESULTS),
     severity="warning",
     title="Copies between GPUs",
     why="A pair that has lost its NVLinks goes through the processor, and the ring of NCCL is as "
@@ -685,7 +720,7 @@ LIVENESS_CHECK = Check(
     "gpu.liveness",
     facts=(),
     uses=(RESULTS, "gpu.nvml"),
-    judge=liveness,
+    judge=each(liveness, parts=ONLY_RESULTS),
     severity="error",
     title="Every GPU computes",
     why="The driver may list a GPU that hangs at the first kernel: the job then hangs in its first "
@@ -717,7 +752,7 @@ DCGM_CHECK = Check(
     "gpu.dcgm",
     facts=(),
     uses=(DIAGNOSTICS, "gpu.nvml"),
-    judge=diagnostics,
+    judge=each(diagnostics, parts=ONLY_RESULTS),
     severity="warning",
     title="DCGM's diagnostics",
     why="NVIDIA's own tests of memory, PCIe and power find what a short load does not.",
