@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -352,7 +353,7 @@ def _shortest_round_trips(dials: Iterable[Dial]) -> dict[Pair, float]:
     for dial in dials:
         pair = _pair(dial)
         round_trip = dial.rtt or 0.0
-        if round_trip <= shortest.setdefault(pair, round_trip):
+        if round_trip < shortest.get(pair, math.inf):
             shortest[pair] = round_trip
     return shortest
 

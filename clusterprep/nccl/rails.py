@@ -181,7 +181,7 @@ def interfaces_of(fleet: Fleet, node: Node) -> frozenset[str]:
     names: set[str] = set()
     for rail in training.rails:
         names.update(rail.device.interfaces)
-        names.update(gid.interface for gid in rail.port.gids if gid.interface)
+        names.update([gid.interface for gid in rail.port.gids if gid.interface])
     return frozenset(names)
 
 
