@@ -20,7 +20,6 @@ from clusterprep.model.pair_schedule import Groups
 
 # So many causes that are alike are told as one; two are told one by one.
 MANY = 3
-_STEP = 61  # dials from one to the next of `_spread`: a prime, so that all nodes are met
 # Failed pairs without an end in common that are told one by one.
 MOST_PAIRS = 8
 # Words of dials that a full table of neighbours explains: without the address of the hardware no
@@ -64,8 +63,10 @@ def find_causes(
             node = end.node(failures[0])
             causes.append(Cause(end.role, (node,), failures))
         if guilty:
-            remaining = end.without(remaining, guilty)
             failed = end.without(failed, guilty)
+            if not failed:  # usual, and there are many dials
+                break
+            remaining = end.without(remaining, guilty)
     for dial in failed:
         pair = Cause("pair", (dial.dialer, dial.listener), (dial,))
         causes.append(pair)
@@ -250,13 +251,13 @@ class _Regions:
     def __init__(self, dials: Sequence[Dial], groups: Groups) -> None:
         failed = unreached(dials)
         connected = [dial for dial in dials if dial.word == CONNECTED]
+        self._reached = frozenset(map(_listener, connected))
+        self._number = len(self._reached.union(map(_dialer, connected), _ends_of(failed)))
         self._members = {**groups, **_parts(connected, groups)}
         self._groups_of: dict[str, list[str]] = {}
         for group, names in self._members.items():
             for name in names:
                 self._groups_of.setdefault(name, []).append(group)
-        self._number = len(_nodes_of(dials))
-        self._reached = frozenset(map(_listener, connected))
         self._range_of_port = _dead_ranges(connected, failed, self._reached)
 
     def of(self, dial: Dial) -> set[Region]:
@@ -290,43 +291,26 @@ class _Regions:
         return tuple(name for name in nodes if (name in members) == is_inside)
 
 
-def _nodes_of(dials: Sequence[Dial]) -> set[str]:
-    """Return the nodes that dialled or were dialled."""
-    return {*map(_dialer, dials), *map(_listener, dials)}
-
-
-def _spread(dials: Sequence[Dial]) -> Iterator[Dial]:
-    """Yield all dials, those of one node far apart.
-
-    They stand together, and the nodes of a fleet that is whole are joined long before the last
-    dial only if each of them is met early.
-    """
-    for start in range(_STEP):
-        yield from dials[start::_STEP]
-
-
 def _parts(connected: Sequence[Dial], groups: Groups) -> dict[str, list[str]]:
     """Return the parts of the fleet that no connection joins, each under a description.
 
     So nodes behind one switch are found where the inventory has no group for them. Parts of one
     node are left out, and so are the largest part and those that are a group of the inventory.
     """
-    parent = {name: name for name in _nodes_of(connected)}
+    if _are_joined(connected):
+        return {}
+    parent: dict[str, str] = {}
 
     def root(name: str) -> str:
-        while (above := parent[name]) != name:
-            parent[name] = parent[above]
+        while parent.setdefault(name, name) != name:
+            parent[name] = parent[parent[name]]
             name = parent[name]
         return name
 
-    number_of_parts = len(parent)
-    for dial in _spread(connected):
+    for dial in connected:
         one, other = root(dial.dialer), root(dial.listener)
         if one != other:
             parent[other] = one
-            number_of_parts -= 1
-        if number_of_parts == 1:  # usual, and long before the last dial
-            return {}
     members: dict[str, list[str]] = {}
     for name in _ends_of(connected):
         members.setdefault(root(name), []).append(name)
@@ -337,6 +321,27 @@ def _parts(connected: Sequence[Dial], groups: Groups) -> dict[str, list[str]]:
         if len(names) > 1 and frozenset(names) not in known:
             parts[f"the {len(names)} nodes around {names[0]}"] = names
     return parts
+
+
+def _are_joined(connected: Sequence[Dial]) -> bool:
+    """Return whether connections join all their nodes, as they mostly do.
+
+    False may be wrong: only nodes that connect to a joined one by themselves are looked for.
+    """
+    listeners_of: dict[str, list[str]] = {}
+    for dialer, own in itertools.groupby(connected, _dialer):
+        listeners_of.setdefault(dialer, []).extend(map(_listener, own))
+    joined = set(itertools.islice(listeners_of, 1))
+    latest = joined
+    while latest:
+        further = [listeners_of.get(name, ()) for name in latest]
+        latest = set().union(*further).difference(joined)
+        joined = joined | latest
+    return not any(
+        joined.isdisjoint(listeners)
+        for dialer, listeners in listeners_of.items()
+        if dialer not in joined
+    )
 
 
 def _dead_ranges(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -309,13 +310,14 @@ def latency(context: CheckContext) -> Iterable[Outcome]:
         yield _too_few_pairs(context, names)
         return
     # The lower quartile, not the median: of four nodes one that is slow has half of the pairs.
-    usual = sorted(pairs.values())[len(pairs) // 4]
+    in_order = sorted(pairs.values())
+    usual = in_order[len(pairs) // 4]
     limit = _limit(context, usual)
     wanted = f"≤ {format_duration(limit)}"
-    late = {pair for pair, round_trip in pairs.items() if round_trip > limit}
     blamed: set[str] = set()
     causes: tuple[Cause, ...] = ()
-    if late:
+    if in_order[-1] > limit:
+        late = {pair for pair, round_trip in pairs.items() if round_trip > limit}
         causes = find_causes(dials, [dial for dial in dials if _pair(dial) in late])
     for cause in causes:
         blamed.update(cause.nodes)
@@ -350,9 +352,10 @@ def _shortest_round_trips(dials: Iterable[Dial]) -> dict[Pair, float]:
     """
     shortest: dict[Pair, float] = {}
     for dial in dials:
-        pair = _pair(dial)
+        one, other = dial.dialer, dial.listener
+        pair = (one, other) if one < other else (other, one)  # as _pair, which takes longer
         round_trip = dial.rtt or 0.0
-        if round_trip <= shortest.setdefault(pair, round_trip):
+        if round_trip < shortest.get(pair, math.inf):
             shortest[pair] = round_trip
     return shortest
 

@@ -16,7 +16,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import sub
+from operator import itemgetter, ne, sub
 
 MAX_NODES = 100_000
 ALL = "all"  # in a selection: every node, if no node and no group has this name
@@ -80,12 +80,12 @@ def fold(names: Iterable[str]) -> str:
     numbers_by_row: dict[_Row, list[_Number]] = {}
     others: list[str] = []
     distinct = sorted(dict.fromkeys(names))
-    for name, split in zip(distinct, map(_split, distinct), strict=True):
-        if split is None:
-            others.append(name)
+    # Names of one row mostly stand together, and the loop over them is in C.
+    for row, run in itertools.groupby(map(_split, distinct), itemgetter(0)):
+        if row is None:
+            others.extend(map(itemgetter(1), run))
         else:
-            row, number = split
-            numbers_by_row.setdefault(row, []).append(number)
+            numbers_by_row.setdefault(row, []).extend(map(itemgetter(1), run))
     if numbers_by_row:
         others.insert(0, _fold(numbers_by_row))
     return ",".join(others)
@@ -110,10 +110,10 @@ _Number = tuple[int, str]
 
 
 @functools.lru_cache(MAX_NODES)  # a report folds the same names for each of a hundred findings
-def _split(name: str) -> tuple[_Row, _Number] | None:
-    """Return the row and the number of a name, None of a name that ClusterShell cannot fold."""
+def _split(name: str) -> tuple[_Row, _Number] | tuple[None, str]:
+    """Return the row and the number of a name; None and the name if ClusterShell cannot fold it."""
     if not _FOLDABLE.fullmatch(name):
-        return None
+        return None, name
     match = _LAST_NUMBER.fullmatch(name)
     if match is None:
         return (name, None), (0, "")
@@ -143,16 +143,19 @@ def _fold_row(before: str, after: str, numbers: Sequence[_Number]) -> str:
 
 def _ranges(numbers: Sequence[_Number]) -> str:
     """Return numbers, in the order of their texts, as '1-3,7', as ClusterShell writes them."""
-    values, texts = zip(*numbers, strict=True)
+    # The loops over all numbers are in C: there may be ten thousand.
+    values = list(map(itemgetter(0), numbers))
+    texts = list(map(itemgetter(1), numbers))
     if len(set(map(len, texts))) > 1:
-        if texts != tuple(map(str, values)):
+        if texts != list(map(str, values)):
             from ClusterShell.RangeSet import RangeSet
 
             return str(RangeSet.fromlist(texts))
-        values, texts = zip(*sorted(numbers), strict=True)
-    # The loops over all numbers are in C: there may be ten thousand.
+        values.sort()
+        texts = list(map(str, values))
     steps = map(sub, values[1:], values)
-    starts = [0, *(place for place, step in enumerate(steps, start=1) if step != 1), len(values)]
+    is_start = map(ne, steps, itertools.repeat(1))
+    starts = [0, *itertools.compress(itertools.count(1), is_start), len(values)]
     ranges = []
     for start, end in itertools.pairwise(starts):
         first, last = texts[start], texts[end - 1]

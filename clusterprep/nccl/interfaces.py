@@ -138,7 +138,7 @@ def candidates(interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
 
     They are up, have a global address, and belong to no container, tunnel or board management.
     """
-    return tuple(interface for interface in interfaces if _could_carry_a_job(interface, interfaces))
+    return tuple([each for each in interfaces if _could_carry_a_job(each, interfaces)])
 
 
 def _could_carry_a_job(interface: Interface, interfaces: tuple[Interface, ...]) -> bool:
@@ -252,7 +252,7 @@ def _choose_in(fleet: Fleet, family: Family) -> Choice:
         if isinstance(interfaces, Absent):
             unknown[node.name] = interfaces
             continue
-        seen = tuple(interface.seen_in(family) for interface in interfaces)
+        seen = tuple([interface.seen_in(family) for interface in interfaces])
         known[node.name] = seen
         declared = _declared_pick(node, seen, family, alone=alone)
         if declared is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -77,16 +78,16 @@ class UsualPort(Struct, frozen=True):
     rate: float
 
 
+_CARD = attrgetter("name", "pci", "board", "model", "iwarp", "firmware", "interfaces")
+_PORT = attrgetter("number", "link_layer", "rate", "state", "phys_state")
+
+
 def _without_addresses(devices: Iterable[RdmaDevice]) -> Hashable:
     """Return the devices without the addresses that each node has for itself."""
     rows = []
     for device in devices:
-        ports = []
-        for port in device.ports:
-            state = (port.state, port.phys_state, port.addressed)
-            ports.append((port.number, port.link_layer, port.rate, state))
-        card = (device.name, device.pci, device.board, device.model, device.iwarp)
-        rows.append((card, device.firmware, device.interfaces, tuple(ports)))
+        ports = tuple([(_PORT(port), port.addressed) for port in device.ports])
+        rows.append((_CARD(device), ports))
     return tuple(rows)
 
 
@@ -181,7 +182,7 @@ def interfaces_of(fleet: Fleet, node: Node) -> frozenset[str]:
     names: set[str] = set()
     for rail in training.rails:
         names.update(rail.device.interfaces)
-        names.update(gid.interface for gid in rail.port.gids if gid.interface)
+        names.update([gid.interface for gid in rail.port.gids if gid.interface])
     return frozenset(names)
 
 

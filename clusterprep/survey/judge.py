@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
-from itertools import repeat
-from operator import attrgetter, contains
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -474,9 +473,9 @@ def _is_in_order(names: Sequence[str], position: Mapping[str, int]) -> bool:
     """Return whether names stand in inventory order, each once, and the inventory has them all."""
     if len(names) == 1:
         return names[0] in position
-    # Each name is looked for behind the one before it, in a loop that is in C.
     remaining = iter(position)
-    return all(map(contains, repeat(remaining), names))
+    # Each name is looked for behind the one before it.
+    return all(name in remaining for name in names)
 
 
 def _merged(findings: Sequence[Finding], position: Mapping[str, int]) -> Finding:

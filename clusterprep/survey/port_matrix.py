@@ -15,6 +15,7 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -53,6 +54,7 @@ Target = tuple[str, str, int]  # listener, address, port
 Dials = tuple[Dial, ...] | Absent
 Pairs = Callable[[Sequence[str]], Mapping[str, Sequence[str]]]
 Bodies = dict[str, dict[str, Any]]  # of requests, by node
+_ENDS = attrgetter("dialer", "listener")  # faster than a function of our own
 NO_TABLE = Absent("not_applicable", "the kernel says nothing of its table of neighbours")
 
 
@@ -237,14 +239,18 @@ class _Listeners:
     """The ports that are open for dials, which the dialers of a listener take in turn."""
 
     def __init__(self, picks: Mapping[str, Pick], ports: Mapping[str, Sequence[int]]) -> None:
-        self._picks = picks
-        self._ports = {name: open_ports for name, open_ports in ports.items() if open_ports}
-        self._next_port: dict[str, Iterator[int]] = {}
-        for place, (name, open_ports) in enumerate(self._ports.items()):
+        self._targets: dict[str, list[Target]] = {}  # one for each port, of nodes that have any
+        self._next_target: dict[str, Iterator[Target]] = {}
+        for name, open_ports in ports.items():
+            if not open_ports:
+                continue
+            address = picks[name].address
+            own = [(name, address, port) for port in open_ports]
             # Listeners begin with different ports. Otherwise the third dialer would meet the third
             # port of all of them, and be blamed for a filter of that range on every node.
-            first = place % len(open_ports)
-            self._next_port[name] = itertools.cycle([*open_ports[first:], *open_ports[:first]])
+            first = len(self._targets) % len(own)
+            self._next_target[name] = itertools.cycle([*own[first:], *own[:first]])
+            self._targets[name] = own
 
     def targets(self, pairs: Mapping[str, Sequence[str]]) -> dict[str, list[Target]]:
         """Return what each node dials: one port of each listener.
@@ -252,25 +258,20 @@ class _Listeners:
         Where a listener has more ports than dialers, each of them dials several, so that all ports
         are tried.
         """
-        dialer_count = Counter(itertools.chain.from_iterable(pairs.values()))
+        shares: dict[str, int] = {}  # of a listener's ports, which each of its dialers takes
+        for name, count in Counter(itertools.chain.from_iterable(pairs.values())).items():
+            shares[name] = -(-len(self.all_ports(name)) // count)  # rounded up
         targets: dict[str, list[Target]] = {}
         for dialer, listeners in pairs.items():
-            targets[dialer] = []
-            for listener in listeners:
-                if listener not in self._ports:
-                    continue
-                share = -(-len(self._ports[listener]) // dialer_count[listener])  # rounded up
-                for _ in range(share):
-                    port = next(self._next_port[listener])
-                    targets[dialer].append(self._target(listener, port))
+            own = targets[dialer] = []
+            for name in listeners:
+                if shares[name]:
+                    own.extend(itertools.islice(self._next_target[name], shares[name]))
         return targets
 
-    def all_ports(self, listener: str) -> list[Target]:
+    def all_ports(self, listener: str) -> Sequence[Target]:
         """Return one target for each port of a listener."""
-        return [self._target(listener, port) for port in self._ports.get(listener, ())]
-
-    def _target(self, listener: str, port: int) -> Target:
-        return listener, self._picks[listener].address, port
+        return self._targets.get(listener, ())
 
 
 def _targets_around(
@@ -284,11 +285,9 @@ def _targets_around(
     causes = find_causes(dials, by_port=True)
     if not causes:
         return {}
-    dialled: set[tuple[str, str]] = set()
-    tried: set[tuple[str, Target]] = set()
-    for dial in dials:
-        dialled.add((dial.dialer, dial.listener))
-        tried.add((dial.dialer, _target(dial)))
+    dialled = set(map(_ENDS, dials))
+    dialers = {cause.nodes[0] for cause in causes if cause.role == "pair"}
+    tried = {(dial.dialer, _target(dial)) for dial in dials if dial.dialer in dialers}
     ends = [cause.nodes for cause in causes]
     pairs = pairs_around(ends, dialled, fleet.inventory.groups, fleet.inventory.cluster)
     targets = listeners.targets(pairs)
@@ -405,9 +404,9 @@ class _Matrix:
             if isinstance(answer, LinkLost):
                 dials[name] = Absent(answer.reason, answer.message)
                 continue
-            attempts: list[Target] = []
-            for target in targets[name]:
-                attempts += [target] * max(1, len(sizes))
+            attempts = targets[name]
+            if sizes:
+                attempts = [target for target in attempts for _ in sizes]
             dials[name] = _parse_dials(name, attempts, answer)
             self._note_table(name, answer, targets[name])
         return dials

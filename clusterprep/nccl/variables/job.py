@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from clusterprep.facts.torch import Torch
 from clusterprep.model import Absent, Fleet
+from clusterprep.model.alike import alike_nodes
 from clusterprep.model.versions import leading_numbers
 from clusterprep.nccl.variables import Basis, Derived, ValueAndReason, grouped
 
@@ -31,9 +32,10 @@ def _error_handling(fleet: Fleet) -> Iterable[Derived]:
 
     A node without torch gets the name that the other nodes read: it will get their torch.
     """
-    reads_old = {}
-    for node in fleet.reached:
-        reads_old[node.name] = _reads_old(fleet.fact(node.name, "torch.build"))
+    reads_old: dict[str, bool | str | None] = {}
+    for nodes in alike_nodes(fleet, fleet.reached, ("torch.build",)):
+        old = _reads_old(fleet.fact(nodes[0].name, "torch.build"))
+        reads_old.update(dict.fromkeys([node.name for node in nodes], old))
     others_read_old = _all_read_old(reads_old)
     why = "a failed collective ends the rank instead of leaving it waiting; torchrun sets the same"
     with_new: dict[str, ValueAndReason] = {}
