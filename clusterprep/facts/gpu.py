@@ -61,10 +61,10 @@ LASTING = frozenset(
 
 
 class NvmlPieces(TypedDict):
-    """NVML's answer of which no value is decoded. Each row has a thousand of them."""
+    """NVML's answer with rows of which no value is decoded: each has a thousand of them."""
 
-    driver: Raw
-    cuda: Raw
+    driver: Any
+    cuda: Any
     gpus: list[dict[str, Raw]]
 
 
@@ -483,7 +483,13 @@ def _rows_in_trouble(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def _says_who_it_is(row: Mapping[str, Any]) -> bool:
     """Return whether a GPU says its name, UUID and address, from a row or pieces of one."""
-    return all(as_json(row[field]).startswith(b'"') for field in _IDENTITY)
+    return all(_is_text(row[field]) for field in _IDENTITY)
+
+
+def _is_text(value: object) -> bool:
+    if isinstance(value, Raw):
+        return bytes(value).startswith(b'"')
+    return isinstance(value, str)
 
 
 def _gone_without_nvml(nvml: Absent, gone: tuple[str, ...]) -> Gone | Absent:

@@ -31,6 +31,9 @@ MOST_ENDLESS = 4  # answers on which a site's expression may run out of time, ea
 # Answers of a read that are kept although they never came again. Some are another one on each node,
 # as serial numbers and times are: to keep what they mean would take most of the memory of a look.
 MOST_UNREPEATED = 1024
+# Pieces of answers whose values are kept, and their bytes: most are equal on all GPUs.
+MOST_PIECES = 4096
+LONGEST_PIECE = 2048
 _NOTHING = b"null"  # an answer that cannot be written as JSON counts as missing
 _NEW = object()  # no value yet; None is one
 
@@ -152,11 +155,11 @@ class Meanings:
         part = look.part(group.facts[0], positions[0]) if positions else None
         if part is None:
             return group.parse(look.values(positions))
-        key = (mark_of(part), *(look.marks[position] for position in positions[1:]))
+        key = (mark_of(as_json(part)), *(look.marks[position] for position in positions[1:]))
         meaning = group.by_part.get(key)
         if meaning is _NEW:
             # Decoded only here, as the others are: most nodes have a part that is known.
-            meaning = group.parse([_decoded(part), *look.values(positions[1:])])
+            meaning = group.parse([_without_pieces(part), *look.values(positions[1:])])
             group.by_part.put(key, meaning)
         found: Meaning = meaning
         return found
@@ -281,10 +284,10 @@ class _Look:
             self._values[position] = self._bounded(position, answer)
         return self._values[position]
 
-    def part(self, fact: Fact, position: int) -> bytes | None:
-        """Return JSON of the part of an answer that counts for a fact, as `narrowed` does.
+    def part(self, fact: Fact, position: int) -> Json:
+        """Return the part of an answer that counts for a fact, as `narrowed` does.
 
-        Raises LinkLost for what no agent writes.
+        It may have pieces of JSON. Raises LinkLost for what no agent writes.
         """
         if fact.narrow is None:
             return None
@@ -293,7 +296,7 @@ class _Look:
             part = narrowed(fact, self._in_pieces(fact.pieces, position))
         if part is None:
             part = narrowed(fact, self.value(position))
-        return None if part is None else as_json(part)
+        return part
 
     def _in_pieces(self, kind: Any, position: int) -> Json:
         """Return an answer of which only the pieces are decoded, None if it has another shape."""
@@ -309,6 +312,23 @@ class _Look:
 def _splitter(kind: Any) -> msgspec.json.Decoder[tuple[str, Any]]:
     """Return what decodes an answer of this kind: ["ok", …]."""
     return msgspec.json.Decoder(tuple[Literal["ok"], kind])
+
+
+def _without_pieces(part: Json) -> Json:
+    """Return a part with the values of its pieces. Raises LinkLost for what no agent writes."""
+    if isinstance(part, msgspec.Raw):
+        data = bytes(part)
+        return _known_value(data) if len(data) <= LONGEST_PIECE else _decoded(data)
+    if isinstance(part, dict):
+        return {key: _without_pieces(value) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_without_pieces(value) for value in part]
+    return part
+
+
+@functools.lru_cache(maxsize=MOST_PIECES)
+def _known_value(data: bytes) -> Json:
+    return _decoded(data)
 
 
 def _decoded(data: bytes) -> Json:

@@ -156,17 +156,12 @@ def parsed(payload: bytes, in_pieces: bool = False) -> Frame:
 
 def decoded(data: bytes) -> Json:
     """Return the value of one piece of a frame. Raises ValueError as `parsed` does."""
-    most_levels = DEEPEST - PIECE_LEVEL
-    may_be_deep = data.count(b"[") + data.count(b"{") > most_levels
-    has_long_digits = _LONG_DIGITS in data.translate(_DIGITS_AS_0)
-    if may_be_deep or has_long_digits:  # as a text may have too, which is no harm
-        outside_texts = _outside_texts(data)
-        if _has_more_levels(outside_texts, most_levels):
-            raise ValueError(f"an answer is nested more than {DEEPEST} levels deep")
-        has_long_digits = _LONG_DIGITS in outside_texts.translate(_DIGITS_AS_0)
+    outside_texts = _outside_texts(data)
+    if _has_more_levels(outside_texts, DEEPEST - PIECE_LEVEL):
+        raise ValueError(f"an answer is nested more than {DEEPEST} levels deep")
     # msgspec takes integers of any length, and refuses half of a surrogate pair, which an agent
     # writes for a byte that is no UTF-8. Both are rare, and left to the decoder that knows them.
-    if not has_long_digits:
+    if _LONG_DIGITS not in outside_texts.translate(_DIGITS_AS_0):
         try:
             return msgspec.json.decode(data)
         except (msgspec.MsgspecError, RecursionError):
