@@ -231,7 +231,7 @@ def bonds(context: CheckContext) -> Iterable[Outcome]:
         others = [
             bundles[interface.name]
             for interface in interfaces
-            if interface.name in bundles and interface.name not in names and interface.ipv4
+            if interface.name in bundles and interface.name not in names and interface.addresses
         ]
         failures = list(_judge_others(node, others))
         yield from failures
