@@ -10,6 +10,7 @@ import math
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping
+from ipaddress import ip_address
 from typing import Any
 
 from msgspec.structs import replace
@@ -371,28 +372,25 @@ def network(context: CheckContext) -> Iterable[Outcome]:
             yield unknown(node, "the namespaces cannot be read", "denied")
             continue
         addresses = [f"{name} {address}" for name, address in inside.interfaces.items() if address]
-        seen = ", ".join(sorted(addresses)[:8]) or "no addresses"
+        seen = ", ".join([*sorted(addresses), *inside.ipv6][:8]) or "no addresses"
         if own == of_host:
             yield passed(node, "the container has the host's network", "the host's")
-        elif node.address in inside.interfaces.values():
+        elif _plain_form(node.address) in (*inside.interfaces.values(), *inside.ipv6):
             yield passed(node, "the container has the node's address on its own network", seen)
-        elif ":" in node.address:
-            message = (
-                "the container has a network of its own, and its IPv6 addresses were not looked at"
-            )
-            yield unknown(
-                node,
-                message,
-                "the addresses of IPv6",
-                seen,
-                node.address,
-            )
         else:
             message = (
                 "the container has a network of its own, whose addresses other nodes do not reach"
             )
             cure = option(container, NETWORK_OPTIONS)
             yield failed(node, message, seen, f"the host's, with {node.address}", cure)
+
+
+def _plain_form(address: str) -> str:
+    """Return an address as the kernel writes it, and a name as it is."""
+    try:
+        return str(ip_address(address))
+    except ValueError:
+        return address
 
 
 # ---------------------------------------------------------------- libraries

@@ -268,7 +268,7 @@ def _bonds_of(context: CheckContext, node: Node, interface: str | None) -> Itera
     others = [
         bundles[other.name]
         for other in interfaces
-        if other.name in bundles and other.name not in names and other.ipv4
+        if other.name in bundles and other.name not in names and other.addresses
     ]
     failures = list(_judge_others(node, others))
     yield from failures

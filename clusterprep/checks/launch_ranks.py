@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv6Address
 
 from msgspec import Struct
 
@@ -51,12 +52,26 @@ def leftovers(context: CheckContext) -> Iterable[Outcome]:
             if rule is None or path_names == ("nccl",):  # only NCCL reads its conf files
                 continue
             allowed = rule(seats[node.name])
-            if allowed is not None and setting.value not in allowed:
+            if allowed is not None and not _is_allowed(setting.value, allowed):
                 agrees = False
                 yield _contradiction(node, setting, path_names, allowed)
         if agrees:
             message = "no launch path has ranks or a rendezvous other than the inventory's"
             yield passed(node, message)
+
+
+def _is_allowed(value: str, allowed: frozenset[str]) -> bool:
+    return value in allowed or _with_plain_address(value) in allowed
+
+
+def _with_plain_address(value: str) -> str:
+    """Return «[fd00::1]:29500» for «[FD00:0::1]:29500»; what is no IPv6 address stays as it is."""
+    host, bracket, rest = value.partition("]")
+    try:
+        address = IPv6Address(host.removeprefix("["))
+    except ValueError:
+        return value
+    return f"[{address}]{rest}" if bracket else str(address)
 
 
 def _contradiction(
@@ -133,7 +148,8 @@ def _first_node_names(context: CheckContext) -> frozenset[str]:
     # The family of addresses is the launcher's choice.
     names.update(_ipv6_addresses(context, first))
     if len(nodes) == 1:
-        names |= {"localhost", "127.0.0.1"}
+        names |= {"localhost", "127.0.0.1", "::1"}
+    names.update(list(map(_with_plain_address, names)))
     return frozenset(names)
 
 

@@ -164,7 +164,7 @@ def _example(context: CheckContext, explanation: Explanation) -> str:
         explanation.failed,
         key=lambda dial: (position.get(dial.dialer, 0), position.get(dial.listener, 0)),
     )
-    return f"{dial.dialer} to {dial.address}:{dial.port} {dial.word.replace('_', ' ')}"
+    return f"{dial.dialer} to {dial.endpoint} {dial.word.replace('_', ' ')}"
 
 
 def _message(explanation: Explanation) -> str:
@@ -218,8 +218,8 @@ def _unreachable_pair(explanation: Explanation, wanted: str, cure: Remedy) -> Ou
     for dialer in sorted(one_of_direction, key=explanation.nodes.index):
         dial = one_of_direction[dialer]
         word = dial.word.replace("_", " ")
-        seen.append(f"{dialer} to {dial.address}:{dial.port} {word}")
-    message = f"{first.dialer} cannot reach {first.listener} at {first.address}:{first.port}"
+        seen.append(f"{dialer} to {dial.endpoint} {word}")
+    message = f"{first.dialer} cannot reach {first.listener} at {first.endpoint}"
     if len(seen) > 1:
         message = f"{first.dialer} and {first.listener} cannot reach each other"
     return Outcome(
@@ -242,7 +242,7 @@ def _unreachable(explanation: Explanation, wanted: str, cure: Remedy) -> Outcome
         dialers.add(dial.dialer)
         listeners.add(dial.listener)
         failures.add(dial.word.replace("_", " "))
-    endpoint = f"{first.address}:{first.port}"
+    endpoint = first.endpoint
     seen = f"{endpoint} {', '.join(sorted(failures))}"
     if explanation.roles == ("listener",):
         message = f"{pluralize(len(dialers), 'node')} cannot reach {first.listener} at {endpoint}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from ipaddress import IPv6Address
 from typing import Any
 
 from msgspec import Struct
@@ -29,9 +30,10 @@ class Surroundings(Struct, frozen=True):
     """What a process sees around it, as clusterprep.remote.agent.surroundings tells it.
 
     `devices` says of each device of GPUs and RDMA whether the process may use it; `limits` are soft
-    limits, math.inf for none; `interfaces` are IPv4 addresses by name; `conf` is /etc/nccl.conf,
-    None where it is not there, empty where it cannot be read; `libraries` are real files by the
-    name that programs ask for, None for one that is not there.
+    limits, math.inf for none; `interfaces` are IPv4 addresses by name, `ipv6` the global ones of
+    IPv6 on all interfaces; `conf` is /etc/nccl.conf, None where it is not there, empty where it
+    cannot be read; `libraries` are real files by the name that programs ask for, None for one that
+    is not there.
     """
 
     devices: Mapping[str, bool]
@@ -46,6 +48,7 @@ class Surroundings(Struct, frozen=True):
     variables: Mapping[str, str]
     conf: str | None
     libraries: Mapping[str, str | None]
+    ipv6: tuple[str, ...] = ()
 
 
 class Inside(Struct, frozen=True):
@@ -84,6 +87,7 @@ def parse_surroundings(row: Mapping[str, Any]) -> Surroundings:
         shm=None if shm is None else SharedMemory(shm["size"], shm["free"], shm["device"]),
         namespaces=dict(row["namespaces"]),
         interfaces={name: address for name, (_, address) in row["interfaces"].items()},
+        ipv6=tuple(str(IPv6Address(int(digits, 16))) for digits in row["ipv6"]),
         rdma=tuple(row["rdma"]),
         cpus=row["cpus"],
         uid=user["uid"],

@@ -28,6 +28,13 @@ class Dial(Struct, frozen=True, gc=False):  # texts and numbers alone, of which 
     carried: int | None = None
     path_mtu: int | None = None
 
+    @property
+    def endpoint(self) -> str:
+        """Address and port, with an IPv6 address in brackets."""
+        if ":" in self.address:
+            return f"[{self.address}]:{self.port}"
+        return f"{self.address}:{self.port}"
+
 
 class Listen(Struct, frozen=True):
     """Whether a node could open a port; `owner` is the process that has it open otherwise."""

@@ -61,7 +61,8 @@ class Entries:
         address_place: Place = ("nodes", number, address_key)
         addresses: list[str] = []
         if names:
-            addresses = self._expand(address_place, entry[address_key], _check_address)
+            written = self._expand(address_place, entry[address_key], _check_address)
+            addresses = list(map(_in_plain_form, written))
         else:
             self.named.complete = False
         self._complain_of_repeats(
@@ -152,6 +153,11 @@ def _check_address(address: str) -> None:
         _check_ipv6(address)
     elif not _NAME.fullmatch(address):
         raise ValueError(f"expected an IP address or a host name; seen '{address}'")
+
+
+def _in_plain_form(address: str) -> str:
+    """Return «fd00::1» for «FD00:0::1», as nodes and tools write it; others as they are."""
+    return str(ipaddress.IPv6Address(address)) if ":" in address else address
 
 
 def _not_ipv4(address: str) -> str:

@@ -81,6 +81,24 @@ def test_a_container_is_compared_with_its_host(check: str, look: Any, expected: 
     assert told(seen, check) == {"n1": expected}
 
 
+@pytest.mark.parametrize(
+    ("address", "ipv6", "expected"),
+    [
+        pytest.param("fd00:77::1", ("fd00:77::1",), "pass", id="its-own"),
+        pytest.param("fd00:77:0:0::1", ("fd00:77::1",), "pass", id="written-otherwise"),
+        pytest.param("fd00:77::1", ("fd00:88::2",), "fail error", id="another"),
+        pytest.param("fd00:77::1", (), "fail error", id="none"),
+    ],
+)
+def test_a_network_of_its_own_may_have_the_address_of_ipv6(
+    address: str, ipv6: tuple[str, ...], expected: str
+) -> None:
+    look = within(namespaces=BRIDGE, interfaces={"lo": "127.0.0.1"}, ipv6=ipv6)
+    settings = {"runtime": job(), "address": address}
+    seen = fleet(each=settings, n1={"rt.inside": look, "rt.setup": None})
+    assert told(seen, "rt.network") == {"n1": expected}
+
+
 def test_variables_of_a_login_are_looked_for_inside() -> None:
     paths = {"login shell": (Setting("NCCL_IB_TIMEOUT", "22"), Setting("GLOO_A", "1"))}
     facts = {"rt.setup": None, "env.paths": paths}

@@ -291,9 +291,17 @@ OTHER_BOND = (
 )
 
 
+BOND_OF_IPV6 = (*OTHER_BOND[:2], eth("bond1", ipv6=("fd00:7::1/64",), physical=False))
+
+
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
+        pytest.param(
+            {**rows(1, *BOND_OF_IPV6), "net.bonds": {"bond1": bond("bond1", eth2="down")}},
+            "fail warning",
+            id="another-bond-with-ipv6-alone",
+        ),
         pytest.param(
             {"net.interfaces": (LOOPBACK, *teamed(1)), "net.bonds": {}},
             "skip not_applicable",

@@ -51,6 +51,8 @@ def test_what_agrees_is_left_alone(values: dict[str, str]) -> None:
     [
         {"MASTER_ADDR": "fd00::1"},
         {"PET_RDZV_ENDPOINT": "[fd00::1]:29500"},
+        {"MASTER_ADDR": "FD00:0:0::1"},
+        {"PET_RDZV_ENDPOINT": "[fd00:0::1]:29400"},
         {"MASTER_ADDR": "fd00::2"},
     ],
 )

@@ -209,6 +209,11 @@ def test_both_directions_of_a_pair_are_one_finding_with_one_remedy() -> None:
     assert "allow TCP 29500 and the ephemeral range" in bad.remedy.note, "no port that was drawn"
 
 
+def test_an_endpoint_of_ipv6_has_its_address_in_brackets() -> None:
+    assert Dial("n1", "n2", "fd00::2", 29500, "refused").endpoint == "[fd00::2]:29500"
+    assert dial("n1", "n2").endpoint == f"10.0.0.2:{PORT}"
+
+
 @pytest.mark.parametrize(
     ("listen", "words"),
     [

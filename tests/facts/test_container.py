@@ -21,6 +21,14 @@ def test_a_look_is_understood() -> None:
     assert found.host.interfaces["lo"] == "127.0.0.1"
 
 
+def test_the_addresses_of_ipv6_are_those_of_global_scope() -> None:
+    row = json.loads(json.dumps(look()))
+    row["ipv6"] = ["fd000077000000000000000000000001"]
+    found = parse_inside(row, {"surroundings": row})
+    assert isinstance(found, Inside)
+    assert found.host.ipv6 == ("fd00:77::1",)
+
+
 def test_no_limit_is_infinite() -> None:
     row = json.loads(json.dumps(look()))
     row["limits"]["memlock"] = [-1, -1]

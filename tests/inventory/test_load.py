@@ -192,6 +192,16 @@ def test_names_and_addresses_are_paired_as_written() -> None:
     assert [node.index for node in nodes] == list(range(12))
 
 
+def test_an_address_of_ipv6_has_one_form(tmp_path: Path) -> None:
+    """So nodes are known by it, and one that is listed twice is seen."""
+    nodes = "[{name: n1, address: 'FD00:0:0::1'}, {name: n2, address: 'fd00:0::2'}]"
+    inventory = load_inventory(written(tmp_path, f"cluster: c\nnodes: {nodes}\n"))
+    assert [node.address for node in inventory.nodes] == ["fd00::1", "fd00::2"]
+    twice = "[{name: n1, address: 'FD00::1'}, {name: n2, address: 'fd00:0::1'}]"
+    (problem,) = problems(written(tmp_path, f"cluster: c\nnodes: {twice}\n"))
+    assert "fd00::1" in problem
+
+
 def test_node_over_group_over_top() -> None:
     one, two, three, four = good("precedence").nodes
     assert one.ssh == SshSettings(user="group", port=2200, config="/top", become=True)

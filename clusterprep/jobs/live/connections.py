@@ -37,9 +37,14 @@ class Connection(Struct, frozen=True):
 
     @property
     def ends(self) -> str:
-        """«10.0.0.1:4000 to 10.0.0.2:5000»."""
+        """«10.0.0.1:4000 to 10.0.0.2:5000», with addresses of IPv6 in brackets."""
         one = self.socket
-        return f"{one.address}:{one.port} to {one.peer}:{one.peer_port}"
+        here, there = _bracketed(one.address), _bracketed(one.peer)
+        return f"{here}:{one.port} to {there}:{one.peer_port}"
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
 
 
 def connections_of(

@@ -28,6 +28,7 @@ CGROUP_FILES = {
     "pids": ("pids.max", "pids/pids.max"),
 }
 SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
+IFA_F_DADFAILED = 0x08  # linux/if_addr.h: another machine has this address
 MOST = 512  # devices, interfaces or variables that are returned
 LONGEST = 4096  # characters of a value
 CONF = "/etc/nccl.conf"
@@ -42,6 +43,7 @@ def look():
         "shm": shared_memory(),
         "namespaces": namespaces(),
         "interfaces": interfaces(),
+        "ipv6": ipv6_addresses(),
         "rdma": names_in("/sys/class/infiniband"),
         "cgroup": cgroup_limits(),
         "cpus": len(os.sched_getaffinity(0)),
@@ -115,6 +117,23 @@ def address_of(plain, name):
     except OSError:
         return None
     return socket.inet_ntoa(answer[20:24])
+
+
+def ipv6_addresses():
+    """Return the global IPv6 addresses of all interfaces, 32 hexadecimal digits each."""
+    found = []
+    try:
+        with open("/proc/net/if_inet6", "rb") as source:
+            for line in source:
+                # address, index, length of the prefix, scope (0 is global), flags, interface
+                words = line.decode("ascii", "replace").split()
+                if len(words) != 6 or int(words[3], 16) != 0 or len(found) == MOST:
+                    continue
+                if not int(words[4], 16) & IFA_F_DADFAILED:
+                    found.append(words[0])
+    except OSError:  # a kernel without IPv6
+        return []
+    return found
 
 
 def cgroup_limits():
