@@ -86,7 +86,12 @@ class EventLog:
         A node's clock is set against the controller's by the event that came fastest. The time
         which that event took is the same error for all events of the node, a round trip at most.
         """
-        events = [self._moved(event) for event in (*self._others, *self._within.values())]
+        events = self._others
+        events.extend(self._within.values())
+        self._within.clear()
+        # In place: there are several of each rank, and the log lives as long as what judges them.
+        for position, event in enumerate(events):
+            events[position] = self._moved(event)
         events.sort(key=_by_time)
         offsets = [self._offsets.get(name, 0.0) for name in self._node_names]
         for turns in self._turns.values():
