@@ -13,7 +13,14 @@ from msgspec import Struct
 
 from clusterprep.jobs.verify.events import Event
 from clusterprep.jobs.verify.schedule import PlannedRank, TrialPlan
-from clusterprep.jobs.verify.turns import AMISS, FOR_EACH_COLLECTIVE, ONCE, Turn
+from clusterprep.jobs.verify.turns import (
+    AMISS,
+    FOR_EACH_COLLECTIVE,
+    IN_PIECES,
+    MOST_PIECES,
+    ONCE,
+    Turn,
+)
 
 _by_time = attrgetter("at")
 _NO_TURN = Turn("", ())
@@ -35,6 +42,7 @@ class EventLog:
         self._most = {
             **dict.fromkeys(ONCE, 1),
             **dict.fromkeys(FOR_EACH_COLLECTIVE, len(plan.steps)),
+            **dict.fromkeys(IN_PIECES, MOST_PIECES),
         }
         self._counts: dict[str, array[int]] = {}  # how often each rank took a step
         for what in self._most:
@@ -187,7 +195,8 @@ class Timeline(Struct, frozen=True, dict=True):
         """Return the last step of every rank that took one."""
         times: dict[int, float] = {}
         turns: dict[int, Turn] = {}
-        for turn in self._all_turns():
+        steps = [turns for what, turns in self.turns.items() if what not in IN_PIECES]
+        for turn in itertools.chain.from_iterable(steps):
             for rank, time in turn.times():
                 if time >= times.get(rank, -math.inf):
                     times[rank] = time
