@@ -158,6 +158,8 @@ def _plain_items(values: tuple[Any, ...], place_by_node: Mapping[str, int]) -> J
         places = _places_of(values, place_by_node)
     if places is not None:
         return {"at": _ranges(places)}
+    if _SCALARS.issuperset(map(type, values)):
+        return list(values)
     return [_plain(item, place_by_node) for item in values]
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding, Severity
-from clusterprep.model.nodeset import fold
+from clusterprep.model.nodeset import fold, fold_numbers
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import sentence
 from clusterprep.remote.agent.belongings import variables
@@ -89,7 +89,7 @@ def _complete_and_silent(timeline: Timeline) -> tuple[dict[int, Parts], set[int]
 
 def _silent_finding(timeline: Timeline, silent: set[int], severity: Severity) -> Finding:
     nodes = timeline.nodes_of(silent)
-    ranks = fold(map(str, silent))
+    ranks = fold_numbers(silent)
     reason = f"rank {ranks} did not say what it has"
     message = f"not known: {reason}"
     return Finding(
@@ -304,7 +304,7 @@ def _unread_finding(
 ) -> Finding:
     numbers = tuple(ranks)
     nodes = timeline.nodes_of(numbers)
-    folded = fold(map(str, numbers))
+    folded = fold_numbers(numbers)
     message = f"rank {folded} cannot read {path}: {why}"
     reason = f"{path}: {why}"
     return Finding(
@@ -322,7 +322,7 @@ def _values_words(difference: Difference) -> str:
     """Return a text such as "numpy: 1.26.4 on rank [0-5], 2.1.0 on rank [6-7]"."""
     parts: list[str] = []
     for value, ranks in difference.ranks.items():
-        folded = fold(map(str, ranks))
+        folded = fold_numbers(ranks)
         parts.append(f"{_shortened(value)} on rank {folded}")
     return f"{difference.name}: {', '.join(parts)}"
 

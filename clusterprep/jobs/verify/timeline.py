@@ -221,6 +221,11 @@ class Timeline(Struct, frozen=True, dict=True):
                 grouped.setdefault(event.rank, []).append(event)
         return grouped
 
+    @functools.cached_property
+    def all_ranks(self) -> tuple[int, ...]:
+        """Return the numbers of all ranks, which every stage of a trial that goes well has."""
+        return tuple(range(self.plan.world_size))
+
     def rank(self, number: int) -> PlannedRank:
         return self.plan.ranks[number]
 
