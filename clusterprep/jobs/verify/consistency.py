@@ -20,6 +20,7 @@ PARTS = ("interpreter", "packages", "environment", "files")
 SHOWN = 8  # differences of one kind that are shown one by one
 WIDTH = 60  # characters of a value
 NONE = "none"
+UNCHANGED: dict[str, Any] = {}  # the variables of nearly all ranks, as one object
 WANTED = "equal on all ranks"
 REMEDY = sentence(
     "install the same packages and files on the nodes named, and see what sets variables there"
@@ -109,7 +110,7 @@ def belongings(timeline: Timeline) -> dict[int, dict[str, dict[str, Any]]]:
     Of the environment it is what differs from the variables that the rank was given.
     """
     held: dict[int, dict[str, dict[str, Any]]] = {}
-    for event in timeline.of("holds"):
+    for event in timeline.turn_by_turn("holds"):
         part = event.data.get("part")
         items = event.data.get("items")
         if event.rank is None or part not in PARTS:
@@ -125,7 +126,7 @@ def belongings(timeline: Timeline) -> dict[int, dict[str, dict[str, Any]]]:
         if environment is None:
             continue
         given = timeline.rank(rank).env
-        parts["environment"] = _changed_variables(given, environment)
+        parts["environment"] = _changed_variables(given, environment) or UNCHANGED
     return held
 
 

@@ -220,7 +220,7 @@ def _consistency(timeline: Timeline) -> Stage | None:
     parts_by_rank: dict[int, set[str]] = {}
     took: dict[int, float] = {}
     imported = dict(timeline.turn("imported").times())
-    for event in timeline.of("holds"):
+    for event in timeline.turn_by_turn("holds"):
         if event.rank is None or event.rank not in imported:
             continue
         part = str(event.data.get("part"))
