@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from msgspec import NODEFAULT, Struct
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from clusterprep import model, remedies
 from clusterprep.facts.counters import EARLIER
@@ -158,30 +158,34 @@ def _plain_items(values: tuple[Any, ...], place_by_node: Mapping[str, int]) -> J
         places = _places_of(values, place_by_node)
     if places is not None:
         return {"at": _ranges(places)}
+    if _SCALARS.issuperset(map(type, values)):
+        return list(values)
     return [_plain(item, place_by_node) for item in values]
 
 
 def _plain_fields(value: Any, place_by_node: Mapping[str, int]) -> dict[str, Json]:
     """Return the fields that do not have their default."""
-    plain = {}
     kind: Any = type(value)
+    # In C, as a trial has a rank for each GPU.
+    plain = dict(zip(kind.__struct_fields__, astuple(value), strict=True))
     for name, default in _defaults(kind):
-        item = getattr(value, name)
-        if item != default:
-            plain[name] = item if type(item) in _SCALARS else _plain(item, place_by_node)
+        if plain[name] == default:
+            del plain[name]
+    for name, item in plain.items():
+        if type(item) not in _SCALARS:
+            plain[name] = _plain(item, place_by_node)
     return plain
 
 
 @functools.cache
 def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the fields of a Struct with their defaults; NODEFAULT, which no value equals, if none.
+    """Return the fields of a Struct that have a default, with it.
 
-    The default of a field with a factory is the factory, so such a field is always written.
+    The default of a field with a factory is the factory, which no value equals.
     """
-    names = kind.__struct_fields__
     defaults = kind.__struct_defaults__  # of the last fields
-    required = (NODEFAULT,) * (len(names) - len(defaults))
-    return tuple(zip(names, required + defaults, strict=True))
+    names = kind.__struct_fields__[len(kind.__struct_fields__) - len(defaults) :]
+    return tuple(zip(names, defaults, strict=True))
 
 
 def _places_of(values: Sequence[Any], place_by_node: Mapping[str, int]) -> list[int] | None:
@@ -304,17 +308,33 @@ def pack_facts(
     """
     place_by_names: dict[tuple[str, ...], int] = {}
     places = []
-    values_by_name: dict[str, list[Any]] = {}
     for snapshot in nodes:
-        facts = dict(snapshot.facts)
-        facts.pop(EARLIER.name, None)
-        places.append(place_by_names.setdefault(tuple(facts), len(place_by_names)))
-        for name, value in facts.items():
-            values_by_name.setdefault(name, []).append(value)
+        names = _kept_names(tuple(snapshot.facts))
+        places.append(place_by_names.setdefault(names, len(place_by_names)))
     name_lists = [list(names) for names in place_by_names]
     yield FACT_NAMES, squeeze([name_lists, places])
-    for name, values in values_by_name.items():
-        yield name, _packed(values, longest)
+    for name, values in _fact_values([snapshot.facts for snapshot in nodes if snapshot.facts]):
+        if name != EARLIER.name:
+            yield name, _packed(values, longest)
+
+
+@functools.lru_cache(maxsize=64)  # nearly all nodes were asked the same
+def _kept_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if name != EARLIER.name)
+
+
+def _fact_values(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Yield each fact's name with its values in the rows that have it."""
+    if not rows:
+        return
+    names = tuple(rows[0])
+    if all(tuple(row) == names for row in rows):
+        # To go through the facts of each node once is quicker than a look for each fact.
+        columns = zip(*[row.values() for row in rows], strict=True)
+        yield from zip(names, columns, strict=True)
+        return
+    for name in _distinct_names(rows):
+        yield name, [row[name] for row in rows if name in row]
 
 
 def _distinct_names(name_lists: Iterable[Iterable[str]]) -> list[str]:

@@ -91,6 +91,17 @@ def fold(names: Iterable[str]) -> str:
     return ",".join(others)
 
 
+def fold_numbers(numbers: Iterable[int]) -> str:
+    """Return numbers, as those of ranks, as `fold` would return their texts: '[0-14,16]'.
+
+    They are taken apart without being remembered: there are more of them than nodes.
+    """
+    texts = sorted(map(str, set(numbers)))
+    if not texts:
+        return ""
+    return _fold_row("", "", list(zip(map(int, texts), texts, strict=True)))
+
+
 def nearest(word: str, valid: Iterable[str]) -> str | None:
     """Return a hint with the most similar valid word, or None if none is similar."""
     close = nearest_word(word, valid)

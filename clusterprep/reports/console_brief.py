@@ -117,11 +117,11 @@ def write_passes(
     page: ReportPage,
     passes: Mapping[str, Sequence[Finding]],
     skipped: Sequence[Block],
-    judged: Mapping[str, set[str]],
+    judged: Mapping[str, Sequence[Finding]],
 ) -> None:
     """Write one line: the checks that pass, by name if they fit, and how many are not judged.
 
-    `passes` has the findings by check, `judged` the nodes on which each check has a verdict.
+    `passes` has the findings that pass by check, `judged` all findings.
     """
     label: Part = ("PASS", "bold green")
     not_judged = summarize_skips(skipped)
@@ -130,7 +130,7 @@ def write_passes(
             page.line(("SKIP", "dim"), (f"{not_judged}; -v lists them", "dim"))
         return
     number = pluralize(len(passes), "check")
-    names = ", ".join(_pass_name(check, passes[check], judged) for check in sorted(passes))
+    names = ", ".join(_pass_name(check, passes[check], judged[check]) for check in sorted(passes))
     if not_judged:
         not_judged = f"; {not_judged}"
     if GUTTER + len(f"{number}: {names}{not_judged}") <= page.width:
@@ -139,12 +139,17 @@ def write_passes(
         page.line(label, number, (f"; -v names them{not_judged}", "dim"))
 
 
-def _pass_name(check: str, findings: Sequence[Finding], judged: Mapping[str, set[str]]) -> str:
-    """Return the name of a check; one that was skipped on some nodes says on how many it passes."""
+def _pass_name(check: str, passed: Sequence[Finding], judged: Sequence[Finding]) -> str:
+    """Return the name of a check; one that was skipped on some nodes says on how many it passes.
+
+    `judged` are all findings of the check.
+    """
     name = safe_text(check)
-    passed = set(nodes_of(findings))
-    if passed != judged[check]:
-        name += f" ({len(passed)}/{len(judged[check])})"
+    # Sets of one check at a time: those of all checks have a million names on a large fleet.
+    good_nodes = set(nodes_of(passed))
+    all_nodes = set(nodes_of(judged))
+    if good_nodes != all_nodes:
+        name += f" ({len(good_nodes)}/{len(all_nodes)})"
     return name
 
 

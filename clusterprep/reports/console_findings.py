@@ -115,9 +115,9 @@ def _write_rest_of_checks(
         _write_passes(page, findings)
         _write_skips(page, skipped)
         return
-    judged: dict[str, set[str]] = {}
+    judged: dict[str, list[Finding]] = {}
     for finding in findings:
-        judged.setdefault(finding.check, set()).update(finding.nodes)
+        judged.setdefault(finding.check, []).append(finding)
     troubled = {block.check for block in trouble}
     passes = _passes(findings)
     untroubled = {check: passes[check] for check in passes if check not in troubled}

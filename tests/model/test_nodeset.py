@@ -7,7 +7,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterprep.model.nodeset import expand, fold, nearest, select
+from clusterprep.model.nodeset import expand, fold, fold_numbers, nearest, select
 from tests.support.operations import operations
 
 
@@ -128,6 +128,11 @@ def test_folded_names(some: list[str], folded: str) -> None:
 
 
 A_NAME = 16  # operations at most; 8 when this was written
+
+
+@given(st.lists(st.integers(0, 120) | st.integers(0, 10**9)))
+def test_numbers_are_folded_as_their_texts_are(numbers: list[int]) -> None:
+    assert fold_numbers(numbers) == fold(map(str, numbers))
 
 
 def test_the_work_of_folding_grows_with_names_that_hardly_fold() -> None:

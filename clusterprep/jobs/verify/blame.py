@@ -25,7 +25,7 @@ from clusterprep.jobs.verify.tally import (
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.jobs.verify.transport_check import transport_findings
 from clusterprep.model import Culprit, Finding, Stage, Verdict, VerifyResult
-from clusterprep.model.nodeset import fold
+from clusterprep.model.nodeset import fold, fold_numbers
 from clusterprep.remedies import Remedy, shell_line
 from clusterprep.remote.untrusted import shortened
 
@@ -119,7 +119,7 @@ def _outcome(timeline: Timeline, stages: Sequence[Stage], faults: Sequence[Culpr
     outcome = f"{stopped_at(timeline)} did not finish: {count} ranks had arrived"
     if last.missing:
         nodes = fold(timeline.rank(rank).node for rank in last.missing)
-        ranks = fold(map(str, last.missing))
+        ranks = fold_numbers(last.missing)
         outcome += f", rank {ranks} on {nodes} had not"
     if not faults:
         outcome += "; no evidence names a culprit"
@@ -129,7 +129,7 @@ def _outcome(timeline: Timeline, stages: Sequence[Stage], faults: Sequence[Culpr
 def _outcome_of_finished(timeline: Timeline) -> str:
     wrong = wrong_ranks(timeline)
     if wrong:
-        return f"wrong results on ranks {fold(map(str, wrong))}"
+        return f"wrong results on ranks {fold_numbers(wrong)}"
     sentences = [left_out_words(timeline), *scaled_down_steps(timeline), _shared_gpus(timeline)]
     return "; ".join(filter(None, sentences))
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding, Severity
-from clusterprep.model.nodeset import fold
+from clusterprep.model.nodeset import fold, fold_numbers
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import sentence
 from clusterprep.remote.agent.belongings import variables
@@ -20,6 +20,7 @@ PARTS = ("interpreter", "packages", "environment", "files")
 SHOWN = 8  # differences of one kind that are shown one by one
 WIDTH = 60  # characters of a value
 NONE = "none"
+UNCHANGED: dict[str, Any] = {}  # the variables of nearly all ranks, as one object
 WANTED = "equal on all ranks"
 REMEDY = sentence(
     "install the same packages and files on the nodes named, and see what sets variables there"
@@ -89,7 +90,7 @@ def _complete_and_silent(timeline: Timeline) -> tuple[dict[int, Parts], set[int]
 
 def _silent_finding(timeline: Timeline, silent: set[int], severity: Severity) -> Finding:
     nodes = timeline.nodes_of(silent)
-    ranks = fold(map(str, silent))
+    ranks = fold_numbers(silent)
     reason = f"rank {ranks} did not say what it has"
     message = f"not known: {reason}"
     return Finding(
@@ -109,7 +110,7 @@ def belongings(timeline: Timeline) -> dict[int, dict[str, dict[str, Any]]]:
     Of the environment it is what differs from the variables that the rank was given.
     """
     held: dict[int, dict[str, dict[str, Any]]] = {}
-    for event in timeline.of("holds"):
+    for event in timeline.turn_by_turn("holds"):
         part = event.data.get("part")
         items = event.data.get("items")
         if event.rank is None or part not in PARTS:
@@ -125,7 +126,7 @@ def belongings(timeline: Timeline) -> dict[int, dict[str, dict[str, Any]]]:
         if environment is None:
             continue
         given = timeline.rank(rank).env
-        parts["environment"] = _changed_variables(given, environment)
+        parts["environment"] = _changed_variables(given, environment) or UNCHANGED
     return held
 
 
@@ -304,7 +305,7 @@ def _unread_finding(
 ) -> Finding:
     numbers = tuple(ranks)
     nodes = timeline.nodes_of(numbers)
-    folded = fold(map(str, numbers))
+    folded = fold_numbers(numbers)
     message = f"rank {folded} cannot read {path}: {why}"
     reason = f"{path}: {why}"
     return Finding(
@@ -322,7 +323,7 @@ def _values_words(difference: Difference) -> str:
     """Return a text such as "numpy: 1.26.4 on rank [0-5], 2.1.0 on rank [6-7]"."""
     parts: list[str] = []
     for value, ranks in difference.ranks.items():
-        folded = fold(map(str, ranks))
+        folded = fold_numbers(ranks)
         parts.append(f"{_shortened(value)} on rank {folded}")
     return f"{difference.name}: {', '.join(parts)}"
 

@@ -9,7 +9,7 @@ from clusterprep.jobs.verify.schedule import ScheduledTest
 from clusterprep.jobs.verify.tally import refusals, step_name
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding
-from clusterprep.model.nodeset import fold
+from clusterprep.model.nodeset import fold, fold_numbers
 from clusterprep.model.units import pluralize
 from clusterprep.remedies import sentence
 
@@ -118,7 +118,7 @@ def _wrong(
     for fault in faults:
         if fault.check in CHECKS:
             guilty.update(fault.nodes)
-    message = f"wrong results on ranks {fold(map(str, ranks))}"
+    message = f"wrong results on ranks {fold_numbers(ranks)}"
     if guilty:
         nodes = timeline.sorted_nodes(guilty)
         message += f" because of {fold(sorted(guilty))}"

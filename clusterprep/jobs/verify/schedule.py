@@ -406,11 +406,17 @@ def rank_environment(
     address, port = rendezvous
     env = dict(given)
     env["RANK"] = str(rank)
-    env["LOCAL_RANK"] = str(local)
-    env["WORLD_SIZE"] = str(world)
-    env["LOCAL_WORLD_SIZE"] = str(share)
-    env["NODE_RANK"] = str(position)
-    env["GROUP_RANK"] = str(position)
+    env["LOCAL_RANK"] = _number_text(local)
+    env["WORLD_SIZE"] = _number_text(world)
+    env["LOCAL_WORLD_SIZE"] = _number_text(share)
+    env["NODE_RANK"] = _number_text(position)
+    env["GROUP_RANK"] = _number_text(position)
     env["MASTER_ADDR"] = address
-    env["MASTER_PORT"] = str(port)
+    env["MASTER_PORT"] = _number_text(port)
     return env
+
+
+@functools.lru_cache(maxsize=256)
+def _number_text(number: int) -> str:
+    """Return a number as text, as one object for the ranks that follow each other."""
+    return str(number)

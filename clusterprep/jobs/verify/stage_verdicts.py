@@ -183,17 +183,16 @@ def _stage(
     verdict: Verdict = "pass" if is_complete else "fail"
     until = _last_time(done, since) if is_complete else end_time(timeline)
     seconds = _seconds_between(since, until)
-    ranks: list[int] = []
-    after: list[float] = []
-    for rank, at in arrived.times():
-        ranks.append(rank)
-        after.append(_seconds_between(since, at))
+    after = [_seconds_between(since, at) for _, at in arrived.times()]
     missing = _missing_ranks(timeline, arrived)
+    ranks = timeline.all_ranks  # one object for all stages that all ranks came to
+    if missing:
+        ranks = tuple(rank for rank, _ in arrived.times())
     return Stage(
         name=name,
         seconds=seconds,
         verdict=verdict,
-        arrived=tuple(ranks),
+        arrived=ranks,
         missing=missing,
         limit=limit,
         after=tuple(after),
@@ -221,7 +220,7 @@ def _consistency(timeline: Timeline) -> Stage | None:
     parts_by_rank: dict[int, set[str]] = {}
     took: dict[int, float] = {}
     imported = dict(timeline.turn("imported").times())
-    for event in timeline.of("holds"):
+    for event in timeline.turn_by_turn("holds"):
         if event.rank is None or event.rank not in imported:
             continue
         part = str(event.data.get("part"))

@@ -8,7 +8,7 @@ from statistics import median
 from clusterprep.jobs.verify.tally import SWEEP
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding, Severity
-from clusterprep.model.nodeset import fold
+from clusterprep.model.nodeset import fold, fold_numbers
 from clusterprep.model.units import format_size
 from clusterprep.remedies import shell_line
 
@@ -87,7 +87,7 @@ def straggler_findings(timeline: Timeline) -> Iterable[Finding]:
     nodes = timeline.nodes_of(late)
     most = max(own_times[rank] for rank in late)
     seen = f"{most:.3g} s, median {usual:.3g} s"
-    ranks = fold(map(str, late))
+    ranks = fold_numbers(late)
     message = f"rank {ranks} on {fold(nodes)} keeps the others waiting {when}: {seen}"
     yield Finding(
         check=NAME,

@@ -13,7 +13,14 @@ from msgspec import Struct
 
 from clusterprep.jobs.verify.events import Event
 from clusterprep.jobs.verify.schedule import PlannedRank, TrialPlan
-from clusterprep.jobs.verify.turns import AMISS, FOR_EACH_COLLECTIVE, ONCE, Turn
+from clusterprep.jobs.verify.turns import (
+    AMISS,
+    FOR_EACH_COLLECTIVE,
+    IN_PIECES,
+    MOST_PIECES,
+    ONCE,
+    Turn,
+)
 
 _by_time = attrgetter("at")
 _NO_TURN = Turn("", ())
@@ -35,6 +42,7 @@ class EventLog:
         self._most = {
             **dict.fromkeys(ONCE, 1),
             **dict.fromkeys(FOR_EACH_COLLECTIVE, len(plan.steps)),
+            **dict.fromkeys(IN_PIECES, MOST_PIECES),
         }
         self._counts: dict[str, array[int]] = {}  # how often each rank took a step
         for what in self._most:
@@ -86,7 +94,12 @@ class EventLog:
         A node's clock is set against the controller's by the event that came fastest. The time
         which that event took is the same error for all events of the node, a round trip at most.
         """
-        events = [self._moved(event) for event in (*self._others, *self._within.values())]
+        events = self._others
+        events.extend(self._within.values())
+        self._within.clear()
+        # In place: there are several of each rank, and the log lives as long as what judges them.
+        for position, event in enumerate(events):
+            events[position] = self._moved(event)
         events.sort(key=_by_time)
         offsets = [self._offsets.get(name, 0.0) for name in self._node_names]
         for turns in self._turns.values():
@@ -111,11 +124,17 @@ class Timeline(Struct, frozen=True, dict=True):
 
     def of(self, what: str) -> Iterator[Event]:
         """Return the events of this kind, earliest first."""
-        events = list(self._others_by_kind.get(what, ()))
-        for turn in self.turns.get(what, ()):
-            events.extend(turn.values())
-        events.sort(key=_by_time)
+        events = sorted(self.turn_by_turn(what), key=_by_time)
         return iter(events)
+
+    def turn_by_turn(self, what: str) -> Iterator[Event]:
+        """Yield the events of this kind, each rank's earliest first, made one after the other.
+
+        All at once those of a large trial take a hundred megabytes.
+        """
+        for turn in self.turns.get(what, ()):
+            yield from turn.values()
+        yield from self._others_by_kind.get(what, ())
 
     @functools.cached_property
     def _others_by_kind(self) -> Mapping[str, Sequence[Event]]:
@@ -182,7 +201,8 @@ class Timeline(Struct, frozen=True, dict=True):
         """Return the last step of every rank that took one."""
         times: dict[int, float] = {}
         turns: dict[int, Turn] = {}
-        for turn in self._all_turns():
+        steps = [turns for what, turns in self.turns.items() if what not in IN_PIECES]
+        for turn in itertools.chain.from_iterable(steps):
             for rank, time in turn.times():
                 if time >= times.get(rank, -math.inf):
                     times[rank] = time
@@ -206,6 +226,11 @@ class Timeline(Struct, frozen=True, dict=True):
             if event.rank is not None:
                 grouped.setdefault(event.rank, []).append(event)
         return grouped
+
+    @functools.cached_property
+    def all_ranks(self) -> tuple[int, ...]:
+        """Return the numbers of all ranks, which every stage of a trial that goes well has."""
+        return tuple(range(self.plan.world_size))
 
     def rank(self, number: int) -> PlannedRank:
         return self.plan.ranks[number]

@@ -19,7 +19,7 @@ from clusterprep.jobs.verify.nccl_log import (
 from clusterprep.jobs.verify.pages import PAGES
 from clusterprep.jobs.verify.timeline import Timeline
 from clusterprep.model import Finding
-from clusterprep.model.nodeset import fold
+from clusterprep.model.nodeset import fold, fold_numbers
 from clusterprep.nccl.interfaces import VARIABLE, list_admits
 from clusterprep.nccl.lint.values import nccl_integer
 
@@ -506,4 +506,4 @@ def _joined_ways(ways: Iterable[str]) -> str:
 def _ranks_words(timeline: Timeline, ranks: Iterable[int]) -> str:
     numbers = list(ranks)
     nodes = timeline.nodes_of(numbers)
-    return f"rank {fold(map(str, numbers))} on {fold(nodes)}"
+    return f"rank {fold_numbers(numbers)} on {fold(nodes)}"

@@ -17,6 +17,9 @@ from clusterprep.jobs.verify.events import Event
 # Steps that each rank takes by itself: once in a trial, or once in every collective of the plan.
 ONCE = ("spawned", "started", "imported", "ready", "store", "joined", "met", "finished")
 FOR_EACH_COLLECTIVE = ("entered", "left")
+# What each rank tells in several pieces. It is no step, but nearly all ranks tell the same.
+IN_PIECES = ("holds",)
+MOST_PIECES = 8
 # What a rank tells at the end of a collective only if something is wrong.
 AMISS = ("wrong", "refused", "blame")
 
@@ -39,7 +42,7 @@ class Turn(Mapping[int, Event]):
         self._count = 0
         self._times = array("d", [NO_TIME]) * len(node_names)  # by rank, as are all columns
         self._shape: tuple[object, ...] = ()  # keys of the usual data and types of their values
-        self._same: dict[str, Any] = {}  # the part of the usual data that is equal on all ranks
+        self._same: Mapping[str, Any] = {}  # the part of the usual data that is equal on all ranks
         self._measured: dict[str, array[float]] = {}
         self._shared: Mapping[str, Any] | None = None  # usual data without anything measured
 
@@ -74,14 +77,20 @@ class Turn(Mapping[int, Event]):
         """Take data as the usual ones, unless something is amiss or they cannot be compared."""
         if any(data.get(key) for key in AMISS):
             return False
+        if self._what in IN_PIECES:
+            # Not compared: what ranks have alike comes with the same object (`SharedEvents`).
+            self._shared = self._same = data
+            return True
         if any(value and not isinstance(value, str | int | float) for value in data.values()):
             return False
         self._shape = shape
+        same = {}
         for key, value in data.items():
             if type(value) is float and key not in AMISS:
                 self._measured[key] = array("d", [0.0]) * len(self._node_names)
             else:
-                self._same[key] = value
+                same[key] = value
+        self._same = same
         return True
 
     def settle(self, offsets: Sequence[float], moved: Callable[[Event], Event]) -> None:

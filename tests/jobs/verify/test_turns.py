@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from clusterprep.jobs.verify import blame
-from clusterprep.jobs.verify.events import Event
+from clusterprep.jobs.verify.events import Event, SharedEvents
 from clusterprep.jobs.verify.schedule import PlannedRank, TrialPlan
 from clusterprep.jobs.verify.timeline import EventLog, Timeline
-from clusterprep.jobs.verify.turns import AMISS, FOR_EACH_COLLECTIVE, ONCE, Turn
+from clusterprep.jobs.verify.turns import AMISS, FOR_EACH_COLLECTIVE, IN_PIECES, ONCE, Turn
 from clusterprep.model import VerifyResult
 from tests.jobs.verify.stories import MILESTONES, make_plan
 
 TRIALS = range(24)
+PACKAGES = {"part": "packages", "items": {"torch": "2.7.0"}}
 
 
 def random_trial(plan: TrialPlan, rng: random.Random) -> list[Event]:
@@ -50,6 +51,8 @@ def _of_rank(
             break
         what, _, collective = milestone.partition(" ")
         yield at, rank, what, _data(plan, what, collective, trouble if is_odd else "none", rng)
+        if what == "imported":
+            yield at + 0.1, rank, "holds", {**PACKAGES, "items": {}} if is_odd else PACKAGES
     if end < 99 and trouble == "crash":
         yield at + 0.3, rank, "exit", {"signal": 9, "name": "SIGKILL", "output": "", "asked": False}
 
@@ -110,7 +113,7 @@ def test_all_events_can_be_had_again(seed: int) -> None:
     assert list(timeline.events) == wanted
     for rank in range(plan.world_size):
         assert list(timeline.of_rank(rank)) == [event for event in wanted if event.rank == rank]
-    for what in (*ONCE, *FOR_EACH_COLLECTIVE, "warmed", "exit"):
+    for what in (*ONCE, *FOR_EACH_COLLECTIVE, *IN_PIECES, "warmed", "exit"):
         assert list(timeline.of(what)) == [event for event in wanted if event.what == what]
         first: dict[int, Event] = {}
         for event in wanted:
@@ -171,6 +174,21 @@ def test_what_ranks_that_behave_tell_is_kept_as_numbers() -> None:
     assert list(turn.told("op")) == [(rank, "barrier") for rank in range(6)]
     assert list(turn.told("nothing")) == [(rank, None) for rank in range(6)]
     assert turn[3] == Event("n2", "left", 1.0, 3, {"op": "barrier", "own": 0.1 * 3})
+
+
+def test_what_ranks_have_alike_is_kept_once() -> None:
+    plan = make_plan(3, 2)
+    shared = SharedEvents()
+    told = []
+    for rank in plan.ranks:
+        version = "2.6.0" if rank.rank == 4 else "2.7.0"
+        data = {"part": "packages", "items": {"torch": version}}
+        told.append(shared.event(rank.node, "holds", 1.0, rank.rank, data, 1.0))
+    timeline = logged(plan, told)
+    assert list(timeline.turn("holds").unusual) == [4]
+    assert not timeline.others
+    assert [event.data for event in timeline.of("holds")] == [event.data for event in told]
+    assert not timeline.last_steps(), "it is no step"
 
 
 @pytest.mark.parametrize(
