@@ -55,7 +55,8 @@ def read_require(
         site = document.extensions.checks
         if check not in check_names() and check not in site:
             known = sorted({*check_names(), *ALIASES, *site})
-            document.complain(here, "there is no such check", nearest(name, known))
+            hint = nearest(name, known) or "clusterprep explain --list has all"
+            document.complain(here, "there is no such check", hint)
             continue
         items = [value] if isinstance(value, str) else value
         if None in items:

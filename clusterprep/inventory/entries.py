@@ -14,11 +14,14 @@ from clusterprep.inventory.document import Document
 from clusterprep.inventory.yaml_tree import Place
 from clusterprep.model.nodeset import MAX_NODES, expand, fold
 
+_LONGEST_NAME = 253  # characters, as in DNS
 _NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:-]{0,252}")
 _NUMERIC = re.compile(r"[0-9.]+")
 _IPV4 = re.compile(
     r"(?:(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})\.){3}(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})"
 )
+# Any address, multicast, and all hosts of a network.
+_OF_NO_HOST = re.compile(r"0\.0\.0\.0|2(?:2[4-9]|3[0-9])\..+|255\.255\.255\.255")
 _PADDED = re.compile(r"(?:^|\.)0[0-9]")
 
 
@@ -98,9 +101,7 @@ class Entries:
     def complain_of_repeated_addresses(self, shared: Collection[str]) -> None:
         """Complain of addresses that several nodes have; those in `shared` may be repeated."""
         for addresses, number, place in self.given:
-            own = addresses
-            if shared:
-                own = [address for address in addresses if address not in shared]
+            own = [_canonical(address) for address in addresses if address not in shared]
             self._complain_of_repeats(
                 self.addresses,
                 own,
@@ -130,6 +131,13 @@ class Entries:
             self.document.complain(place, message)
 
 
+def _canonical(address: str) -> str:
+    """Return an IPv6 address in its shortest form, so that two spellings of it are equal."""
+    if ":" not in address:
+        return address
+    return str(ipaddress.IPv6Address(address))
+
+
 def _describe_counts(names: list[str], addresses: list[str]) -> str:
     name_word = "name" if len(names) == 1 else "names"
     address_word = "address" if len(addresses) == 1 else "addresses"
@@ -137,6 +145,11 @@ def _describe_counts(names: list[str], addresses: list[str]) -> str:
 
 
 def _check_name(name: str) -> None:
+    if len(name) > _LONGEST_NAME:
+        raise ValueError(
+            f"expected a node name of at most {_LONGEST_NAME} characters; seen {len(name)}, "
+            f"'{name[:20]}…'"
+        )
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"expected a node name of letters, digits, '-', '_' and '.'; seen '{name}'"
@@ -146,6 +159,8 @@ def _check_name(name: str) -> None:
 def _check_address(address: str) -> None:
     """Raise ValueError unless this is an IPv4 or IPv6 address or a host name."""
     if _IPV4.fullmatch(address) and not _PADDED.search(address):
+        if _OF_NO_HOST.fullmatch(address):
+            raise ValueError(_of_no_host(address))
         return
     if _NUMERIC.fullmatch(address):
         raise ValueError(_not_ipv4(address))
@@ -169,13 +184,29 @@ def _not_ipv4(address: str) -> str:
     return f"'{address}' is not an IPv4 address: four numbers from 0 to 255"
 
 
+def _of_no_host(address: str) -> str:
+    return (
+        f"'{address}' is the address of no single host; write the one under which the other nodes "
+        "reach it"
+    )
+
+
+def _not_ipv6(address: str) -> str:
+    if "://" in address:
+        return f"'{address}' is a URL; write its host alone"
+    host, _, port = address.rpartition(":")
+    if port.isdigit() and ":" not in host:
+        return f"'{address}' has a port; write {host}, and the port as ssh: {{port: {port}}}"
+    return f"'{address}' is not an IPv6 address; a port belongs under ssh: {{port: …}}"
+
+
 def _check_ipv6(address: str) -> None:
     try:
         parsed = ipaddress.IPv6Address(address)
     except ValueError:
-        raise ValueError(
-            f"'{address}' is not an IPv6 address; a port belongs under ssh: {{port: …}}"
-        ) from None
+        raise ValueError(_not_ipv6(address)) from None
+    if parsed.is_unspecified or parsed.is_multicast:
+        raise ValueError(_of_no_host(address))
     if parsed.is_link_local:
         raise ValueError(
             f"'{address}' is link-local: it holds on one cable only, and other nodes cannot tell "

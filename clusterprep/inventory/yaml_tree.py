@@ -82,17 +82,28 @@ def compose(text: str, pure: bool = False) -> Tree | None:
         raise YamlError(f"the character U+{code:04X} is not allowed in YAML", line) from None
 
 
+# What to do about what libyaml says, where the line itself shows nothing.
+_PARSER_HINTS = {
+    "mapping values are not allowed in this context": (
+        "keys of one mapping stand below each other, equally indented; a value that has a colon "
+        "before a space needs quotes"
+    ),
+    "did not find expected ',' or '}'": "a { is not closed, or a comma is missing before here",
+    "did not find expected ',' or ']'": "a [ is not closed, or a comma is missing before here",
+}
+
+
 def _syntax_error(error: Any, text: str) -> YamlError:
     reasons = [part for part in (error.context, error.problem) if part]
     reason = ", ".join(reasons)
     mark = error.problem_mark or error.context_mark
     if mark is None:
         return YamlError(f"not YAML: {reason}", None)
-    hint = _syntax_hint(text.splitlines(), mark.line)
+    hint = _syntax_hint(text.splitlines(), mark.line, error.problem)
     return YamlError(f"not YAML: {reason}", mark.line + 1, hint)
 
 
-def _syntax_hint(lines: list[str], number: int) -> str | None:
+def _syntax_hint(lines: list[str], number: int, problem: str) -> str | None:
     """Return what to do about the common mistakes in an inventory, or None."""
     if _INI_SECTION.fullmatch(_first_line(lines)):
         return "Ansible's INI files are converted by `clusterprep init --from-ansible`"
@@ -104,7 +115,7 @@ def _syntax_hint(lines: list[str], number: int) -> str | None:
         return "YAML is indented with spaces, never with tabs"
     if _BARE_RANGE.search(line):
         return 'between { and } a range needs quotes: name: "gpu[01-16]"'
-    return None
+    return _PARSER_HINTS.get(problem)
 
 
 def _first_line(lines: list[str]) -> str:

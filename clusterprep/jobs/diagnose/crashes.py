@@ -9,6 +9,7 @@ and exceptions after which the program went on.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import Struct
@@ -38,6 +39,7 @@ NEEDLES = (
     "assertionerror",
     "notimplementederror",
     "stopiteration",
+    "memoryerror",
     "brokenprocesspool",
     "timeoutexpired",
     "exception ignored",
@@ -81,6 +83,8 @@ _WRAPPER = re.compile(
     r"|terminated with the following error",
     re.IGNORECASE,
 )
+# Below the exception of the parent, which says no more in torch before 1.8: «Exception: ».
+_OF_SPAWNED = re.compile(r"^-- Process \d+ terminated with the following error")
 _REMOTE = re.compile(r"\bip=(?P<host>[\w.:-]+\w)")
 _LAUNCHER = re.compile(
     r"\b(?:ChildFailedError|CalledProcessError|ProcessExitedException|SystemExit|Signal\w*Exception"
@@ -107,16 +111,20 @@ _OF_THE_INTERNET = re.compile(
     r"https?://|HTTPS?Connection|\b(?:urllib3|requests|huggingface_hub|botocore|wandb)\.",
     re.IGNORECASE,
 )
+# A wait for the workers of the process itself, that load its data.
+_OF_THE_LOADER = re.compile(r"^DataLoader timed out after", re.IGNORECASE)
 # What the GPU reports later, at another place: the program's own as a rule, a GPU's fault at times.
 _OF_THE_GPU = re.compile(
     r"illegal memory access|unspecified launch failure|misaligned address|illegal instruction"
-    r"|CU(?:BLAS|DNN|SOLVER|SPARSE|FFT)_\w+|DataLoader worker .*exited unexpectedly",
+    r"|\bCU(?:BLAS|DNN|SOLVER|SPARSE|FFT)_\w+|DataLoader worker .*exited unexpectedly",
     re.IGNORECASE,
 )
 # What as often is the driver's, or that of a GPU that another process holds.
 _OF_THE_DRIVER = re.compile(
     r"CUDA unknown error|CUDA error: (?:unknown|initialization|system|no kernel image|.*busy or)"
-    r"|cudaGetDeviceCount|NVIDIA driver|Driver/library version|Cannot allocate memory",
+    r"|cudaGetDeviceCount|NVIDIA driver|Driver/library version"
+    # Not where torch's DefaultCPUAllocator says it, of the memory of the host: «Error code 12».
+    r"|(?<!Error code 12 \()Cannot allocate memory",
     re.IGNORECASE,
 )
 # What torch.distributed puts before each line of a traceback, for exceptions that nothing caught.
@@ -184,6 +192,8 @@ class _Reader:
             self._is_ignored = True
         elif _OF_THREAD.search(message):
             self._is_of_thread = True
+        elif _OF_SPAWNED.search(message):
+            self._open_spawned()
         elif _HEADER.search(message):
             self._begin()
             self._is_ignored = self._is_ignored or line.level in _CAUGHT_LEVELS
@@ -245,6 +255,12 @@ class _Reader:
         self._open += 1
         self._user_frame = ""
         self._library_frame = ""
+
+    def _open_spawned(self) -> None:
+        """Take the last exception for that of a parent, which carries that of its process."""
+        if self._wrapper is None and self._crashes and not self._crashes[-1].text:
+            self._open_wrapper(self._crashes.pop())
+            self._open -= 1  # the traceback of the process has a head of its own
 
     def _add(self, crash: Crash) -> None:
         wrapper = self._wrapper
@@ -378,6 +394,8 @@ def _is_explained(line: LogLine, explained: Collection[Place]) -> bool:
 def _is_distributed(kind: str, text: str, line: LogLine) -> bool:
     if _OF_THE_INTERNET.search(line.message) or _WRAPPER.search(line.message):
         return False
+    if _OF_THE_LOADER.search(text):
+        return False
     meaning = echoes.meaning(line)
     if meaning is not None:
         return not meaning.startswith(echoes.OWN)
@@ -429,16 +447,22 @@ def _culprits(crash: Crash, alike: Sequence[Crash], log: LogFile) -> Culprits:
 
 
 def _first_of_summary(log: LogFile) -> Culprits:
-    """Return the rank that torchrun saw fail first, () if nodes differ or if there is no other."""
+    """Return the rank that torchrun saw fail first.
+
+    It is () if nodes differ, if there is no other, or if another one ended by itself in that way.
+    """
     firsts: set[str] = set()
     failed: set[str] = set()
+    ends: Counter[int] = Counter()  # how many ranks ended with an exit code of their own
     for worker in failed_workers(log):
         if worker.culprit is None or worker.culprit[0] != "rank":
             continue
         failed.add(worker.culprit[1])
+        if worker.code > 0:
+            ends[worker.code] += 1
         if worker.is_first:
             firsts.add(worker.culprit[1])
-    if len(firsts) != 1:
+    if len(firsts) != 1 or max(ends.values(), default=0) > 1:
         return ()
     is_the_only_rank = failed == {"0"} and not log.lines_with("closing signal")
     return () if is_the_only_rank else (("rank", firsts.pop()),)

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from clusterprep.jobs.diagnose.model import LogFile, LogLine
 
+THIS_HOST = re.compile(r"localhost|127\.0\.0\.1|::1", re.IGNORECASE)  # the host that dials
 NEEDLES = ("connect", "remote=[")
 _DIALLED = re.compile(
     r"connect(?:\(\)|ing)?(?: to)?(?: any network address of)? [\[(]?"

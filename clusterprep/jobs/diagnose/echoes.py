@@ -140,7 +140,13 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         "a collective did not end in time",
     ),
     ("job step aborted", r"Job step aborted", "Slurm ends the others after one failed"),
+    (": terminated", r"\btasks? [\d,-]+: Terminated\b", "Slurm ends the others after one failed"),
     ("terminate called", r"terminate called after throwing", "the error itself follows"),
+    (
+        "terminated with the following error",
+        r"^-- Process \d+ terminated with the following error",
+        "the error itself follows",
+    ),
     (
         "before the previous operation returned",
         r"before the previous operation returned ncclSuccess",

@@ -31,7 +31,17 @@ _MEANINGS = {
     -11: ("program", Weight.PLAIN, "by SIGSEGV"),
     -8: ("program", Weight.PLAIN, "by SIGFPE"),
     -4: ("program", Weight.PLAIN, "by SIGILL"),
+    -24: (
+        "external_termination",
+        Weight.LIKELY,
+        "by SIGXCPU, at its limit of CPU time (ulimit -t)",
+    ),
+    -25: ("program", Weight.LIKELY, "by SIGXFSZ, at its limit for the size of a file (ulimit -f)"),
 }
+# Exit codes that a program chooses: 1 is also that of a rank that lost a peer, from 126 on they are
+# a shell's. 2 is said of arguments that are wrong, which are the same on all ranks.
+_CHOSEN = range(2, 126)
+_OF_ARGUMENTS = 2
 
 # Largest distances in torchrun's summary, in lines. A block of it has the lines [0]:, time, host,
 # rank, exitcode; «Root Cause (first observed failure)» stands above the last block.
@@ -90,11 +100,11 @@ def _from_summaries(log: LogFile) -> Iterator[FailedWorker]:
     """
     rank_line: LogLine | None = None
     rank = ""
-    root_line: LogLine | None = None
-    for line in log.lines_with("rank      :", "exitcode  :", "root cause (first"):
-        if _ROOT_CAUSE.search(line.message):
-            root_line = line
-            continue
+    roots = [
+        line for line in log.lines_with("root cause (first") if _ROOT_CAUSE.search(line.message)
+    ]
+    files_with_roots = {line.file for line in roots}
+    for line in log.lines_with("rank      :", "exitcode  :"):
         if found_rank := _RANK.match(line.message):
             rank_line = line
             rank = found_rank["rank"]
@@ -106,7 +116,9 @@ def _from_summaries(log: LogFile) -> Iterator[FailedWorker]:
         pid = match["pid"] or ""
         knows_rank = rank_line is not None and _is_below(line, rank_line, _LINES_FROM_RANK)
         culprit = ("rank", rank) if knows_rank else None
-        is_first = root_line is None or _is_below(line, root_line, _LINES_FROM_ROOT_CAUSE)
+        # Without that heading, as where a log is cut off, any of them may be the first.
+        is_first = line.file not in files_with_roots
+        is_first = is_first or any(_is_under(line, root) for root in roots)
         yield FailedWorker(
             line,
             code,
@@ -123,6 +135,11 @@ def _is_below(line: LogLine, other: LogLine, distance: int) -> bool:
     return line.number <= other.number + distance
 
 
+def _is_under(line: LogLine, root: LogLine) -> bool:
+    """Whether the line is in the block under «Root Cause (first observed failure)»."""
+    return root.number < line.number and _is_below(line, root, _LINES_FROM_ROOT_CAUSE)
+
+
 def detect_signals(log: LogFile) -> Iterator[Evidence]:
     """Yield what the first failures of each node say.
 
@@ -137,10 +154,13 @@ def detect_signals(log: LogFile) -> Iterator[Evidence]:
         was_signalled = worker.code in _EXTERNAL_SIGNALS
         if was_signalled and worker.line.file in files_with_own_failure:
             continue
-        if worker.code not in _MEANINGS:
+        meaning = _meaning(worker.code)
+        if meaning is None:
             continue
-        cause, weight, how = _MEANINGS[worker.code]
+        cause, weight, how = meaning
         culprits = (worker.culprit,) if worker.culprit else ()
+        if worker.code == _OF_ARGUMENTS:
+            culprits = ()
         note = f"a worker ended {how}"
         yield Evidence(
             cause,
@@ -149,3 +169,10 @@ def detect_signals(log: LogFile) -> Iterator[Evidence]:
             culprits,
             note=note,
         )
+
+
+def _meaning(code: int) -> tuple[str, Weight, str] | None:
+    """Return the cause that an exit code speaks for, how much, and how the worker ended."""
+    if code in _CHOSEN:
+        return "program", Weight.LIKELY, f"with exit code {code}"
+    return _MEANINGS.get(code)

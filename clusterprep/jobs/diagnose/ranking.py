@@ -47,7 +47,8 @@ _ERROR = re.compile(
 )
 _RAISED = re.compile(r"^(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)\b\s*(?::|$|\()")
 _OF_TRACEBACK = re.compile(
-    r"^Traceback|^\s+(?:raise|return|File|assert) |^raise \w|\babove exception\b|^[\w./-]+ FAILED$"
+    r"^Traceback|^\s+(?:raise|return|File|assert) |^raise \w|^\s{4}.*: raise \w"
+    r"|\babove exception\b|^[\w./-]+ FAILED$"
 )
 _NO_ERRORS = frozenset({"DEBUG", "INFO", "I", "TRACE"})
 _WARNINGS = frozenset({"WARN", "WARNING", "W"})

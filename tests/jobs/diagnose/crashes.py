@@ -474,7 +474,8 @@ slurmstepd: error: pyxis:     nvidia-container-cli: container error: file lookup
 slurmstepd: error: pyxis: couldn't start container
 slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1
 srun: error: gpu-1: task 0: Exited with exit code 1""",
-        cause=None,
+        cause="processes_not_started",
+        said="pyxis could not start the container",
     ),
     Seen(
         "a-broken-data-set-on-one-rank",

@@ -503,3 +503,9 @@ def test_names_in_these_lines_are_replaced_for_posting(line: str) -> None:
     told_texts = [redactor.text(text), *(found.message for found in diagnosis.causes)]
     told_texts += [found.culprit or "" for found in diagnosis.causes]
     assert "gpunode" not in "\n".join(told_texts)
+
+
+def test_port_0_of_this_very_host_is_what_standalone_writes() -> None:
+    line = "[E1129 16:03:43.648139853 socket.cpp:1028] [c10d] The client socket has timed out after 60000ms while trying to connect to ({host}, 0)."
+    assert first(line.replace("{host}", "localhost"))[::2] == ("rendezvous_incomplete", 0.75)
+    assert first(line.replace("{host}", "n1"))[::2] == ("rendezvous_misconfigured", 0.95)

@@ -321,3 +321,108 @@ def test_a_message_below_a_bare_error_is_its_text() -> None:
         "The NVIDIA driver on your system is too old (found version 10010).\n"
     )
     assert found.causes[0].cause.name == "driver_too_old"
+
+
+SPAWNED = """\
+Traceback (most recent call last):
+  File "tools/train_net.py", line 161, in <module>
+    launch(main)
+  File "/opt/detectron2/engine/launch.py", line 49, in launch
+    mp.spawn(main)
+Exception:
+
+-- Process 2 terminated with the following error:
+Traceback (most recent call last):
+  File "/usr/lib/python3/dist-packages/torch/multiprocessing/spawn.py", line 19, in _wrap
+    fn(i, *args)
+  File "/opt/detectron2/engine/comm.py", line 165, in gather
+    {last}
+"""
+
+
+def test_the_exception_of_a_spawned_process_counts_and_not_that_of_its_parent() -> None:
+    found = told(SPAWNED.replace("{last}", "x\nKeyError: 'boxes'")).causes[0]
+    assert (found.cause.name, found.culprit) == ("program", "process 2")
+    assert "KeyError at comm.py:165: 'boxes'" in found.message
+
+
+def test_a_spawned_process_that_lost_a_peer_is_no_failure_of_its_own() -> None:
+    lost = (
+        "RuntimeError: [gloo/transport/tcp/pair.cc:575] Connection closed by peer [127.0.1.1]:10482"
+    )
+    assert not told(SPAWNED.replace("{last}", f"x\n{lost}")).causes
+
+
+def test_a_module_that_is_started_and_not_there_is_named() -> None:
+    found = told(
+        "/opt/env/bin/python: Error while finding module specification for 'torch.distribute.launch' (ModuleNotFoundError: No module named 'torch.distribute')"
+    ).causes[0]
+    assert "torch.distribute.launch" in found.message
+
+
+@pytest.mark.parametrize(("code", "culprit"), [(3, "rank 1"), (2, None), (1, None), (127, None)])
+def test_an_exit_code_that_only_a_program_chooses_names_the_rank(
+    code: int, culprit: str | None
+) -> None:
+    causes = told(summary(1, code)).causes
+    assert [one.cause.name for one in causes] == (["program"] if code in {2, 3} else [])
+    assert not causes or causes[0].culprit == culprit
+
+
+def test_a_library_whose_name_begins_like_a_status_of_the_gpu_is_none() -> None:
+    found = told(
+        "[rank1]: OSError: libcudnn_ops_infer.so.8: cannot open shared object file: No such file or directory"
+    ).causes[0]
+    assert found.confidence == 0.95
+
+
+BOTH = """\
+AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'
+Failures:
+[1]:
+  time      : 2031-03-04_05:06:07
+  host      : n1
+  rank      : 1 (local_rank: 1)
+  exitcode  : {other} (pid: 72)
+  error_file: <N/A>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2031-03-04_05:06:07
+  host      : n1
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 71)
+  error_file: <N/A>"""
+
+
+@pytest.mark.parametrize(("other", "culprit"), [("-15", "rank 0"), ("1", None)])
+def test_the_first_of_torchruns_summary_is_to_blame_unless_another_ended_like_it(
+    other: str, culprit: str | None
+) -> None:
+    head = 'Traceback (most recent call last):\n  File "train.py", line 17, in <module>\n'
+    found = told(head + BOTH.replace("{other}", other)).causes[0]
+    assert (found.cause.name, found.culprit) == ("program", culprit)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank1]: MemoryError",
+        "[rank1]: RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 268435456 bytes. Error code 12 (Cannot allocate memory)",
+        "[rank1]: RuntimeError: DataLoader timed out after 5 seconds",
+    ],
+)
+def test_memory_of_the_host_and_a_loader_that_waits_are_of_the_rank(line: str) -> None:
+    head = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "train.py", line 17, in <module>\n'
+    found = told(head + line).causes[0]
+    assert (found.cause.name, found.culprit, found.confidence) == ("program", "rank 1", 0.95)
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "said"),
+    [(-24, "external_termination", "ulimit -t"), (-25, "program", "ulimit -f")],
+)
+def test_a_limit_of_the_shell_that_ends_a_worker_is_told(code: int, cause: str, said: str) -> None:
+    found = told(summary(1, code)).causes[0]
+    assert found.cause.name == cause
+    assert said in found.message

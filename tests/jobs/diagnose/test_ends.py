@@ -283,3 +283,26 @@ def test_another_program_that_the_kernel_killed_is_a_hint() -> None:
     found = told("kernel: Out of memory: Killed process 991 (mysqld) total-vm:9000000kB")
     assert [(one.cause.name, one.confidence) for one in found.causes] == [("host_oom_kill", 0.45)]
     assert "mysqld" in found.causes[0].message
+
+
+def test_what_slurm_ends_after_the_kernel_has_killed_a_task_follows_from_it() -> None:
+    found = told(
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=8538204.0. Some of the step tasks have been OOM Killed.",
+        "srun: error: n2: task 3: Out Of Memory",
+        "slurmstepd: error: *** STEP 8538204.0 ON n1 CANCELLED AT 2031-03-04T12:00:00 ***",
+        "srun: error: n1: task 0: Terminated",
+    )
+    confidences = {one.cause.name: one.confidence for one in found.causes}
+    assert confidences == {"host_oom_kill": 0.95, "external_termination": 0.27}
+    assert not found.unexplained
+
+
+def test_a_daemon_that_mpirun_lost_is_named_and_not_why() -> None:
+    found = told(
+        "ORTE has lost communication with a remote daemon.",
+        "",
+        "  HNP daemon   : [[43015,0],0] on node train-launcher",
+        "  Remote daemon: [[43015,0],20] on node train-worker-19",
+    ).causes[0]
+    assert (found.culprit, found.confidence) == ("host train-worker-19", 0.45)
+    assert "may have been ended" in found.message

@@ -939,3 +939,11 @@ def memory_limit(more: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_a_mismatch_that_nccl_suspects_is_not_told_as_a_fact() -> None:
+    found = told(
+        "n1:1:2 [0] init.cc:1256 NCCL WARN Your program may be hanging, this may be caused by a collective mismatch around rank 1."
+    ).causes[0]
+    assert (found.culprit, found.confidence) == ("rank 1", 0.75)
+    assert found.message.startswith("Ranks may have entered")

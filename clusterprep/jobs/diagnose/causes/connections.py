@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clusterprep.jobs.diagnose.dialled import NEEDLES, dialled
+from clusterprep.jobs.diagnose.dialled import NEEDLES, THIS_HOST, dialled
 from clusterprep.jobs.diagnose.model import (
     Cause,
     Culprits,
@@ -54,7 +54,6 @@ _STORE_REFUSED = re.compile(r"client socket has failed to connect to .*errno: 11
 _REMOTE_HOST = re.compile(r"^\s*Remote host: +(?P<peer>[\w.:-]+)", re.IGNORECASE)
 _LINES_TO_HOST = 4  # from Open MPI's complaint to the host it is about
 _REFUSED = "«refused» comes from a host whose process has ended or listens elsewhere"
-_THIS_HOST = re.compile(r"localhost|127\.0\.0\.1|::1", re.IGNORECASE)
 
 
 def detect_unreached(log: LogFile) -> Iterator[Evidence]:
@@ -117,7 +116,7 @@ def _unreached_stores(log: LogFile) -> Iterator[Evidence]:
         if match is None:
             continue
         peer = match["peer"] or match["plain"]
-        if peer and _THIS_HOST.fullmatch(peer):
+        if peer and THIS_HOST.fullmatch(peer):
             note = "the store was to be on this very host, and no process opened it"
             yield Evidence("rendezvous_incomplete", line, Weight.LIKELY, note=note)
         elif peer in refusals:

@@ -265,6 +265,10 @@ SIZES = Cause(
     "fatal",
     title="One collective, different tensors",
     message="Ranks entered the same collective with tensors of different shape, size or type.",
+    doubt=(
+        "Ranks may have entered the same collective with tensors of different shape, size or type, "
+        "or different collectives."
+    ),
     looks=(
         "One operation and sequence number with different NumelIn, «Tensor shapes» that differ, "
         "DDP models that are not alike."
@@ -286,7 +290,9 @@ SIZES = Cause(
             "n1:1:2 [0] init.cc:900 NCCL WARN Your program may be hanging, this may be caused by "
             "a collective mismatch around rank 3. Please check your collective calls at and "
             "around this rank.",
+            Weight.LIKELY,
             culprit="rank {number}",
+            note="NCCL suspects a mismatch around rank {number}, and has not seen it",
         ),
         Sign(
             "mismatched collective detected",

@@ -13,6 +13,10 @@ TERMINATION = Cause(
         "The job was ended from outside: a scheduler's limit or preemption, a closed terminal, a "
         "signal by hand."
     ),
+    doubt=(
+        "The job may have been ended from outside: by a scheduler's limit or preemption, by a "
+        "closed terminal, by a signal by hand, or because a node was lost."
+    ),
     looks=(
         "«got signal: 15», «CANCELLED … DUE TO TIME LIMIT», «Received 1 death signal», a node "
         "failure that Slurm tells."
@@ -28,7 +32,9 @@ TERMINATION = Cause(
     ),
     check="slurm.state",
     # Launchers end the other nodes by a signal after one of these; no signal leads to one of these.
-    yields_to=frozenset({"program", "rank_gpu_oom", "invalid_device_ordinal", "port_in_use"}),
+    yields_to=frozenset(
+        {"program", "rank_gpu_oom", "host_oom_kill", "invalid_device_ordinal", "port_in_use"}
+    ),
     signs=(
         Sign(
             "cancelled",
@@ -160,6 +166,15 @@ TERMINATION = Cause(
             r"Node failure on (?P<node>[\w.-]+)|DUE TO NODE FAILURE",
             "srun: error: Node failure on gpu-07",
             culprit="host {node}",
+        ),
+        Sign(
+            # Open MPI 3.0 to 4.1, orte/mca/errmgr/help-errmgr-base.txt
+            "remote daemon: [",
+            r"Remote daemon: +\[\[\d+,\d+\],\d+\] on node (?P<node>[\w.-]+)",
+            "  Remote daemon: [[43015,0],20] on node n1",
+            Weight.SYMPTOM,
+            culprit="host {node}",
+            note="mpirun lost its daemon on {node}, with the host, the pod or the network there",
         ),
         Sign(
             "preempt",

@@ -202,6 +202,14 @@ PROGRAM = Cause(
             note="Python does not find the program {what}",
         ),
         Sign(
+            "finding module specification for",
+            r"Error while finding module specification for '?(?P<what>[\w.]+)",
+            "/opt/env/bin/python: Error while finding module specification for 'torch.distribute."
+            "launch' (ModuleNotFoundError: No module named 'torch.distribute')",
+            culprit="rank {rank}|host {host}",
+            note="Python does not find the program {what}",
+        ),
+        Sign(
             "no module named",
             r"python\S*: No module named (?P<what>\S+)",
             "/opt/env/bin/python: No module named trainer",

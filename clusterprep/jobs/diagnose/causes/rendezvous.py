@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from clusterprep.jobs.diagnose import launch_lines
-from clusterprep.jobs.diagnose.dialled import NEEDLES, Dialled, dialled
+from clusterprep.jobs.diagnose.dialled import NEEDLES, THIS_HOST, Dialled, dialled
 from clusterprep.jobs.diagnose.model import (
     Cause,
     Culprits,
@@ -79,7 +79,11 @@ def _impossible_addresses(log: LogFile) -> Iterator[Evidence]:
         elif _is_port_zero(target):
             culprits = (("address", f"{target.address}:0"),)
             note = "0 is no port that a server can have"
-            yield Evidence("rendezvous_misconfigured", target.line, Weight.PLAIN, culprits, note)
+            weight = Weight.PLAIN
+            if THIS_HOST.fullmatch(target.address):
+                note = "torchrun --standalone writes port 0 for any port; the store was not opened"
+                weight = Weight.SYMPTOM
+            yield Evidence("rendezvous_misconfigured", target.line, weight, culprits, note)
 
 
 def _name_of_digits(log: LogFile) -> str:
