@@ -101,7 +101,7 @@ class Entries:
     def complain_of_repeated_addresses(self, shared: Collection[str]) -> None:
         """Complain of addresses that several nodes have; those in `shared` may be repeated."""
         for addresses, number, place in self.given:
-            own = [_canonical(address) for address in addresses if address not in shared]
+            own = [address for address in addresses if address not in shared]
             self._complain_of_repeats(
                 self.addresses,
                 own,
@@ -129,13 +129,6 @@ class Entries:
             line = self.document.line(("nodes", first))
             message = f"duplicate {what} '{fold(repeated)}', first in line {line}"
             self.document.complain(place, message)
-
-
-def _canonical(address: str) -> str:
-    """Return an IPv6 address in its shortest form, so that two spellings of it are equal."""
-    if ":" not in address:
-        return address
-    return str(ipaddress.IPv6Address(address))
 
 
 def _describe_counts(names: list[str], addresses: list[str]) -> str:
