@@ -9,9 +9,11 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     failed,
     kinds,
     machine,
+    names_of,
     passed,
     skipped,
     uniform,
@@ -29,16 +31,17 @@ CURE = sentence(
 
 def bios(context: CheckContext) -> Iterable[Outcome]:
     """Judge what is required; compare the others within a kind and a product."""
-    undeclared = set()
-    for node in context.nodes:
-        found: Bios = context.value(node, "host.bios")
-        wanted = context.wanted(node)
+    undeclared: set[str] = set()
+    for nodes in context.alike():
+        found: Bios = context.value(nodes[0], "host.bios")
+        wanted = context.wanted(nodes[0])
         if wanted is not None:
-            yield _judge_required(node, found, wanted)
+            yield from about_all(nodes, [_judge_required(nodes[0], found, wanted)])
         elif found.virtual:
-            yield skipped(node, "the BIOS of a virtual machine is its host's", found.product)
+            message = "the BIOS of a virtual machine is its host's"
+            yield from about_all(nodes, [skipped(nodes[0], message, found.product)])
         else:
-            undeclared.add(node.name)
+            undeclared.update(names_of(nodes))
     if undeclared:
         yield from _compare(context, undeclared)
 
@@ -60,10 +63,9 @@ def _compare(context: CheckContext, names: set[str]) -> Iterable[Outcome]:
 
     for part in kinds(context, of):
         values = {}
-        for node in part.nodes:
-            if node.name in names:
-                found: Bios = part.value(node, "host.bios")
-                values[node.name] = f"{found.version} of {found.date}".removesuffix(" of ")
+        for name, found in part.values("host.bios").items():
+            if name in names:
+                values[name] = f"{found.version} of {found.date}".removesuffix(" of ")
         if values:
             yield from uniform(values, WHAT, len(part.inventory.nodes))
 
