@@ -19,7 +19,7 @@ from clusterprep.checks import (
     uniform,
 )
 from clusterprep.facts.dmi import Bios
-from clusterprep.model import Absent, Node
+from clusterprep.model import Node
 from clusterprep.remedies import sentence
 
 WHAT = "the BIOS"
@@ -54,18 +54,18 @@ def _judge_required(node: Node, found: Bios, wanted: str) -> Outcome:
 
 def _compare(context: CheckContext, names: set[str]) -> Iterable[Outcome]:
     """Compare machines of one declared kind that are one product, and have one board."""
+    known: dict[str, Bios] = context.values("host.bios")
 
     def of(node: Node) -> object:
-        found = context.value(node, "host.bios")
-        if isinstance(found, Absent):
-            return None
-        return machine(node), found.product, found.board
+        found = known.get(node.name)
+        return None if found is None else (machine(node), found.product, found.board)
 
     for part in kinds(context, of):
         values = {}
-        for name, found in part.values("host.bios").items():
-            if name in names:
-                values[name] = f"{found.version} of {found.date}".removesuffix(" of ")
+        for node in part.nodes:
+            if node.name in names:
+                found = known[node.name]
+                values[node.name] = f"{found.version} of {found.date}".removesuffix(" of ")
         if values:
             yield from uniform(values, WHAT, len(part.inventory.nodes))
 

@@ -7,7 +7,16 @@ from ipaddress import IPv4Interface, IPv4Network
 
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    failed,
+    passed,
+    skipped,
+)
 from clusterprep.checks.ib import FACTS, training_not_known
 from clusterprep.facts.network import Family, Interface
 from clusterprep.facts.rdma import Gid, Port, Rail, RdmaDevice
@@ -22,10 +31,10 @@ from clusterprep.nccl.gids import (
     entry_taken,
     leads_to_others,
     roce_family,
-    roce_rails,
+    roce_rails_by_node,
     usable_gid,
 )
-from clusterprep.nccl.rails import RdmaRail, TrainingSet, training_sets
+from clusterprep.nccl.rails import RdmaRail, training_sets
 from clusterprep.remedies import Remedy, sentence, shell_line
 
 WANTED: Mapping[Family, str] = {
@@ -39,15 +48,17 @@ Indices = Mapping[str, int]
 def gid(context: CheckContext) -> Iterable[Outcome]:
     """Judge whether each Ethernet port of the training set has a usable GID."""
     sets = training_sets(context.fleet)
+    rails_by_node = roce_rails_by_node(context.fleet)
     indices_by_node: dict[str, Indices] = {}
-    for node in context.nodes:
+    for nodes in without_roce_together(context):
+        node = nodes[0]
         training = sets[node.name]
         if isinstance(training, Absent):
             yield training_not_known(node, training)
             continue
-        rails = roce_rails(training)
+        rails = rails_by_node[node.name]
         if not rails:
-            yield skipped(node, "the training set is not RoCE")
+            yield from about_all(nodes, [skipped(node, "the training set is not RoCE")])
             continue
         addresses = addresses_of(context.value(node, "net.interfaces"))
         rules = declared_rules(node, roce_family(context.fleet))
@@ -67,6 +78,21 @@ def gid(context: CheckContext) -> Iterable[Outcome]:
         else:
             indices_by_node[node.name] = indices
     yield from _judge_indices(context, indices_by_node)
+
+
+def without_roce_together(context: CheckContext) -> Iterable[tuple[Node, ...]]:
+    """Return classes of nodes: those without RoCE together, each other node by itself.
+
+    A node of which the training ports are not known is by itself too.
+    """
+    sets = training_sets(context.fleet)
+    rails_by_node = roce_rails_by_node(context.fleet)
+
+    def apart(node: Node) -> str:
+        is_unknown = isinstance(sets[node.name], Absent)
+        return node.name if is_unknown or rails_by_node[node.name] else ""
+
+    return context.alike_by(apart)
 
 
 def _find_gid(rail: RdmaRail, addresses: Mapping[str, set[str]], rules: GidRules) -> Gid | None:
@@ -216,24 +242,28 @@ def _nccl_version(context: CheckContext, name: str) -> str | None:
 def route(context: CheckContext) -> Iterable[Outcome]:
     """Judge whether a packet from a rail's address leaves by that rail."""
     sets = training_sets(context.fleet)
-    for node in context.nodes:
+    rails_by_node = roce_rails_by_node(context.fleet)
+    for nodes in without_roce_together(context):
+        node = nodes[0]
         training = sets[node.name]
         if isinstance(training, Absent):
             yield training_not_known(node, training)
             continue
-        interfaces = _training_interfaces(training, context.value(node, "net.interfaces"))
+        own_rails = rails_by_node[node.name]
+        interfaces = _training_interfaces(own_rails, context.value(node, "net.interfaces"))
         all_rails: tuple[Rail, ...] = context.value(node, "rdma.rails")
         rails = [rail for rail in all_rails if rail.interface in interfaces]
         if len(rails) < 2:
-            yield skipped(node, "there are no several RoCE rails with IPv4 addresses")
+            message = "there are no several RoCE rails with IPv4 addresses"
+            yield from about_all(nodes, [skipped(node, message)])
         else:
             yield _judge_routes(node, rails)
 
 
-def _training_interfaces(training: TrainingSet, interfaces: Iterable[Interface]) -> set[str]:
+def _training_interfaces(rails: Iterable[RdmaRail], interfaces: Iterable[Interface]) -> set[str]:
     """Return the interfaces of the Ethernet ports, and the bonds that they belong to."""
     names: set[str] = set()
-    for rail in roce_rails(training):
+    for rail in rails:
         names.update(rail.device.interfaces)
         for gid in rail.port.gids:
             if gid.interface is not None:

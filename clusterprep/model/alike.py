@@ -53,19 +53,42 @@ def alike_nodes(
             differing.append(column)
     if not differing:
         return (tuple(nodes),)
+    odd = set().union(*(column.odd for column in differing))
     if nodes is fleet.reached:
         places: Sequence[int] = range(len(nodes))
+        apart = sorted(odd)
     else:
         place_of = positions(fleet)
         places = [place_of[node.name] for node in nodes]
-    odd = set().union(*(column.odd for column in differing))
+        apart = [number for number, place in enumerate(places) if place in odd]
     ids = [column.ids for column in differing]
-    classes: dict[tuple[int, ...], list[Node]] = {}
-    for node, place in zip(nodes, places, strict=True):
-        # Nodes with the usual values everywhere are one class, whose key need not be made.
-        key = tuple([numbers[place] for numbers in ids]) if place in odd else ()
-        classes.setdefault(key, []).append(node)
-    return map(tuple, classes.values())
+    numbers_by_key: dict[tuple[int, ...], list[int]] = {}
+    for number in apart:
+        key = tuple([column_ids[places[number]] for column_ids in ids])
+        numbers_by_key.setdefault(key, []).append(number)
+    classes: dict[int, tuple[Node, ...]] = {}  # by the number of the first node
+    for numbers in numbers_by_key.values():
+        classes[numbers[0]] = tuple([nodes[number] for number in numbers])
+    if len(apart) < len(nodes):
+        first, usual = _others(nodes, apart)
+        classes[first] = usual
+    return [classes[first] for first in sorted(classes)]
+
+
+def _others(nodes: Sequence[Node], apart: Sequence[int]) -> tuple[int, tuple[Node, ...]]:
+    """Return the nodes whose numbers are not in `apart`, after the number of the first of them.
+
+    They are nearly all, so they are copied in slices.
+    """
+    others: list[Node] = []
+    first = start = 0
+    for number in apart:
+        others += nodes[start:number]
+        start = number + 1
+        if not others:
+            first = start
+    others += nodes[start:]
+    return first, tuple(others)
 
 
 @once_per_fleet
