@@ -14,7 +14,7 @@ others. A judge of one node at a time reads like this:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -211,7 +211,7 @@ def names_of(nodes: Iterable[Node]) -> tuple[str, ...]:
     return tuple([node.name for node in nodes])
 
 
-def about_all(nodes: tuple[Node, ...], outcomes: Iterable[Outcome]) -> Iterable[Outcome]:
+def about_all(nodes: Sequence[Node], outcomes: Iterable[Outcome]) -> Iterable[Outcome]:
     """Yield the outcomes about one node of a class as outcomes about all nodes of it."""
     if len(nodes) == 1:
         yield from outcomes

@@ -9,15 +9,17 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     failed,
     kinds,
     machine,
+    names_of,
     passed,
     skipped,
     uniform,
 )
 from clusterprep.facts.dmi import Bios
-from clusterprep.model import Absent, Node
+from clusterprep.model import Node
 from clusterprep.remedies import sentence
 
 WHAT = "the BIOS"
@@ -29,16 +31,17 @@ CURE = sentence(
 
 def bios(context: CheckContext) -> Iterable[Outcome]:
     """Judge what is required; compare the others within a kind and a product."""
-    undeclared = set()
-    for node in context.nodes:
-        found: Bios = context.value(node, "host.bios")
-        wanted = context.wanted(node)
+    undeclared: set[str] = set()
+    for nodes in context.alike():
+        found: Bios = context.value(nodes[0], "host.bios")
+        wanted = context.wanted(nodes[0])
         if wanted is not None:
-            yield _judge_required(node, found, wanted)
+            yield from about_all(nodes, [_judge_required(nodes[0], found, wanted)])
         elif found.virtual:
-            yield skipped(node, "the BIOS of a virtual machine is its host's", found.product)
+            message = "the BIOS of a virtual machine is its host's"
+            yield from about_all(nodes, [skipped(nodes[0], message, found.product)])
         else:
-            undeclared.add(node.name)
+            undeclared.update(names_of(nodes))
     if undeclared:
         yield from _compare(context, undeclared)
 
@@ -51,18 +54,17 @@ def _judge_required(node: Node, found: Bios, wanted: str) -> Outcome:
 
 def _compare(context: CheckContext, names: set[str]) -> Iterable[Outcome]:
     """Compare machines of one declared kind that are one product, and have one board."""
+    known: dict[str, Bios] = context.values("host.bios")
 
     def of(node: Node) -> object:
-        found = context.value(node, "host.bios")
-        if isinstance(found, Absent):
-            return None
-        return machine(node), found.product, found.board
+        found = known.get(node.name)
+        return None if found is None else (machine(node), found.product, found.board)
 
     for part in kinds(context, of):
         values = {}
         for node in part.nodes:
             if node.name in names:
-                found: Bios = part.value(node, "host.bios")
+                found = known[node.name]
                 values[node.name] = f"{found.version} of {found.date}".removesuffix(" of ")
         if values:
             yield from uniform(values, WHAT, len(part.inventory.nodes))

@@ -11,7 +11,9 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     failed,
+    names_of,
     parse_count,
     passed,
     skipped,
@@ -41,33 +43,37 @@ LOOK = shell_line("nvme list; lspci -d ::0108; dmesg | grep nvme")
 def nvme(context: CheckContext) -> Iterable[Outcome]:
     """Judge the number of disks, then each disk."""
     yield from _judge_counts(context)
-    for node in context.nodes:
-        disks: tuple[Disk, ...] = context.value(node, "disk.nvme")
-        yield from _judge_disks(node, disks)
+    for nodes in context.alike():
+        disks: tuple[Disk, ...] = context.value(nodes[0], "disk.nvme")
+        yield from about_all(nodes, _judge_disks(nodes[0], disks))
 
 
 def _judge_counts(context: CheckContext) -> Iterable[Outcome]:
     """Compare the number with what is required, or with the other nodes of a kind."""
-    counts = {}
-    undeclared = set()
-    for node in context.nodes:
-        disks: tuple[Disk, ...] = context.value(node, "disk.nvme")
-        seen = _shown(len(disks))
-        counts[node.name] = seen
-        wanted = context.wanted(node)
+    counts: dict[str, str] = {}
+    undeclared: set[str] = set()
+    for nodes in context.alike():
+        disks: tuple[Disk, ...] = context.value(nodes[0], "disk.nvme")
+        counts.update(dict.fromkeys(names_of(nodes), _shown(len(disks))))
+        wanted = context.wanted(nodes[0])
         if wanted is None:
-            undeclared.add(node.name)
-        elif len(disks) == parse_count(wanted):
-            yield passed(node, "there are as many NVMe disks as required", seen, wanted)
+            undeclared.update(names_of(nodes))
         else:
-            message = "there are not as many NVMe disks as required"
-            yield failed(node, message, seen, wanted, LOOK)
+            yield from about_all(nodes, [_judge_required(nodes[0], len(disks), wanted)])
     if undeclared and set(counts.values()) == {_shown(0)}:
         message = "no node has an NVMe disk"
         yield Outcome("skip", tuple(sorted(undeclared)), message, reason="not_applicable")
     elif undeclared:
         what = "the number of NVMe disks"
         yield from uniform_by_kind(context, counts, what, LOOK, undeclared)
+
+
+def _judge_required(node: Node, count: int, wanted: str) -> Outcome:
+    seen = _shown(count)
+    if count == parse_count(wanted):
+        return passed(node, "there are as many NVMe disks as required", seen, wanted)
+    message = "there are not as many NVMe disks as required"
+    return failed(node, message, seen, wanted, LOOK)
 
 
 def _shown(count: int) -> str:

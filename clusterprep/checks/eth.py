@@ -24,7 +24,7 @@ from clusterprep.facts.rdma import RdmaDevice
 from clusterprep.model import Absent, Node, Severity
 from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.model.units import pluralize
-from clusterprep.nccl.gids import roce_rails
+from clusterprep.nccl.gids import roce_rails_by_node
 from clusterprep.nccl.interfaces import (
     FAMILIES,
     FAMILY_NAMES,
@@ -37,7 +37,7 @@ from clusterprep.nccl.interfaces import (
     may_have_rdma,
     plain,
 )
-from clusterprep.nccl.rails import TrainingSet, is_rdma_switched_off, training_sets
+from clusterprep.nccl.rails import RdmaRail, is_rdma_switched_off, training_sets
 from clusterprep.remedies import Remedy, sentence, shell_line
 
 # The headers that RoCE puts around 4096 bytes take up to 96 more (iboe_get_mtu of rdma/ib_addr.h).
@@ -161,14 +161,15 @@ def mtu(context: CheckContext) -> Iterable[Outcome]:
 def _roce_floor(context: CheckContext) -> Iterable[Outcome]:
     """Yield an outcome for RoCE ports of the training whose interface is too small for 4096."""
     sets = training_sets(context.fleet)
+    rails_by_node = roce_rails_by_node(context.fleet)
     for node in context.nodes:
         training = sets[node.name]
-        devices: tuple[RdmaDevice, ...] = context.value(node, "rdma.devices")
         if isinstance(training, Absent):
+            devices: tuple[RdmaDevice, ...] = context.value(node, "rdma.devices")
             if any(port.link_layer == "Ethernet" for device in devices for port in device.ports):
                 yield training_not_known(node, training)
             continue
-        names = _roce_interfaces(training)
+        names = _interfaces_of(rails_by_node[node.name])
         if not names:
             continue
         interfaces = context.value(node, "net.interfaces")
@@ -181,10 +182,10 @@ def _roce_floor(context: CheckContext) -> Iterable[Outcome]:
             yield failed(node, message, seen, wanted, cure, severity="warning")
 
 
-def _roce_interfaces(training: TrainingSet) -> set[str]:
-    """Return the interfaces of the active Ethernet ports of the training set."""
+def _interfaces_of(rails: Iterable[RdmaRail]) -> set[str]:
+    """Return the interfaces of the active ones of these ports."""
     names: set[str] = set()
-    for rail in roce_rails(training):
+    for rail in rails:
         if rail.port.active:
             names.update(gid.interface for gid in rail.port.gids if gid.interface)
             names.update(rail.device.interfaces)

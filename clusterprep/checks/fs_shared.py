@@ -10,6 +10,7 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     failed,
     passed,
     skipped,
@@ -41,10 +42,13 @@ def shared(context: CheckContext) -> Iterable[Outcome]:
     """Judge every declared folder over all nodes that declare it."""
     well: dict[str, list[str]] = {}  # node -> its folders
     declaring: dict[str, dict[str, SharedFolder | Absent]] = {}
+    folders_by_node: dict[str, Folders | None] = context.values("fs.shared")
+    without = [node for node in context.nodes if folders_by_node[node.name] is None]
+    if without:
+        yield from about_all(without, [skipped(without[0], "no shared folders are declared")])
     for node in context.nodes:
-        folders: Folders | None = context.value(node, "fs.shared")
+        folders = folders_by_node[node.name]
         if folders is None:
-            yield skipped(node, "no shared folders are declared")
             continue
         well[node.name] = list(node.shared)
         for path in node.shared:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+
+from msgspec.structs import replace
 
 from clusterprep.checks import (
     NO_PEER,
@@ -10,8 +13,8 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     by_value,
-    each,
     failed,
     passed,
 )
@@ -52,18 +55,20 @@ def identity(context: CheckContext) -> Iterable[Outcome]:
     for outcome in _same_host_id(context, machine_ids):
         yield outcome
         blamed.update(outcome.nodes)
+    unique: list[str] = []
     for machine_id, nodes in by_value(machine_ids):
         if len(nodes) > 1:
             yield _judge_shared(context, machine_id, nodes)
         elif nodes[0] not in blamed:
-            what = "machine id" if _is_machine_id(machine_id) else "boot id"
-            yield Outcome(
-                "pass",
-                nodes,
-                f"the {what} is unique",
-                "unique",
-                "unique",
-            )
+            unique.append(nodes[0])
+    for what, names in by_value({name: _kind_of_id(machine_ids[name]) for name in unique}):
+        yield Outcome(
+            "pass",
+            names,
+            f"the {what} is unique",
+            "unique",
+            "unique",
+        )
 
 
 def _machine_ids(context: CheckContext) -> dict[str, str]:
@@ -71,9 +76,11 @@ def _machine_ids(context: CheckContext) -> dict[str, str]:
 
     A system without one is known by its boot and its name.
     """
+    reached = context.fleet.reached
+    of_all = replace(context, nodes=reached).values("host.machine_id")
     machine_ids: dict[str, str] = {}
-    for node in context.fleet.reached:
-        value = context.value(node, "host.machine_id")
+    for node in reached:
+        value = of_all[node.name]
         if value == NO_MACHINE_ID:
             value = _boot_and_name(context, node)
         if not isinstance(value, Absent):
@@ -93,6 +100,10 @@ def _boot_and_name(context: CheckContext, node: Node) -> str | Absent:
 
 def _is_machine_id(identity: str) -> bool:
     return not identity.startswith("no machine id")
+
+
+def _kind_of_id(identity: str) -> str:
+    return "machine id" if _is_machine_id(identity) else "boot id"
 
 
 def _entries(context: CheckContext, names: Collection[str]) -> list[Node]:
@@ -198,8 +209,25 @@ def _boot_ids(context: CheckContext, names: Iterable[str]) -> set[str]:
     return boot_ids
 
 
-def uptime(context: CheckContext, node: Node, seconds: float) -> Outcome:
+def uptime(context: CheckContext) -> Iterable[Outcome]:
     """Judge that a node was not booted lately, and not between two looks of this run."""
+    for nodes in context.alike_by(partial(_settled_or_name, context)):
+        yield from about_all(nodes, [_judge_uptime(context, nodes[0])])
+
+
+def _settled_or_name(context: CheckContext, node: Node) -> str:
+    """Return the name of a node that was booted, which its remedy has, else ""."""
+    is_settled = context.value(node, "host.uptime") > _least_uptime(context, node)
+    return "" if is_settled and not _booted_meanwhile(context, node) else node.name
+
+
+def _least_uptime(context: CheckContext, node: Node) -> float:
+    required = context.wanted(node)
+    return FRESH if required is None else parse_duration(required)
+
+
+def _judge_uptime(context: CheckContext, node: Node) -> Outcome:
+    """Return the outcome of one node."""
     booted = _booted_meanwhile(context, node)
     if booted:
         return failed(
@@ -209,8 +237,8 @@ def uptime(context: CheckContext, node: Node, seconds: float) -> Outcome:
             "one boot",
             _why_it_booted(node),
         )
-    required = context.wanted(node)
-    least = FRESH if required is None else parse_duration(required)
+    seconds: float = context.value(node, "host.uptime")
+    least = _least_uptime(context, node)
     wanted = f"more than {format_duration(least)}"
     if seconds > least:
         return passed(node, "the node has been up for a while", wanted, wanted)
@@ -262,7 +290,7 @@ UPTIME = Check(
     facts=("host.uptime",),
     before_job=True,
     uses=("host.boot_id", "host.boot_before"),
-    judge=each(uptime, "host.uptime", per_node=True),
+    judge=uptime,
     severity="warning",
     title="The node has been up for a while",
     why="A node that booted minutes ago may have crashed, and may do so again under load; links "

@@ -106,17 +106,17 @@ def _judge_devices(
     lines: dict[str, Mapping[str, int]] = {}
     for device in devices:
         lines.update(device.lines)
-    total = sum([sum(counts.values()) for counts in lines.values()])
+    by_cpu: dict[str, int] = {}
+    for counts in lines.values():
+        for cpu, number in counts.items():
+            by_cpu[cpu] = by_cpu.get(cpu, 0) + number
+    total = sum(by_cpu.values())
     if total / seconds < BUSY:
         return Verdict(name, resting=True)
     queues = sum(device.queues for device in devices)
     vectors = sum(len(device.irqs) for device in devices)
     if queues < 2 or vectors < 2:
         return Verdict(name, single=ONE_QUEUE)
-    by_cpu: dict[str, int] = {}
-    for counts in lines.values():
-        for cpu, number in counts.items():
-            by_cpu[cpu] = by_cpu.get(cpu, 0) + number
     cpu, count = max(by_cpu.items(), key=itemgetter(1))
     if count <= limit * total:
         return Verdict(name, spread=True)

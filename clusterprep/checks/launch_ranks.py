@@ -7,7 +7,16 @@ from ipaddress import IPv6Address
 
 from msgspec import Struct
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    failed,
+    names_of,
+    passed,
+)
 from clusterprep.checks.env import (
     BASHRC,
     describe_setting,
@@ -41,23 +50,44 @@ class Seat(Struct, frozen=True):
     port: int
 
 
+Settings = tuple[tuple[Setting, tuple[str, ...]], ...]
+"""Settings, each with the launch paths that have it."""
+
+
 def leftovers(context: CheckContext) -> Iterable[Outcome]:
     """Compare the variables in the launch paths of each node with its seat."""
     yield from unread_paths(context)
-    seats = _assign_seats(context)
-    for node in context.nodes:
+    settings = _settings_with_rules(context)
+    seats = _assign_seats(context) if any(settings.values()) else {}
+
+    def apart(node: Node) -> str:
+        """Return the name of a node whose settings are compared with its seat, else ""."""
+        return node.name if settings[node.name] else ""
+
+    for nodes in context.alike_by(apart):
+        node = nodes[0]
         agrees = True
-        for setting, path_names in settings_by_place(context.value(node, "env.paths")).items():
-            rule = RULES.get(setting.name)
-            if rule is None or path_names == ("nccl",):  # only NCCL reads its conf files
-                continue
-            allowed = rule(seats[node.name])
+        for setting, path_names in settings[node.name]:
+            allowed = RULES[setting.name](seats[node.name])
             if allowed is not None and not _is_allowed(setting.value, allowed):
                 agrees = False
                 yield _contradiction(node, setting, path_names, allowed)
         if agrees:
             message = "no launch path has ranks or a rendezvous other than the inventory's"
-            yield passed(node, message)
+            yield from about_all(nodes, [passed(node, message)])
+
+
+def _settings_with_rules(context: CheckContext) -> dict[str, Settings]:
+    """Return for each node the settings that a rule is about, with the paths that have them."""
+    settings: dict[str, Settings] = {}
+    for nodes in context.alike("env.paths"):
+        ruled = []
+        for setting, path_names in settings_by_place(context.value(nodes[0], "env.paths")).items():
+            # Only NCCL reads its conf files.
+            if setting.name in RULES and path_names != ("nccl",):
+                ruled.append((setting, path_names))
+        settings.update(dict.fromkeys(names_of(nodes), tuple(ruled)))
+    return settings
 
 
 def _is_allowed(value: str, allowed: frozenset[str]) -> bool:

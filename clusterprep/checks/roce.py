@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    failed,
+    passed,
+    skipped,
+)
 from clusterprep.checks.ib import FACTS, training_not_known
 from clusterprep.facts.network import Family, Interface
 from clusterprep.facts.rdma import Gid, Port, Rail, RdmaDevice
@@ -22,10 +31,10 @@ from clusterprep.nccl.gids import (
     entry_taken,
     leads_to_others,
     roce_family,
-    roce_rails,
+    roce_rails_by_node,
     usable_gid,
 )
-from clusterprep.nccl.rails import RdmaRail, TrainingSet, training_sets
+from clusterprep.nccl.rails import RdmaRail, training_sets
 from clusterprep.remedies import Remedy, sentence, shell_line
 
 WANTED: Mapping[Family, str] = {
@@ -39,15 +48,17 @@ Indices = Mapping[str, int]
 def gid(context: CheckContext) -> Iterable[Outcome]:
     """Judge whether each Ethernet port of the training set has a usable GID."""
     sets = training_sets(context.fleet)
+    rails_by_node = roce_rails_by_node(context.fleet)
     indices_by_node: dict[str, Indices] = {}
-    for node in context.nodes:
+    for nodes in without_roce_together(context):
+        node = nodes[0]
         training = sets[node.name]
         if isinstance(training, Absent):
             yield training_not_known(node, training)
             continue
-        rails = roce_rails(training)
+        rails = rails_by_node[node.name]
         if not rails:
-            yield skipped(node, "the training set is not RoCE")
+            yield from about_all(nodes, [skipped(node, "the training set is not RoCE")])
             continue
         addresses = addresses_of(context.value(node, "net.interfaces"))
         rules = declared_rules(node, roce_family(context.fleet))
@@ -67,6 +78,21 @@ def gid(context: CheckContext) -> Iterable[Outcome]:
         else:
             indices_by_node[node.name] = indices
     yield from _judge_indices(context, indices_by_node)
+
+
+def without_roce_together(context: CheckContext) -> Iterable[tuple[Node, ...]]:
+    """Return classes of nodes: those without RoCE together, each other node by itself.
+
+    A node of which the training ports are not known is by itself too.
+    """
+    sets = training_sets(context.fleet)
+    rails_by_node = roce_rails_by_node(context.fleet)
+
+    def apart(node: Node) -> str:
+        is_unknown = isinstance(sets[node.name], Absent)
+        return node.name if is_unknown or rails_by_node[node.name] else ""
+
+    return context.alike_by(apart)
 
 
 def _find_gid(rail: RdmaRail, addresses: Mapping[str, set[str]], rules: GidRules) -> Gid | None:
@@ -216,19 +242,24 @@ def _nccl_version(context: CheckContext, name: str) -> str | None:
 def route(context: CheckContext) -> Iterable[Outcome]:
     """Judge whether a packet from a rail's address leaves by that rail."""
     sets = training_sets(context.fleet)
-    for node in context.nodes:
+    rails_by_node = roce_rails_by_node(context.fleet)
+    for nodes in without_roce_together(context):
+        node = nodes[0]
         training = sets[node.name]
         if isinstance(training, Absent):
             yield training_not_known(node, training)
             continue
-        rails = _rails_of_job(context, node, training)
+        rails = _rails_of_job(context, node, rails_by_node[node.name])
         if len({rail.interface for rail in rails}) < 2:
-            yield skipped(node, _why_no_rails(context, node, training))
+            why = _why_no_rails(context, node, rails_by_node[node.name])
+            yield from about_all(nodes, [skipped(node, why)])
         else:
             yield _judge_routes(node, rails)
 
 
-def _rails_of_job(context: CheckContext, node: Node, training: TrainingSet) -> list[Rail]:
+def _rails_of_job(
+    context: CheckContext, node: Node, rails_of_training: Sequence[RdmaRail]
+) -> list[Rail]:
     """Return the addresses of the training's interfaces that RoCE sends from.
 
     An interface may have several of IPv6. Where NCCL takes one of them, the others do not matter.
@@ -236,32 +267,32 @@ def _rails_of_job(context: CheckContext, node: Node, training: TrainingSet) -> l
     interfaces = context.value(node, "net.interfaces")
     rules = declared_rules(node, roce_family(context.fleet))
     held = addresses_of(interfaces)
-    entries = [entry_in_use(rail.port, held, rules) for rail in roce_rails(training)]
+    entries = [entry_in_use(rail.port, held, rules) for rail in rails_of_training]
     taken = {entry.text for entry in entries if entry is not None}
-    names = _training_interfaces(training, interfaces)
+    names = _training_interfaces(rails_of_training, interfaces)
     every: tuple[Rail, ...] = context.value(node, "rdma.rails")
     rails = [rail for rail in every if rail.interface in names and rail.family == rules.family]
     known = {rail.interface for rail in rails if rail.address in taken}
     return [rail for rail in rails if rail.address in taken or rail.interface not in known]
 
 
-def _why_no_rails(context: CheckContext, node: Node, training: TrainingSet) -> str:
+def _why_no_rails(context: CheckContext, node: Node, rails_of_training: Sequence[RdmaRail]) -> str:
     """Return that there are no rails to compare, and which of them are link-local alone."""
     interfaces: tuple[Interface, ...] = context.value(node, "net.interfaces")
     rules = declared_rules(node, roce_family(context.fleet))
     kind = "global IPv6" if rules.family == "AF_INET6" else "IPv4"
     why = f"there are no several RoCE rails with {kind} addresses"
-    names = _training_interfaces(training, interfaces)
+    names = _training_interfaces(rails_of_training, interfaces)
     local = [each.name for each in interfaces if each.name in names and each.link_local]
     if not local:
         return why
     return f"{why}; link-local ones hold on one cable only, and {', '.join(local)} has no other"
 
 
-def _training_interfaces(training: TrainingSet, interfaces: Iterable[Interface]) -> set[str]:
+def _training_interfaces(rails: Iterable[RdmaRail], interfaces: Iterable[Interface]) -> set[str]:
     """Return the interfaces of the Ethernet ports, and the bonds that they belong to."""
     names: set[str] = set()
-    for rail in roce_rails(training):
+    for rail in rails:
         names.update(rail.device.interfaces)
         for gid in rail.port.gids:
             if gid.interface is not None:

@@ -7,10 +7,20 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, passed, skipped, unknown
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    failed,
+    passed,
+    skipped,
+    unknown,
+)
 from clusterprep.checks.env import BASHRC, place, removal_command, with_settings
 from clusterprep.checks.ib import FACTS, training_not_known
-from clusterprep.checks.roce import WANTED, describe_gid
+from clusterprep.checks.roce import WANTED, describe_gid, without_roce_together
 from clusterprep.facts.environment import Paths, Setting, in_effect
 from clusterprep.facts.network import Family
 from clusterprep.facts.rdma import Gid
@@ -26,7 +36,7 @@ from clusterprep.nccl.gids import (
     entry_taken,
     gid_rules,
     roce_family,
-    roce_rails,
+    roce_rails_by_node,
     usable_gid,
 )
 from clusterprep.nccl.interfaces import FAMILIES
@@ -54,15 +64,17 @@ class WrongChoice(Struct, frozen=True):
 def gid_choice(context: CheckContext) -> Iterable[Outcome]:
     """Compare the entry that NCCL would take in every launch path with one that others reach."""
     sets = training_sets(context.fleet)
+    rails_by_node = roce_rails_by_node(context.fleet)
     family = roce_family(context.fleet)
-    for node in context.nodes:
+    for nodes in without_roce_together(context):
+        node = nodes[0]
         training = sets[node.name]
         if isinstance(training, Absent):
             yield training_not_known(node, training)
             continue
-        rails = roce_rails(training)
+        rails = rails_by_node[node.name]
         if not rails or is_rdma_switched_off(node):
-            yield skipped(node, "the job does not use RoCE")
+            yield from about_all(nodes, [skipped(node, "the job does not use RoCE")])
             continue
         held = addresses_of(context.value(node, "net.interfaces"))
         # A port without a usable entry is for roce.gid.

@@ -6,7 +6,16 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, each, passed, skipped, unknown
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    passed,
+    skipped,
+    unknown,
+)
 from clusterprep.facts.account import Rights
 from clusterprep.model import Absent, Node, NodeSnapshot, Verdict
 from clusterprep.remedies import Remedy, sentence, shell_line
@@ -49,11 +58,23 @@ def _judge_unreached(snapshot: NodeSnapshot) -> Outcome:
     )
 
 
-def sudo(context: CheckContext, node: Node, rights: Rights) -> Outcome:
+def sudo(context: CheckContext) -> Iterable[Outcome]:
     """Judge whether facts were denied for want of root.
 
     Each denied fact counts in the checks that need it; this check says how it would be known.
     """
+    rights: dict[str, Rights] = context.values("ssh.rights")
+
+    def apart(node: Node) -> str:
+        """Return the name of a node of which all facts are looked at, "" for root."""
+        return "" if rights[node.name].uid == 0 else node.name
+
+    for nodes in context.alike_by(apart):
+        yield from about_all(nodes, [_judge_rights(context, nodes[0], rights[nodes[0].name])])
+
+
+def _judge_rights(context: CheckContext, node: Node, rights: Rights) -> Outcome:
+    """Return the outcome of one node."""
     wanted = "root, or checks that do not need root"
     if rights.uid == 0:
         return passed(node, "the node is looked at as root", "root", wanted)
@@ -140,7 +161,7 @@ REACH = Check(
 SUDO = Check(
     "ssh.sudo",
     facts=("ssh.rights",),
-    judge=each(sudo, "ssh.rights", per_node=True),
+    judge=sudo,
     severity="error",
     title="Root where something needs it",
     why="The kernel log, PCIe settings, firmware and others' processes are shown to root alone; "

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, by_value, passed
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    by_value,
+    names_of,
+    passed,
+)
 from clusterprep.facts.services import parse_units
 from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.remedies import placed, shell_line
@@ -29,22 +38,22 @@ def required(context: CheckContext) -> Iterable[Outcome]:
         for present, names in by_value(states):
             if present not in RUNNING:
                 yield _not_running(unit, present, names)
-    for node in context.nodes:
-        units: UnitStates = context.value(node, "svc.states")
+    for nodes in context.alike():
+        units: UnitStates = context.value(nodes[0], "svc.states")
         if units and all(present in RUNNING for _, present in units):
             seen = ", ".join(unit for unit, _ in units)
-            wanted = context.wanted(node) or "active"
-            yield passed(node, "what is required runs", seen, wanted)
+            wanted = context.wanted(nodes[0]) or "active"
+            outcome = passed(nodes[0], "what is required runs", seen, wanted)
+            yield from about_all(nodes, [outcome])
 
 
 def _states_by_unit(context: CheckContext) -> dict[str, dict[str, str]]:
     """Return the state of each unit on each node that requires it."""
     states: dict[str, dict[str, str]] = {}
-    for node in context.nodes:
-        units: UnitStates = context.value(node, "svc.states")
+    for nodes in context.alike():
+        units: UnitStates = context.value(nodes[0], "svc.states")
         for unit, present in units:
-            nodes = states.setdefault(unit, {})
-            nodes[node.name] = present
+            states.setdefault(unit, {}).update(dict.fromkeys(names_of(nodes), present))
     return states
 
 

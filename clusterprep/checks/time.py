@@ -14,6 +14,7 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     as_wanted,
     each,
     failed,
@@ -59,12 +60,28 @@ def offset(context: CheckContext) -> Iterable[Outcome]:
     """Compare every clock with the median of the nodes, or with the controller if they are few."""
     offsets: dict[str, Offset] = context.values("clock.offset")
     reference = _reference(offsets.values())
-    for node in context.nodes:
-        clock = offsets[node.name]
+
+    def apart(node: Node) -> str:
+        """Return the name of a node whose own figures are told, else ""."""
+        limit = _limit(context.wanted(node))
+        return "" if _is_within(offsets[node.name], reference, limit) else node.name
+
+    for nodes in context.alike_by(apart):
+        clock = offsets[nodes[0].name]
         if _is_usable(clock):
-            yield _judge_offset(node, clock, reference, context.wanted(node))
+            outcome = _judge_offset(nodes[0], clock, reference, context.wanted(nodes[0]))
         else:
-            yield unknown(node, "the time stamps are no numbers", "garbled")
+            outcome = unknown(nodes[0], "the time stamps are no numbers", "garbled")
+        yield from about_all(nodes, [outcome])
+
+
+def _limit(required: str | None) -> float:
+    return LIMIT if required is None else parse_duration(required)
+
+
+def _is_within(clock: Offset, reference: Reference, limit: float) -> bool:
+    """Return whether a clock certainly agrees with the reference; one of no numbers does not."""
+    return abs(clock.seconds - reference.seconds) + abs(clock.bound) <= limit
 
 
 def _is_usable(clock: Offset) -> bool:
@@ -81,7 +98,7 @@ def _reference(clocks: Iterable[Offset]) -> Reference:
 
 def _judge_offset(node: Node, clock: Offset, reference: Reference, required: str | None) -> Outcome:
     """Judge one clock; the answer is unknown if its error bound straddles the limit."""
-    limit = LIMIT if required is None else parse_duration(required)
+    limit = _limit(required)
     limit_text = format_duration(limit)
     wanted = f"≤ {limit_text}"
     difference = clock.seconds - reference.seconds

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from clusterprep.facts.network import Family, Interface
 from clusterprep.facts.rdma import Gid, Port
 from clusterprep.model import Absent, Fleet, Node
+from clusterprep.model.alike import alike_nodes
 from clusterprep.model.memoize import once_per_fleet
-from clusterprep.nccl.rails import RdmaRail, TrainingSet, training_sets
+from clusterprep.nccl.rails import HARDWARE, RdmaRail, TrainingSet, training_sets
 
 FAMILY_VARIABLE = "NCCL_IB_ADDR_FAMILY"
 
@@ -149,7 +150,7 @@ def roce_family(fleet: Fleet) -> Family:
     with_ipv6 = False
     for node in fleet.reached:
         addresses = _addresses(fleet, node)
-        for rail in _rails_of(fleet, node):
+        for rail in roce_rails_by_node(fleet)[node.name]:
             if usable_gid(rail.port, addresses) is not None:
                 return "AF_INET"
             if usable_gid(rail.port, addresses, "AF_INET6") is not None:
@@ -157,9 +158,22 @@ def roce_family(fleet: Fleet) -> Family:
     return "AF_INET6" if with_ipv6 else "AF_INET"
 
 
-def _rails_of(fleet: Fleet, node: Node) -> list[RdmaRail]:
-    training = training_sets(fleet)[node.name]
-    return [] if isinstance(training, Absent) else roce_rails(training)
+@once_per_fleet
+def roce_rails_by_node(fleet: Fleet) -> Mapping[str, list[RdmaRail]]:
+    """Return `roce_rails` of every node that was reached, none where its ports are not known."""
+    sets = training_sets(fleet)
+    rails: dict[str, list[RdmaRail]] = {}
+    for nodes in alike_nodes(fleet, fleet.reached, (HARDWARE, "pci.tree")):
+        # Their training sets differ in addresses alone, so all of them are RoCE or none is.
+        first = sets[nodes[0].name]
+        rails.update({node.name: [] for node in nodes})
+        if isinstance(first, Absent) or not roce_rails(first):
+            continue
+        for node in nodes:
+            training = sets[node.name]
+            if not isinstance(training, Absent):
+                rails[node.name] = roce_rails(training)
+    return rails
 
 
 def _addresses(fleet: Fleet, node: Node) -> Mapping[str, set[str]]:

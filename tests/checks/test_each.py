@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from importlib import resources
 from typing import Any
@@ -15,6 +15,10 @@ from msgspec.structs import replace
 
 from clusterprep.checks import Check, CheckContext, NodeJudge, Outcome, each, passed
 from clusterprep.cli.commands.selftest import recorded_fleet, turned_bad
+from clusterprep.facts.bonding import Bond
+from clusterprep.facts.counters import Counters, Earlier
+from clusterprep.facts.network import Interface
+from clusterprep.facts.nvme import Disk
 from clusterprep.inventory.load import load_inventory
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.survey import registry
@@ -117,6 +121,111 @@ def test_the_findings_are_those_of_node_by_node_if_no_two_nodes_are_equal(
     together = tuple(registry.checks().values())
     apart = [one_by_one(check) for check in together]
     assert judge(of, together, TODAY) == judge(of, apart, TODAY)
+
+
+# ---------------------------------------------------------------- one value that is another
+
+
+def with_value(name: str, **changes: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Change fields of one of a node's values by name."""
+    return lambda values: {**values, name: replace(values[name], **changes)}
+
+
+def bond_with(**changes: Any) -> Callable[[dict[str, Bond]], dict[str, Bond]]:
+    return with_value("bond0", **changes)
+
+
+def card_with(**changes: Any) -> Callable[[tuple[Interface, ...]], tuple[Interface, ...]]:
+    """Change the first card of the bond that carries NCCL's sockets."""
+
+    def turn(interfaces: tuple[Interface, ...]) -> tuple[Interface, ...]:
+        return tuple(
+            replace(interface, **changes) if interface.name == "eno1np0" else interface
+            for interface in interfaces
+        )
+
+    return turn
+
+
+def in_two_aggregators(bonds: dict[str, Bond]) -> dict[str, Bond]:
+    first, *others = bonds["bond0"].members
+    return bond_with(members=(replace(first, aggregator="7"), *others))(bonds)
+
+
+def held_down(counters: Counters) -> Counters:
+    return {gpu: {**own, "held down by thermal": 10**13} for gpu, own in counters.items()}
+
+
+def lost_often(earlier: Earlier) -> Earlier:
+    """Links that went down often in the last day, and not since the newest run."""
+    before = {port: {**own, "link_downed": 0} for port, own in earlier.long.ib.items()}
+    grown_since = {port: {**own, "link_downed": 9} for port, own in earlier.long.ib.items()}
+    recent = replace(earlier.recent, ib=grown_since)
+    return Earlier(recent, replace(earlier.long, ib=before))
+
+
+def with_first_disk(**changes: Any) -> Callable[[tuple[Disk, ...]], tuple[Disk, ...]]:
+    return lambda disks: (replace(disks[0], **changes), *disks[1:])
+
+
+# What a check that is asked once for a class reads of a node, each changed alone.
+DIFFERENCES = [
+    ("eth.bond", "net.bonds", bond_with(policy="layer2")),
+    ("eth.bond", "net.bonds", bond_with(partner="00:00:00:00:00:00")),
+    ("eth.bond", "net.bonds", bond_with(members=())),
+    ("eth.bond", "net.bonds", in_two_aggregators),
+    ("eth.bond", "net.bonds", lambda bonds: {}),
+    ("eth.bond", "net.interfaces", lambda interfaces: interfaces[:1]),
+    ("eth.speed", "net.interfaces", card_with(speed=1000)),
+    ("eth.speed", "net.interfaces", card_with(speed=None)),
+    ("eth.speed", "net.interfaces", card_with(duplex="half")),
+    ("eth.speed", "net.interfaces", card_with(running=False)),
+    ("eth.speed", "net.interfaces", card_with(master=None)),
+    ("eth.speed", "net.interfaces", card_with(carrier_changes=500)),
+    ("irq.balance", "irq.counts", lambda found: replace(found, seconds=50.0)),
+    ("irq.balance", "irq.counts", lambda found: replace(found, devices=())),
+    ("gpu.throttle_hw", "gpu.counters", held_down),
+    ("gpu.throttle_hw", "gpu.throttle", lambda found: {**found, 5: Absent("denied")}),
+    ("gpu.throttle_hw", "counters.earlier", lambda earlier: None),
+    ("ib.counters", "counters.earlier", lambda earlier: None),
+    ("ib.counters", "ib.counters", lambda counted: {port: {} for port in counted}),
+    ("ib.counters", "rdma.devices", lambda devices: ()),
+    ("ib.downed", "counters.earlier", lost_often),
+    ("gpu.gemm", "stress.results", lambda results: Absent("hung", "no answer")),
+    ("gpu.h2d", "stress.results", lambda results: Absent("hung", "no answer")),
+    ("gpu.sdc", "stress.results", lambda results: Absent("hung", "no answer")),
+    ("gpu.p2p", "stress.results", lambda results: Absent("hung", "no answer")),
+    ("gpu.liveness", "stress.results", lambda results: Absent("hung", "no answer")),
+    ("mem.stream", "stress.results", lambda results: Absent("hung", "no answer")),
+    ("gpu.dcgm", "stress.dcgm", lambda found: Absent("missing_tool")),
+    ("svc.required", "svc.states", lambda states: (*states[1:], (states[0][0], "failed"))),
+    ("svc.required", "svc.states", lambda states: states[1:]),
+    ("host.uptime", "host.uptime", lambda seconds: 30.0),
+    ("host.uptime", "host.boot_before", lambda boot: "another boot"),
+    ("ssh.sudo", "ssh.rights", lambda rights: replace(rights, uid=1000)),
+    ("disk.nvme", "disk.nvme", lambda disks: disks[1:]),
+    ("disk.nvme", "disk.nvme", with_first_disk(state="dead")),
+    ("disk.nvme", "disk.nvme", with_first_disk(health=Absent("missing_tool"))),
+    ("time.offset", "clock.offset", lambda clock: replace(clock, seconds=-3.0)),
+    ("time.offset", "clock.offset", lambda clock: replace(clock, bound=3.0)),
+    ("time.offset", "clock.offset", lambda clock: replace(clock, seconds=float("nan"))),
+    ("fw.bios", "host.bios", lambda found: replace(found, date="2020-01-01")),
+    ("fw.bios", "host.bios", lambda found: replace(found, virtual=True)),
+    ("launch.ranks", "env.paths", registry.checks()["launch.ranks"].proof.turn),  # type: ignore[union-attr]
+]
+
+
+@pytest.mark.parametrize(("name", "fact", "turn"), DIFFERENCES)
+def test_a_node_of_which_one_value_is_another_is_judged_by_it(
+    own_serials: Fleet, name: str, fact: str, turn: Callable[[Any], Any]
+) -> None:
+    victims = {node.name for node in own_serials.reached[5:7]}
+    changed = {victim: {fact: turn(own_serials.fact(victim, fact))} for victim in victims}
+    of = own_serials.with_facts(changed)
+    check = registry.checks()[name]
+    findings = judge(of, [check], TODAY, by_message=True)
+    assert findings == judge(of, [one_by_one(check)], TODAY, by_message=True)
+    assert any(victims.issuperset(finding.nodes) for finding in findings)
 
 
 # ---------------------------------------------------------------- what a judge looks at
