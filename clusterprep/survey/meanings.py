@@ -32,7 +32,7 @@ MOST_ENDLESS = 4  # answers on which a site's expression may run out of time, ea
 # as serial numbers and times are: to keep what they mean would take most of the memory of a look.
 MOST_UNREPEATED = 1024
 # Pieces of answers whose values are kept, and their bytes: most are equal on all GPUs.
-MOST_PIECES = 4096
+MOST_PIECES = 1024
 LONGEST_PIECE = 2048
 _NOTHING = b"null"  # an answer that cannot be written as JSON counts as missing
 _NEW = object()  # no value yet; None is one

@@ -48,6 +48,12 @@ def one(*args: Any, **fields: Any) -> Interface:
     return found
 
 
+def with_prefix(prefix: object) -> dict[str, Any]:
+    found = row("eth0", "10.0.0.7/24")
+    found["addresses"][0]["prefix"] = prefix
+    return found
+
+
 LO = row(
     "lo",
     "127.0.0.1/8",
@@ -316,6 +322,9 @@ def test_an_interface_that_went_meanwhile_does_not_hide_the_others() -> None:
         pytest.param([{**row("eth0"), "addresses": ["10.0.0.7"]}], id="addresses-as-text"),
         pytest.param([row("eth0", "10.0.0.256/24")], id="an-address-that-cannot-be"),
         pytest.param([row("eth0", "10.0.0.7/64")], id="a-prefix-that-cannot-be"),
+        pytest.param([with_prefix(-1)], id="a-prefix-below-nothing"),
+        pytest.param([with_prefix("24")], id="a-prefix-as-text"),
+        pytest.param([with_prefix(True)], id="a-prefix-as-truth"),
     ],
 )
 def test_nonsense_is_garbled(rows: object) -> None:
