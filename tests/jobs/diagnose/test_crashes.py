@@ -426,3 +426,12 @@ def test_a_limit_of_the_shell_that_ends_a_worker_is_told(code: int, cause: str, 
     found = told(summary(1, code)).causes[0]
     assert found.cause.name == cause
     assert said in found.message
+
+
+@pytest.mark.parametrize(("code", "count"), [(1, 0), (7, 1), (119, 1), (137, 0)])
+def test_a_spawned_process_that_chose_its_exit_code_is_named(code: int, count: int) -> None:
+    causes = told(
+        f"torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code {code}"
+    ).causes
+    named = [one.culprit for one in causes if one.cause.name == "program"]
+    assert named == ["process 1"] * count

@@ -130,6 +130,16 @@ PROGRAM = Cause(
             note="a process ended by a signal of its own",
         ),
         Sign(
+            # torch/multiprocessing/spawn.py, ProcessExitedException; 1 is also that of a lost peer.
+            "terminated with exit code",
+            r"process (?P<number>\d+) terminated with exit code (?P<what>[2-9]|[1-9]\d|1[01]\d)\b",
+            "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit "
+            "code 7",
+            Weight.LIKELY,
+            culprit="process {number}",
+            note="process {number} ended with exit code {what}",
+        ),
+        Sign(
             "exited on signal",
             r"process rank (?P<number>\d+) with PID \d+ on node \S+ exited on signal (?:4|8|11)\b",
             "mpirun noticed that process rank 3 with PID 77 on node n1 exited on signal 11 "
