@@ -264,16 +264,27 @@ def _rails_of_job(
 
     An interface may have several of IPv6. Where NCCL takes one of them, the others do not matter.
     """
-    interfaces = context.value(node, "net.interfaces")
+    interfaces: tuple[Interface, ...] = context.value(node, "net.interfaces")
     rules = declared_rules(node, roce_family(context.fleet))
-    held = addresses_of(interfaces)
-    entries = [entry_in_use(rail.port, held, rules) for rail in rails_of_training]
-    taken = {entry.text for entry in entries if entry is not None}
+    taken = _addresses_taken(rails_of_training, interfaces, rules)
     names = _training_interfaces(rails_of_training, interfaces)
     every: tuple[Rail, ...] = context.value(node, "rdma.rails")
     rails = [rail for rail in every if rail.interface in names and rail.family == rules.family]
     known = {rail.interface for rail in rails if rail.address in taken}
     return [rail for rail in rails if rail.address in taken or rail.interface not in known]
+
+
+def _addresses_taken(
+    rails: Iterable[RdmaRail], interfaces: Iterable[Interface], rules: GidRules
+) -> set[str]:
+    """Return the addresses that NCCL takes on these ports, where others reach them."""
+    held = addresses_of(interfaces)
+    taken = set()
+    for rail in rails:
+        entry = entry_in_use(rail.port, held, rules)
+        if entry is not None:
+            taken.add(entry.text)
+    return taken
 
 
 def _why_no_rails(context: CheckContext, node: Node, rails_of_training: Sequence[RdmaRail]) -> str:

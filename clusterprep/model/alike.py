@@ -46,21 +46,11 @@ def alike_nodes(
     """
     if len(nodes) < 2:
         return (tuple(nodes),) if nodes else ()
-    every = columns(fleet)
-    differing = []
-    for column in (_kinds(fleet), *(every[fact] for fact in facts)):
-        if column.odd:
-            differing.append(column)
+    differing = _differing_columns(fleet, facts)
     if not differing:
         return (tuple(nodes),)
-    odd_places = set().union(*(column.odd for column in differing))
-    if nodes is fleet.reached:
-        places: Sequence[int] = range(len(nodes))
-        odd = sorted(odd_places)
-    else:
-        place_of = positions(fleet)
-        places = [place_of[node.name] for node in nodes]
-        odd = [number for number, place in enumerate(places) if place in odd_places]
+    places = _places(fleet, nodes)
+    odd = _odd_numbers(places, differing)
     usual = _without(nodes, odd)
     # Most nodes have the usual values everywhere, and the first of them is looked at for all.
     looked_at = sorted([*odd, nodes.index(usual[0])]) if usual else odd
@@ -71,6 +61,29 @@ def alike_nodes(
     if usual:
         classes[(None,) * len(differing)] = usual
     return map(tuple, classes.values())
+
+
+def _differing_columns(fleet: Fleet, facts: Sequence[str | Part]) -> list[Column]:
+    """Return the columns, of settings and of facts, in which not all nodes are alike."""
+    every = columns(fleet)
+    of_facts = [every[fact] for fact in facts]
+    return [column for column in (_kinds(fleet), *of_facts) if column.odd]
+
+
+def _places(fleet: Fleet, nodes: Sequence[Node]) -> Sequence[int]:
+    """Return the positions of the nodes in the columns of the fleet."""
+    if nodes is fleet.reached:
+        return range(len(nodes))
+    place_of = positions(fleet)
+    return [place_of[node.name] for node in nodes]
+
+
+def _odd_numbers(places: Sequence[int], differing: Iterable[Column]) -> list[int]:
+    """Return the numbers of the nodes, in order, that have an unusual value in any column."""
+    odd_places = set().union(*(column.odd for column in differing))
+    if isinstance(places, range):  # of all nodes: each number is its place
+        return sorted(odd_places)
+    return [number for number, place in enumerate(places) if place in odd_places]
 
 
 def _without(nodes: Sequence[Node], left_out: Iterable[int]) -> list[Node]:
