@@ -70,7 +70,9 @@ class NodeConnection(fabric.Connection):
     that of the command (-K), given to one node first; Fabric's own `sudo.password` works too.
     """
 
-    # Fabric takes attributes that a class does not have for settings.
+    # Fabric takes attributes that a class does not have for settings, and makes all settings anew
+    # where one is set. Its own class does not have this one; the settings are shared by threads.
+    inline_ssh_env: bool | None = None
     node: Node
     _ssh: SshTransport
     _password: Password
