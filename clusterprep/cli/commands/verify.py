@@ -26,6 +26,7 @@ from clusterprep.errors import Interrupted, OutOfTime
 from clusterprep.history.certificate import FACTS as CERTIFIED
 from clusterprep.model import Fleet, Report
 from clusterprep.survey.fanout import Fanout
+from clusterprep.survey.queries import QueryPlan
 
 
 def run(invocation: Invocation) -> Report:
@@ -73,35 +74,50 @@ def _try(invocation: Invocation, fanout: Fanout) -> Tried:
     command, nothing more is tried. Without --for it is raised until all nodes were tried once.
     """
     is_acceptance = invocation.settings.accept_for is not None
-    facts = TRIAL_FACTS
-    if is_acceptance:
-        facts = tuple(dict.fromkeys((*TRIAL_FACTS, *CERTIFIED)))
-    query_plan = plan_survey(invocation, only=trial_checks(invocation), facts=facts)
-    surveyed = Survey(Fleet(invocation.inventory, {}), ())
-    try:
-        surveyed = survey(invocation, fanout, query_plan)
-    except Interrupted:
-        if not is_acceptance:
-            raise
-    if invocation.deadline.ended_by:
-        return cut_before_rounds(invocation, surveyed, "the survey of the nodes")
-    try:
-        tried = try_nodes(
-            invocation,
-            fanout,
-            surveyed,
-            surveyed.fleet,
-            surveyed.findings,
-        )
-    except (Interrupted, OutOfTime):
-        if not is_acceptance:
-            raise
-        return cut_before_rounds(invocation, surveyed, "the first trial")
-    if is_acceptance:
-        tried = accept_tried(invocation, fanout, tried)
-        if invocation.deadline.ended_by:
-            return tried
+    begin = _accept if is_acceptance else _try_once
+    surveyed, tried = begin(invocation, fanout)
+    if is_acceptance and invocation.deadline.ended_by:
+        return tried
     if invocation.settings.pick is None:
         lists = node_lists.choose(invocation, tried.surveyed, tried.trial.result)
         return msgspec.structs.replace(tried, lists=lists)
     return try_picked(invocation, fanout, surveyed, tried)
+
+
+def _try_once(invocation: Invocation, fanout: Fanout) -> tuple[Survey, Tried]:
+    """Return the survey, and the trial of all nodes. Raises what ends the command."""
+    surveyed = survey(invocation, fanout, _query_plan(invocation, TRIAL_FACTS))
+    return surveyed, _try_all(invocation, fanout, surveyed)
+
+
+def _accept(invocation: Invocation, fanout: Fanout) -> tuple[Survey, Tried]:
+    """Return the survey, and the trial of all nodes with its rounds.
+
+    If something ends the command, that is what is known by then.
+    """
+    facts = tuple(dict.fromkeys((*TRIAL_FACTS, *CERTIFIED)))
+    try:
+        surveyed = survey(invocation, fanout, _query_plan(invocation, facts))
+    except Interrupted:
+        surveyed = Survey(Fleet(invocation.inventory, {}), ())
+    if invocation.deadline.ended_by:
+        return surveyed, cut_before_rounds(invocation, surveyed, "the survey of the nodes")
+    try:
+        tried = _try_all(invocation, fanout, surveyed)
+    except (Interrupted, OutOfTime):
+        return surveyed, cut_before_rounds(invocation, surveyed, "the first trial")
+    return surveyed, accept_tried(invocation, fanout, tried)
+
+
+def _query_plan(invocation: Invocation, facts: tuple[str, ...]) -> QueryPlan:
+    return plan_survey(invocation, only=trial_checks(invocation), facts=facts)
+
+
+def _try_all(invocation: Invocation, fanout: Fanout, surveyed: Survey) -> Tried:
+    return try_nodes(
+        invocation,
+        fanout,
+        surveyed,
+        surveyed.fleet,
+        surveyed.findings,
+    )
