@@ -269,11 +269,14 @@ class Call(object):
         if waiting and is_closed:
             # The peer closed it. Whether the packet got there cannot be told.
             self.packet = 0
+        return self._measured(info, is_carried=self.packet > 0 and not waiting)
+
+    def _measured(self, info, is_carried):
+        """Return the row of a connection, by the kernel's tcp_info of it."""
         pmtu, rtt = struct.unpack_from("=I4xI", info, 60)
         if len(info) >= 152:  # tcpi_min_rtt, since Linux 4.6
             (least_rtt,) = struct.unpack_from("=I", info, 148)
             rtt = least_rtt or rtt
-        is_carried = self.packet > 0 and not waiting
         return ["ok", rtt, self.packet, is_carried, pmtu]
 
     def _is_rejected(self, outcome):
