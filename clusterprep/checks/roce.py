@@ -266,12 +266,17 @@ def _rails_of_job(
     """
     interfaces: tuple[Interface, ...] = context.value(node, "net.interfaces")
     rules = declared_rules(node, roce_family(context.fleet))
-    taken = _addresses_taken(rails_of_training, interfaces, rules)
     names = _training_interfaces(rails_of_training, interfaces)
-    every: tuple[Rail, ...] = context.value(node, "rdma.rails")
-    rails = [rail for rail in every if rail.interface in names and rail.family == rules.family]
-    known = {rail.interface for rail in rails if rail.address in taken}
-    return [rail for rail in rails if rail.address in taken or rail.interface not in known]
+    by_interface: dict[str, list[Rail]] = {}
+    for rail in context.value(node, "rdma.rails"):
+        if rail.interface in names and rail.family == rules.family:
+            by_interface.setdefault(rail.interface, []).append(rail)
+    taken = _addresses_taken(rails_of_training, interfaces, rules)
+    rails: list[Rail] = []
+    for own in by_interface.values():
+        sent_from = [rail for rail in own if rail.address in taken]
+        rails.extend(sent_from or own)
+    return rails
 
 
 def _addresses_taken(

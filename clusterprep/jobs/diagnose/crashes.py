@@ -89,7 +89,8 @@ _REMOTE = re.compile(r"\bip=(?P<host>[\w.:-]+\w)")
 _LAUNCHER = re.compile(
     r"\b(?:ChildFailedError|CalledProcessError|ProcessExitedException|SystemExit|Signal\w*Exception"
     r"|KeyboardInterrupt|GeneratorExit|RayTaskError|RayActorError|ActorDiedError"
-    r"|ActorUnavailable\w*|WorkerCrashedError|TrainingFailedError|TuneError|BrokenProcessPool|CancelledError)$"
+    r"|ActorUnavailable\w*|WorkerCrashedError|TrainingFailedError|TuneError|BrokenProcessPool"
+    r"|CancelledError)$"
 )
 # Errors of connections, stores and collectives: another rank failed first, or a cause of its own.
 _DISTRIBUTED_TYPE = re.compile(
