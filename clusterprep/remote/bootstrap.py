@@ -131,7 +131,7 @@ INSIDE = "inside"  # the part that enters runtimes; it is sent where one is decl
 # The modules of each part of the agent, in the order in which they must be loaded.
 _MODULES_OF_PART = {
     "look": ("readers", "look"),
-    "dpkg": ("dpkg",),
+    "tools": ("tools",),
     "nvml": ("nvml",),
     "gpu_devices": ("gpu_devices",),
     "kernel_log": ("kernel_log",),
@@ -192,7 +192,7 @@ _PROGRAM = ("sums", "collectives", "belongings", "trial")  # of a rank, in the j
 # Kinds of reads that the part `look` does not know, by the part that knows them. Such a part is
 # sent only where one of its kinds is asked for.
 _KINDS_OF_PART = {
-    "dpkg": ("command",),
+    "tools": ("command", "otherwise"),
     "nvml": ("nvml",),
     "gpu_devices": ("gpu_nodes", "nvml_libraries", "fabric_manager", "imex"),
     "kernel_log": ("kernel_log",),
