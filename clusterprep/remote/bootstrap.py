@@ -286,7 +286,12 @@ def _read(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def payload(nonce: str, parts: Sequence[str], near: bool = False) -> bytes:
-    """Return the bytes for the node's stdin.
+    """Return the bytes for the node's stdin, which `pieces` gives in two."""
+    return b"".join(pieces(nonce, parts, near))
+
+
+def pieces(nonce: str, parts: Sequence[str], near: bool = False) -> tuple[bytes, bytes]:
+    """Return the bytes for the node's stdin: its own ones, and those that all nodes have alike.
 
     They are nine digits of length, the line that starts the agent, and the agent's source, packed.
     For a `near` node the source follows in two parcels, each of nine digits of length and as many
@@ -297,17 +302,19 @@ def payload(nonce: str, parts: Sequence[str], near: bool = False) -> bytes:
         f'sys.modules["clusterprep.remote.agent.loop"].main({nonce!r}, define, modules)\n'.encode()
     )
     with _PACKING:
-        source, parcels = _packed_agent(tuple(parts), near)
-    length = len(start) + 1 + len(source)
-    return b"%09d%b~%b%b" % (length, start, source, parcels)
+        length, source = _packed_agent(tuple(parts), near)
+    return b"%09d%b~" % (len(start) + 1 + length, start), source
 
 
-def _packed_agent(parts: tuple[str, ...], near: bool) -> tuple[bytes, bytes]:
-    """Return the packed source and the parcels behind it, which may be empty."""
+@functools.cache
+def _packed_agent(parts: tuple[str, ...], near: bool) -> tuple[int, bytes]:
+    """Return the length of the packed source, and that source with the parcels behind it."""
     parcels = _parcels(parts) if near else b""
     if 0 < len(parcels) <= MAX_PARCELS:
-        return _choice(), parcels
-    return _source(parts), b""
+        choice = _choice()
+        return len(choice), choice + parcels
+    source = _source(parts)
+    return len(source), source
 
 
 # Held while the agent is packed. Nodes that log in at once all need it at the same moment: without
