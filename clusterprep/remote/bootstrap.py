@@ -25,6 +25,7 @@ from __future__ import annotations
 import binascii
 import functools
 import marshal
+import threading
 import zlib
 from collections.abc import Collection, Iterable, Sequence
 from importlib.util import MAGIC_NUMBER, find_spec
@@ -131,7 +132,7 @@ INSIDE = "inside"  # the part that enters runtimes; it is sent where one is decl
 # The modules of each part of the agent, in the order in which they must be loaded.
 _MODULES_OF_PART = {
     "look": ("readers", "look"),
-    "dpkg": ("dpkg",),
+    "tools": ("tools",),
     "nvml": ("nvml",),
     "gpu_devices": ("gpu_devices",),
     "kernel_log": ("kernel_log",),
@@ -192,7 +193,7 @@ _PROGRAM = ("sums", "collectives", "belongings", "trial")  # of a rank, in the j
 # Kinds of reads that the part `look` does not know, by the part that knows them. Such a part is
 # sent only where one of its kinds is asked for.
 _KINDS_OF_PART = {
-    "dpkg": ("command",),
+    "tools": ("command", "otherwise"),
     "nvml": ("nvml",),
     "gpu_devices": ("gpu_nodes", "nvml_libraries", "fabric_manager", "imex"),
     "kernel_log": ("kernel_log",),
@@ -285,7 +286,12 @@ def _read(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def payload(nonce: str, parts: Sequence[str], near: bool = False) -> bytes:
-    """Return the bytes for the node's stdin.
+    """Return the bytes for the node's stdin, which `pieces` gives in two."""
+    return b"".join(pieces(nonce, parts, near))
+
+
+def pieces(nonce: str, parts: Sequence[str], near: bool = False) -> tuple[bytes, bytes]:
+    """Return the bytes for the node's stdin: its own ones, and those that all nodes have alike.
 
     They are nine digits of length, the line that starts the agent, and the agent's source, packed.
     For a `near` node the source follows in two parcels, each of nine digits of length and as many
@@ -295,13 +301,25 @@ def payload(nonce: str, parts: Sequence[str], near: bool = False) -> bytes:
     start = (
         f'sys.modules["clusterprep.remote.agent.loop"].main({nonce!r}, define, modules)\n'.encode()
     )
-    names = tuple(parts)
-    parcels = _parcels(names) if near else b""
-    if len(parcels) > MAX_PARCELS:
-        parcels = b""
-    source = _choice() if parcels else _source(names)
-    length = len(start) + 1 + len(source)
-    return b"%09d%b~%b%b" % (length, start, source, parcels)
+    with _PACKING:
+        length, source = _packed_agent(tuple(parts), near)
+    return b"%09d%b~" % (len(start) + 1 + length, start), source
+
+
+@functools.cache
+def _packed_agent(parts: tuple[str, ...], near: bool) -> tuple[int, bytes]:
+    """Return the length of the packed source, and that source with the parcels behind it."""
+    parcels = _parcels(parts) if near else b""
+    if 0 < len(parcels) <= MAX_PARCELS:
+        choice = _choice()
+        return len(choice), choice + parcels
+    source = _source(parts)
+    return len(source), source
+
+
+# Held while the agent is packed. Nodes that log in at once all need it at the same moment: without
+# the lock each of their threads packed it for itself, 7 ms for each of 32 nodes.
+_PACKING = threading.Lock()
 
 
 @functools.cache

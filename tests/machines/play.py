@@ -128,6 +128,8 @@ def answers(machine: Machine, asked: Sequence[Read], inventory: Inventory) -> di
 def _described(machine: Machine, read: Read, inventory: Inventory) -> Json:
     if read.kind == "command":
         return _command(machine.commands, [str(word) for word in read.args])
+    if read.kind == "otherwise":
+        return _otherwise(machine.commands, *read.args)
     if read.kind == "resolve":
         addresses = {node.name: node.address for node in inventory.nodes}
         return ["ok", {name: [addresses[name]] for name in map(str, read.args)}]
@@ -146,6 +148,13 @@ def _command(commands: Mapping[str, Any], words: list[str]) -> Json:
         return ["no", "missing_tool", f"{words[0]} is not there"]
     given = text if isinstance(text, Mapping) else {"out": text}
     return ["ok", {"code": 0, "out": "", "err": "", **given}]
+
+
+def _otherwise(commands: Mapping[str, Any], first: Json, words: Json) -> Json:
+    outcome, given = _command(commands, first)[:2]
+    if outcome == "ok" and given["code"] == 0:
+        return ["ok", None]
+    return _command(commands, words)
 
 
 def _read_inside(machine: Machine, asked: Sequence[Read]) -> list[Json]:

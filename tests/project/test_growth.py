@@ -48,6 +48,7 @@ UNSEEN: dict[str, Json] = {
     "file": "a b\nc=1\n",
     "files": {"/a/b": "1\n"},
     "command": {"code": 0, "out": "a 1\n", "err": "b\n"},
+    "otherwise": {"code": 0, "out": "a 1\n", "err": "b\n"},
     "alone": {"code": 0, "out": "a 1\n", "err": "b\n"},
 }
 Parse = Callable[[Json], object]

@@ -9,8 +9,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,22 @@ def ask(number: int, **body: object) -> bytes:
 
 
 near_and_far = pytest.mark.parametrize("near", [True, False], ids=["near", "far"])
+
+
+@near_and_far
+def test_threads_that_start_agents_at_once_pack_them_once(near: bool) -> None:
+    pack = bootstrap._parcels if near else bootstrap._source
+    pack.cache_clear()
+    at_once = threading.Barrier(8)
+
+    def start_agent(number: int) -> bytes:
+        at_once.wait(20)
+        return bootstrap.payload(f"{number:016x}", EVERY_PART[:4], near)
+
+    with ThreadPoolExecutor(8) as pool:
+        payloads = set(pool.map(start_agent, range(8)))
+    assert len(payloads) == 8
+    assert pack.cache_info().misses == 1
 
 
 @near_and_far

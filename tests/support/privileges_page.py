@@ -71,6 +71,7 @@ READS: dict[str, Callable[..., str]] = {
     "file": shown,
     "files": shown,
     "command": lambda *argv: shown(" ".join(argv)),
+    "otherwise": lambda first, words: f"{shown(' '.join(words))} where the one before failed",
     "resolve": lambda *names: "the resolver, for the names of the nodes",
     "own_name": lambda: "the resolver, for its own name",
     "pci": lambda vendor: (

@@ -249,6 +249,7 @@ TEXTS = (
     "files",
     "target",
     "command",
+    "otherwise",
 )  # kinds of reads that bring texts of others; the rest is our own JSON
 
 

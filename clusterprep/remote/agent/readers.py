@@ -14,6 +14,7 @@ import struct
 from clusterprep.remote.agent.light import loads, socket
 
 MAX_TEXT = 256 << 10  # bytes of one file or of a command's output that are returned
+BLOCK = 16 << 10  # bytes that are read at once; most files have less
 MAX_FILES = 4096  # files that one pattern may match
 MAX_TEXTS = 1 << 20  # characters of all files of one read
 # What the firmware of virtual machines calls itself: systemd, src/basic/virt.c, dmi_vendor_table.
@@ -47,21 +48,41 @@ class NoAnswer(Exception):
 
 def read_file(path):
     """Return the text of a file, at most MAX_TEXT bytes."""
-    with open(path, "rb") as source:
-        data = source.read(MAX_TEXT + 1)
+    data = read_bytes(path, MAX_TEXT + 1)
     if len(data) > MAX_TEXT:
         raise NoAnswer("truncated", "%s is larger than %d bytes" % (path, MAX_TEXT))
     return data.decode("utf-8", "replace")
 
 
+def read_bytes(path, most):
+    """Return the bytes of a file, of a larger one at least `most`. Raises OSError with the path.
+
+    Without a file object, whose buffer takes longer than a file of /sys.
+    """
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        # Files of /proc say that they have 0 bytes.
+        at_once = min(max(os.fstat(fd).st_size + 1, BLOCK), most)
+        data = block = os.read(fd, at_once)
+        while block and len(data) < most:
+            block = os.read(fd, at_once)
+            data += block
+        return data
+    except OSError as error:
+        error.filename = path
+        raise
+    finally:
+        os.close(fd)
+
+
 def matching_paths(pattern):
     """Return the existing paths that match a pattern, sorted; `*` stands for one whole name."""
-    matches = ["/"]
+    matches = [""]
     for part in pattern.strip("/").split("/"):
         deeper = []
         for folder in matches:
-            children = names_in(folder) if part == "*" else [part]
-            deeper += [os.path.join(folder, child) for child in children]
+            children = names_in(folder + "/") if part == "*" else [part]
+            deeper += [folder + "/" + child for child in children]
         matches = deeper
     return [path for path in matches if os.path.exists(path)]
 
@@ -519,6 +540,7 @@ FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin"
 LINK, STICKY, GROUP, OTHERS = 0o120000, 0o1000, 0o020, 0o002
 # Exit codes of a child that could not start the program, as in a shell; 125 is any other failure.
 NOT_STARTED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
+_search_paths = {}  # type: ignore[var-annotated]  # (PATH, user) -> folders; root alone changes them
 # From Python 3.8 on.
 SPAWN = getattr(os, "posix_spawn", None)
 OPEN_AS = getattr(os, "POSIX_SPAWN_OPEN", None)
@@ -532,6 +554,13 @@ def search_path():
     root alone can put files: where sudo has no `secure_path`, that PATH is the login user's, and
     what the user names `nft` there would run as root.
     """
+    key = (os.environ.get("PATH", ""), os.geteuid())
+    if key not in _search_paths:
+        _search_paths[key] = _found_search_path()
+    return list(_search_paths[key])
+
+
+def _found_search_path():
     of_session = [folder for folder in os.environ.get("PATH", "").split(":") if folder]
     if os.geteuid() == 0:
         others = [folder for folder in of_session if folder not in FOLDERS]

@@ -449,7 +449,10 @@ def _open(
     )
     try:
         try:
-            channel.send(bootstrap.payload(nonce, parts, channel.near))
+            # In two sends, so that the agent is in memory once and not once for each login.
+            own, of_all = bootstrap.pieces(nonce, parts, channel.near)
+            channel.send(own)
+            channel.send(of_all)
             if first is not None:
                 first(link)
         except LinkLost:  # a command that has ended already may have sent the reason
