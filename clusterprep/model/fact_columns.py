@@ -20,6 +20,8 @@ from msgspec import Struct
 from clusterprep.model import NOT_ASKED, Absent, Fleet
 from clusterprep.model.memoize import once_per_fleet
 
+_PLAIN = (int, float, str)  # types of values that are compared in no time
+
 
 class Part(Struct, frozen=True):
     """What is looked at of a fact: `of(value)`, which is compared by value and not changed.
@@ -46,7 +48,7 @@ class Column(Struct, frozen=True):
 
     `usual` is the value that most of the nodes have, and `odd` are the positions of the others, in
     their order. `ids` tell values apart, by these positions: equal values that are two objects
-    count as two.
+    count as two, unless they are numbers or texts.
     """
 
     values: Sequence[Any]
@@ -56,10 +58,14 @@ class Column(Struct, frozen=True):
 
 
 def column_of(values: Sequence[Any]) -> Column:
-    """Return the column of these values, in which one object is one value."""
+    """Return the column of these values.
+
+    One object is one value, and so are equal numbers and texts where most values differ.
+    """
     usual = values[0] if values else NOT_ASKED
     odd = _places_without(values, usual)
     if 2 * len(odd) >= len(values):  # the first value has no majority
+        values = _with_equal_as_one(values)
         usual = _most_frequent(values)
         odd = _places_without(values, usual)
     return Column(values, usual, odd, {place: id(values[place]) for place in odd})
@@ -70,6 +76,18 @@ def _places_without(values: Sequence[Any], usual: Any) -> list[int]:
     # The loop is in C: there are ten thousand values of each of two hundred facts.
     is_odd = map(is_not, values, itertools.repeat(usual))
     return list(itertools.compress(range(len(values)), is_odd))
+
+
+def _with_equal_as_one(values: Sequence[Any]) -> Sequence[Any]:
+    """Return numbers or texts in which equal ones are one object; other values as they are.
+
+    Each node said them in an answer of its own, and they are compared in no time.
+    """
+    kinds = set(map(type, values))
+    if len(kinds - {Absent}) != 1 or kinds.isdisjoint(_PLAIN):  # True and 1 are equal, and differ
+        return values
+    kept: dict[Hashable, Any] = {}
+    return list(map(kept.setdefault, values, values))
 
 
 def _most_frequent(values: Sequence[Any]) -> Any:
