@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from clusterprep.model import NOT_ASKED, Absent, Fleet
-from clusterprep.model.memoize import once_per_fleet
+from clusterprep.model.memoize import once_per_facts, once_per_fleet
 
 _PLAIN = (int, float, str)  # types of values that are compared in no time
 
@@ -105,7 +105,7 @@ def columns(fleet: Fleet) -> Mapping[str | Part, Column]:
     return _Columns(fleet)
 
 
-@once_per_fleet
+@once_per_facts()
 def positions(fleet: Fleet) -> Mapping[str, int]:
     """Return the position of each node that was reached, by its name."""
     return {node.name: position for position, node in enumerate(fleet.reached)}

@@ -22,7 +22,7 @@ from clusterprep.facts.account import Rights
 from clusterprep.model import Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 from clusterprep.model.fact_columns import absences
 from clusterprep.model.fixes import Fix
-from clusterprep.model.memoize import once_per_fleet
+from clusterprep.model.memoize import once_per_facts
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import NO_REMEDY, Remedy, has_placeholder, placed, shell_line
 from clusterprep.remote.untrusted import shortened
@@ -156,7 +156,7 @@ def _missing_facts(fleet: Fleet, check: Check) -> Mapping[str, Absent]:
     return missing
 
 
-@once_per_fleet
+@once_per_facts()
 def _requiring(fleet: Fleet) -> Mapping[str, set[str]]:
     """Return for each check that `require:` names the nodes that require it."""
     requiring: dict[str, set[str]] = {}
