@@ -6,7 +6,7 @@ Imports `errors` and `runtime`. Begin with `Inventory`, `Fleet`, `Finding` and `
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from datetime import date
 from typing import Any, Literal
 
@@ -217,7 +217,7 @@ class Fleet(Struct, frozen=True, dict=True):
         return {}
 
     @functools.cached_property
-    def lasting(self) -> dict[str, Lasting]:
+    def lasting(self) -> dict[Hashable, Lasting]:
         """Return the store for those that a copy keeps while their facts are the same."""
         return {}
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from clusterprep.model import NOT_ASKED, Absent, Fleet
+from clusterprep.model import NOT_ASKED, Absent, Fleet, Lasting
 from clusterprep.model.memoize import once_per_facts, once_per_fleet
 
 _PLAIN = (int, float, str)  # types of values that are compared in no time
@@ -32,6 +32,24 @@ class Part(Struct, frozen=True):
 
     fact: str
     of: Callable[[Any], Hashable]
+
+
+class Same:
+    """Stands in a part for an object that nodes share, and equals another one of it alone.
+
+    What is large and mostly one object, as the counters of an earlier run, is compared at once.
+    """
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: object) -> None:
+        self._of = of
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self._of is other._of
+
+    def __hash__(self) -> int:
+        return id(self._of)
 
 
 def equal_values(fact: str) -> Part:
@@ -124,16 +142,25 @@ class _Columns(dict[str | Part, Column]):
         super().__init__()
         self._facts = [fleet.snapshots[node.name].facts for node in fleet.reached]
         self._values = _values_by_fact(self._facts)
+        self._lasting = fleet.lasting
 
     def __missing__(self, looked_at: str | Part) -> Column:
         if isinstance(looked_at, Part):
-            column = _part_of(self[looked_at.fact], looked_at)
+            column = self._part(looked_at)
         elif looked_at in self._values:
             column = column_of(self._values[looked_at])
         else:
             column = column_of([facts.get(looked_at, NOT_ASKED) for facts in self._facts])
         self[looked_at] = column
         return column
+
+    def _part(self, part: Part) -> Column:
+        """Return the column of a part, which a fleet with other facts besides has too."""
+        if part not in self._lasting:
+            column = _part_of(self[part.fact], part)
+            self._lasting[part] = Lasting(column, frozenset({part.fact}))
+        known: Column = self._lasting[part].value
+        return known
 
 
 def _values_by_fact(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Sequence[Any]]:

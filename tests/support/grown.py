@@ -91,6 +91,11 @@ _OWN: tuple[tuple[str, Change], ...] = (
     (r"GPU-00000004", lambda found, number: f"GPU-{number + 1:08x}"),
     (r"(02:00:00|94:6d:ae:5a):(?:00:)?04:", lambda found, number: _mac(found[1], number)),
     (r"3c40\b", lambda found, number: f"{0x3C40 + number:04x}"),
+    (r"3d40\b", lambda found, number: f"{0x3D40 + number:04x}"),
+    (
+        r"(9c63:c0)03(:00f.:)04",
+        lambda found, number: f"{found[1]}{number >> 8:02x}{found[2]}{number & 255:02x}",
+    ),
     (
         r"(9e63:c0ff:fe)(..):04",
         lambda found, number: f"{found[1]}{number >> 8:02x}:{number & 255:02x}",
