@@ -160,8 +160,8 @@ class Inventory(Struct, frozen=True):
 # ---------------------------------------------------------------- evidence and judgement
 
 
-class Absent(Struct, frozen=True):
-    """Why something is not known. Never equal to any value."""
+class Absent(Struct, frozen=True, rename={"reason": "absent"}):
+    """Why something is not known. Never equal to any value. In JSON its reason is `absent`."""
 
     # denied, missing_tool, timed_out, hung, garbled, not_asked, … or a sentence.
     reason: str
