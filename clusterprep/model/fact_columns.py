@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import is_not
 from typing import Any
 
@@ -118,9 +118,9 @@ def _most_frequent(values: Sequence[Any]) -> Any:
 
 
 @once_per_fleet
-def columns(fleet: Fleet) -> Mapping[str | Part, Column]:
+def columns(fleet: Fleet) -> Columns:
     """Return the column of each fact and of each part of one, made when it is asked for first."""
-    return _Columns(fleet)
+    return Columns(fleet)
 
 
 @once_per_facts()
@@ -135,7 +135,7 @@ def absences(fleet: Fleet) -> Mapping[str, Mapping[str, Absent]]:
     return _Absences(fleet)
 
 
-class _Columns(dict[str | Part, Column]):
+class Columns(dict[str | Part, Column]):
     """Columns by fact, or by part of one."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -147,12 +147,16 @@ class _Columns(dict[str | Part, Column]):
     def __missing__(self, looked_at: str | Part) -> Column:
         if isinstance(looked_at, Part):
             column = self._part(looked_at)
-        elif looked_at in self._values:
-            column = column_of(self._values[looked_at])
         else:
-            column = column_of([facts.get(looked_at, NOT_ASKED) for facts in self._facts])
+            column = column_of(self.values_of(looked_at))
         self[looked_at] = column
         return column
+
+    def values_of(self, fact: str) -> Sequence[Any]:
+        """Return the values of a fact alone, for what does not ask which of them are alike."""
+        if fact not in self._values:
+            return [facts.get(fact, NOT_ASKED) for facts in self._facts]
+        return self._values[fact]
 
     def _part(self, part: Part) -> Column:
         """Return the column of a part, which a fleet with other facts besides has too."""
@@ -203,14 +207,10 @@ class _Absences(dict[str, Mapping[str, Absent]]):
         self._columns = columns(fleet)
 
     def __missing__(self, fact: str) -> Mapping[str, Absent]:
-        column = self._columns[fact]
-        places: Iterable[int] = column.odd
-        if isinstance(column.usual, Absent):
-            places = range(len(column.values))
-        found = {}
-        for place in places:
-            value = column.values[place]
-            if isinstance(value, Absent):
-                found[self._names[place]] = value
+        found: Mapping[str, Absent] = {}
+        values = self._columns.values_of(fact)
+        if Absent in set(map(type, values)):
+            by_name = zip(self._names, values, strict=True)
+            found = {name: value for name, value in by_name if isinstance(value, Absent)}
         self[fact] = found
         return found
