@@ -113,9 +113,10 @@ def measured(nodes: int, meter: Meter) -> None:
     fated = grown.fates(inventory)
     with meter.stage("parse"):
         fleet = grown.looked(Queries(plan, inventory), inventory, fated, meter.apart)
+    fleet = grown.planted(fleet, fated)
     with meter.stage("pairs"):
         fleet = probe_pairs(grown.Wires(fleet, fated.deaf), fleet, inventory.nodes[0].name)  # type: ignore[arg-type]
-    fleet = grown.planted(fleet, fated)
+    fleet = grown.dialled(fleet, fated)
     with meter.stage("judge"):
         findings = judge(fleet, plan.checks, TODAY)
     grown.compare(findings, fated)

@@ -84,7 +84,7 @@ class CheckContext(Struct, frozen=True):
         """Return the value of a fact for each node of this context, by the node's name."""
         if len(self.nodes) == 1:
             return {node.name: self.value(node, fact) for node in self.nodes}
-        column = columns(self.fleet)[fact].values
+        column = columns(self.fleet).values_of(fact)
         if self.nodes is self.fleet.reached:
             return dict(zip(self.names, column, strict=True))
         place_of = positions(self.fleet)

@@ -44,8 +44,9 @@ class Dials(Struct, frozen=True, dict=True):
         """The dials that got through."""
         if not self.failed:
             return self
-        of_dialer = {}
-        for name, own in self.of_dialer.items():
+        of_dialer = dict(self.of_dialer)
+        for name in {dial.dialer for dial in self.failed}:
+            own = self.of_dialer[name]
             of_dialer[name] = tuple([dial for dial in own if dial.word == CONNECTED])
         return Dials(of_dialer)
 

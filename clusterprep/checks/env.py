@@ -144,15 +144,15 @@ def removal_fix_of_odd(
 
     None where the others have a setting too, or where those that differ have it in several places.
     """
-    odd = tuple(odd)
+    odd = frozenset(odd)
     fixes: list[Fix | None] = []
-    for node in context.nodes:
-        paths: Paths = context.value(node, "env.paths")
+    for nodes in context.alike("env.paths"):
+        paths: Paths = context.value(nodes[0], "env.paths")
         settings = [setting for setting in settings_by_place(paths) if setting.name in variables]
-        if node.name in odd:
-            fixes.extend(map(removal_fix, settings) if settings else [None])
-        elif settings:
+        if not odd.issuperset(names_of(nodes)) and settings:
             return None
+        if not odd.isdisjoint(names_of(nodes)):
+            fixes.extend(map(removal_fix, settings) if settings else [None])
     is_one = len(odd) < len(context.nodes) and all(fix == fixes[0] for fix in fixes)
     return fixes[0] if fixes and is_one else None
 

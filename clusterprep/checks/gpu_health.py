@@ -438,6 +438,8 @@ def _held_since(context: CheckContext, node: Node) -> tuple[tuple[tuple[int, Tro
     nvml = context.fleet.fact(node.name, "gpu.nvml")
     if sample is None or isinstance(counters, Absent) or not isinstance(nvml, Nvml):
         return (), sample is not None
+    if counters == sample.gpu:  # as on a node that did nothing meanwhile
+        return (), True
     troubles = []
     for gpu in nvml.gpus:
         before = (sample.gpu or {}).get(gpu.uuid)

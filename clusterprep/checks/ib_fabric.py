@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -233,12 +234,13 @@ def _partition_remedy(rail: RdmaRail, usual: str) -> Remedy:
 
 def guids(context: CheckContext) -> Iterable[Outcome]:
     """Judge that each device of the fleet has GUIDs of its own."""
-    by_node = {node.name: _guids(context.value(node, "ib.fabric")) for node in context.nodes}
-    places = _places_of_doubled(context, by_node)
+    fabrics: dict[str, Fabric] = context.values("ib.fabric")
+    by_node = {name: _guids(fabric) for name, fabric in fabrics.items()}
+    places = _places_of_doubled(context, fabrics) if _any_doubled(by_node) else {}
     for node in context.nodes:
-        known = {guid for guid, _ in by_node[node.name]}
-        shared = sorted(known & places.keys()) if places else []
-        unread = _unread(context.value(node, "ib.fabric"))
+        known = by_node[node.name]
+        shared = sorted(set(known) & places.keys()) if places else []
+        unread = _unread(fabrics[node.name])
         if shared:
             texts = [f"{guid} is {', '.join(places[guid])}" for guid in shared]
             message = "RDMA devices share a GUID, which should tell them apart"
@@ -248,20 +250,21 @@ def guids(context: CheckContext) -> Iterable[Outcome]:
         elif not known:
             yield skipped(node, "no RDMA device with a GUID here")
         else:
-            yield passed(node, "no other device has the GUIDs of this node's", str(len(known)))
+            yield passed(node, "no other device has the GUIDs of this node's", str(len(set(known))))
+
+
+def _any_doubled(by_node: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether several devices have one of these GUIDs, which they mostly have not."""
+    every = list(itertools.chain.from_iterable(by_node.values()))
+    return len(set(every)) < len(every)
 
 
 def _places_of_doubled(
-    context: CheckContext, by_node: Mapping[str, Sequence[tuple[str, str]]]
+    context: CheckContext, fabrics: Mapping[str, Fabric]
 ) -> dict[str, list[str]]:
-    """Return the devices of each GUID that several have, as in «mlx5_0 of n1».
-
-    `by_node` has the GUIDs of each node with their devices.
-    """
+    """Return the devices of each GUID that several have, as in «mlx5_0 of n1»."""
     places: dict[str, list[str]] = {}
-    every = [guid for own in by_node.values() for guid, _ in own]
-    if len(every) == len(set(every)):  # as it mostly is
-        return places
+    by_node = {name: _guids_with_device(fabric) for name, fabric in fabrics.items()}
     first_owner: dict[str, tuple[object, str]] = {}
     doubled: set[str] = set()
     for node in context.nodes:
@@ -287,12 +290,22 @@ def _machine(context: CheckContext, node: Node) -> object:
     return node.name if isinstance(boot, Absent) else boot
 
 
-def _guids(fabric: Fabric) -> list[tuple[str, str]]:
-    """Return each GUID of a node with the name of the device that has it, once for each device."""
+def _guids(fabric: Fabric) -> list[str]:
+    """Return each GUID of a node, once for each device that has it."""
+    guids: list[str | None] = []
+    for device in fabric.values():
+        own = {device.guid}
+        for port in device.ports.values():
+            own.add(port.guid)
+        guids.extend(own)
+    return [guid for guid in guids if guid is not None]
+
+
+def _guids_with_device(fabric: Fabric) -> list[tuple[str, str]]:
+    """Return each GUID of a node with the name of the device that has it."""
     guids = []
     for name, device in fabric.items():
-        own = {device.guid, *[port.guid for port in device.ports.values()]}
-        guids.extend([(guid, name) for guid in own if guid is not None])
+        guids.extend([(guid, name) for guid in _guids({name: device})])
     return guids
 
 

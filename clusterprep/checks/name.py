@@ -86,20 +86,18 @@ def _nodes_with_incomplete_answers(context: CheckContext) -> list[str]:
     incomplete = []
     # Every node asks for what the first one asks for, and for its own name.
     asked = set(names_for(context.inventory.nodes[0], context.inventory))
-    for node in context.nodes:
-        answered = context.value(node, "names.resolved")
-        if node.name not in answered or not answered.keys() >= asked:
-            incomplete.append(node.name)
+    for name, answered in context.values("names.resolved").items():
+        if name not in answered or not answered.keys() >= asked:
+            incomplete.append(name)
     return incomplete
 
 
 def _nodes_without_own_address(context: CheckContext) -> set[str]:
     """Return the nodes whose own host name does not resolve."""
     names = set()
-    for node in context.nodes:
-        _, addresses = context.value(node, "names.own")
+    for name, (_, addresses) in context.values("names.own").items():
         if addresses is None:
-            names.add(node.name)
+            names.add(name)
     return names
 
 
@@ -110,11 +108,11 @@ def _different_answers(context: CheckContext) -> dict[str, set[Addresses]]:
     """
     different: dict[str, set[Addresses]] = {}
     equal: dict[object, Resolved] = {}
-    for node in context.nodes:
-        others = dict(context.value(node, "names.resolved"))
-        if node.name in others:
-            own = tuple(others.pop(node.name) or ())
-            different.setdefault(node.name, set()).add(own)
+    for node, resolved in context.values("names.resolved").items():
+        others = dict(resolved)
+        if node in others:
+            own = tuple(others.pop(node) or ())
+            different.setdefault(node, set()).add(own)
         equal.setdefault((tuple(others), tuple(others.values())), others)
     for resolved in equal.values():
         for name, addresses in resolved.items():

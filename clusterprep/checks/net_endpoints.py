@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from clusterprep.checks import Check, CheckContext, Outcome, Proof, passed, skipped, unknown
+from clusterprep.checks import (
+    Check,
+    CheckContext,
+    Outcome,
+    Proof,
+    about_all,
+    passed,
+    skipped,
+    unknown,
+)
 from clusterprep.facts.endpoints import Attempt, Reached, Way, split_endpoint
 from clusterprep.model import Node
 from clusterprep.model.nodeset import fold
@@ -36,12 +45,18 @@ def endpoints(context: CheckContext) -> Iterable[Outcome]:
     failures.extend(_through_proxies(context, nodes, reached))
     yield from failures
     failed_nodes = {name for outcome in failures for name in outcome.nodes}
-    for name, node in nodes.items():
-        unclear = list(_unclear(node, reached[name]))
-        yield from unclear
-        if name not in failed_nodes and not unclear:
-            seen = pluralize(len(node.endpoints), "endpoint")
-            yield passed(node, "every endpoint is reached", seen, ", ".join(node.endpoints))
+    for members in context.alike("net.reached"):
+        first = members[0]
+        if first.name not in reached:
+            continue
+        unclear = list(_unclear(first, reached[first.name]))
+        yield from about_all(members, unclear)
+        good = [node for node in members if node.name not in failed_nodes]
+        if good and not unclear:
+            seen = pluralize(len(first.endpoints), "endpoint")
+            wanted = ", ".join(first.endpoints)
+            well = passed(good[0], "every endpoint is reached", seen, wanted)
+            yield from about_all(good, [well])
 
 
 # ---------------------------------------------------------------- endpoints

@@ -9,7 +9,9 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     failed,
+    names_of,
     skipped,
     uniform,
     unknown,
@@ -39,12 +41,12 @@ _OFF: Mapping[str, tuple[str, ...]] = {
 def domains(context: CheckContext) -> Iterable[Outcome]:
     """Judge declared domains by what their nodes have, and tell the domains of other nodes."""
     seen: dict[str, Domain] = {}
-    for node in context.nodes:
-        outcome, domain = _of_node(context, node)
+    for nodes in context.alike("nvlink.domain"):
+        outcome, domain = _of_node(context, nodes[0])
         if outcome is not None:
-            yield outcome
+            yield from about_all(nodes, [outcome])
         elif domain is not None:
-            seen[node.name] = domain
+            seen.update(dict.fromkeys(names_of(nodes), domain))
     undeclared: dict[Domain, list[str]] = {}
     declared: dict[str, dict[str, str]] = {}
     for node in context.nodes:
@@ -60,8 +62,8 @@ def domains(context: CheckContext) -> Iterable[Outcome]:
         total = sum(_declared(node) == name for node in context.inventory.nodes)
         what = f"the NVLink domain {name}".rstrip()
         yield from _equal(texts, what, total)
-    for domain, nodes in undeclared.items():
-        yield _told(domain, nodes)
+    for domain, names in undeclared.items():
+        yield _told(domain, names)
 
 
 def _declared(node: Node) -> str | None:

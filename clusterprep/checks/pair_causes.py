@@ -53,9 +53,13 @@ def find_causes(
     then a dialer likewise, and with `by_port` a listener for one of its ports. Every other failed
     dial stands by itself.
     """
-    remaining = dials
     if failed is None:
         failed = unreached(dials)
+    # Of the many dials those count that have an end in common with a failed one.
+    dialers, listeners = frozenset(map(_dialer, failed)), frozenset(map(_listener, failed))
+    remaining: Sequence[Dial] = ()
+    if failed:
+        remaining = [one for one in dials if one.dialer in dialers or one.listener in listeners]
     causes: list[Cause] = []
     for end in _ENDS if by_port else _ENDS[:2]:
         guilty = _guilty(remaining, failed, end)

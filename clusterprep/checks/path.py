@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -25,8 +25,11 @@ SMALLEST = 1280  # bytes of the smallest packet that is tried
 IPV4_HEADERS, IPV6_HEADERS = 28, 48
 APART = 0.0005  # seconds more than is usual: below that a busy processor explains it
 NOT_DIALLED = "no other node could be dialled"
-Pair = tuple[str, str]
-"""The names of two nodes."""
+Sizes = tuple[int | None, int | None, int | None]
+"""`packet`, `carried` and `path_mtu` of a dial."""
+_SIZES = attrgetter("packet", "carried", "path_mtu")
+Trips = Mapping[str, Mapping[str, float]]
+"""The shortest round trip in seconds by dialer and listener."""
 
 
 def path_mtu(context: CheckContext) -> Iterable[Outcome]:
@@ -34,11 +37,16 @@ def path_mtu(context: CheckContext) -> Iterable[Outcome]:
     dials = dials_of(context).connected
     picks = choose(context.fleet).picks
     mtus = {name: pick.mtu for name, pick in picks.items()}
-    unmeasured = {dial.dialer for dial in dials.all if not dial.packet}
+    sizes = {name: set(map(_SIZES, own)) for name, own in dials.of_dialer.items()}
+    unmeasured = {name for name, own in sizes.items() if not all(packet for packet, _, _ in own)}
     sized: Sequence[Dial] = dials.all
     if unmeasured:  # most fleets are measured everywhere, and have many dials
         sized = [dial for dial in dials.all if dial.packet]
-    causes = find_causes(sized, [dial for dial in sized if _is_too_small(dial, mtus)])
+    small = {name for name in sizes if _may_be_too_small(sizes[name], mtus.get(name, 0))}
+    largest = max(mtus.values(), default=0)
+    small.update([name for name, mtu in mtus.items() if mtu < largest])
+    doubtful = [dial for dial in sized if dial.dialer in small or dial.listener in small]
+    causes = find_causes(sized, [dial for dial in doubtful if _is_too_small(dial, mtus)])
     blamed = _blamed_nodes(causes)
     if len(causes) > 1 and all(_is_lost(dial, mtus) for dial in sized):
         yield _nowhere_carried(context, sized, mtus)
@@ -114,18 +122,22 @@ def _exceeds_listener(dial: Dial, mtus: Mapping[str, int]) -> bool:
     return 0 < packet <= fits < _full_size(dial, mtus)
 
 
+def _may_be_too_small(sizes: Iterable[Sizes], wanted: int) -> bool:
+    """Return whether a dial of a node whose MTU is `wanted` may be too small, by their sizes.
+
+    Nearly all paths of a fleet have the same, so few dials are looked at one by one.
+    """
+    return any(
+        carried != packet or wanted > (path_mtu or LARGEST) for packet, carried, path_mtu in sizes
+    )
+
+
 def _is_too_small(dial: Dial, mtus: Mapping[str, int]) -> bool:
     """Return whether the path of a dial does not carry full-size packets.
 
     A smaller packet that was carried whole is no fault: a router on the path clamps the segments,
     and TCP agrees.
     """
-    wanted = mtus.get(dial.dialer, 0)
-    fits = mtus.get(dial.listener, 0)
-    path_mtu = dial.path_mtu or LARGEST
-    # First the common case, which is quick to see.
-    if wanted <= fits and wanted <= path_mtu and dial.carried == (dial.packet or 0):
-        return False
     if dial.carried != dial.packet:
         return True
     known_path_mtu = dial.path_mtu or 0
@@ -303,26 +315,26 @@ def _largest_carried(dial: Dial) -> int:
 
 def latency(context: CheckContext) -> Iterable[Outcome]:
     """Judge nodes and pairs whose round trips are far longer than is usual in this cluster."""
-    dials = [dial for dial in dials_of(context).connected.all if dial.rtt]
-    pairs = _shortest_round_trips(dials)
+    dials = dials_of(context).connected
+    trips = _shortest_round_trips(dials)
+    in_order = _of_pairs(trips)
     names = context.names
-    if len(pairs) < 3:
+    if len(in_order) < 3:
         yield _too_few_pairs(context, names)
         return
     # The lower quartile, not the median: of four nodes one that is slow has half of the pairs.
-    in_order = sorted(pairs.values())
-    usual = in_order[len(pairs) // 4]
+    usual = in_order[len(in_order) // 4]
     limit = _limit(context, usual)
     wanted = f"≤ {format_duration(limit)}"
     blamed: set[str] = set()
     causes: tuple[Cause, ...] = ()
     if in_order[-1] > limit:
-        late = {pair for pair, round_trip in pairs.items() if round_trip > limit}
-        causes = find_causes(dials, [dial for dial in dials if _pair(dial) in late])
+        timed = [dial for dial in dials.all if dial.rtt]
+        causes = find_causes(timed, [dial for dial in timed if _round_trip(trips, dial) > limit])
     for cause in causes:
         blamed.update(cause.nodes)
-    yield from _latency_failures(causes, pairs, wanted)
-    measured = set(itertools.chain.from_iterable(pairs))
+    yield from _latency_failures(causes, trips, wanted)
+    measured = {name for name, own in trips.items() if own}.union(*trips.values())
     good = []
     missing = []
     for name in names:
@@ -345,19 +357,31 @@ def latency(context: CheckContext) -> Iterable[Outcome]:
         yield Outcome("unknown", tuple(missing), NOT_DIALLED, reason="net.ports")
 
 
-def _shortest_round_trips(dials: Iterable[Dial]) -> dict[Pair, float]:
-    """Return the shortest round trip of each pair in seconds, both directions together.
+def _shortest_round_trips(dials: Dials) -> Trips:
+    """Return the shortest round trip from each dialer to each listener that it measured."""
+    trips: dict[str, dict[str, float]] = {}
+    for name, own in dials.of_dialer.items():
+        shortest = trips[name] = {}
+        for dial in own:
+            listener, round_trip = dial.listener, dial.rtt
+            if round_trip and round_trip < shortest.get(listener, math.inf):
+                shortest[listener] = round_trip
+    return trips
 
-    The names of a pair are in alphabetical order.
+
+def _of_pairs(trips: Trips) -> list[float]:
+    """Return the round trip of each pair in seconds, the shorter of its directions, in order.
+
+    Of a large fleet few pairs are measured in both, and all of them are too many for a dictionary.
     """
-    shortest: dict[Pair, float] = {}
-    for dial in dials:
-        one, other = dial.dialer, dial.listener
-        pair = (one, other) if one < other else (other, one)  # as _pair, which takes longer
-        round_trip = dial.rtt or 0.0
-        if round_trip < shortest.get(pair, math.inf):
-            shortest[pair] = round_trip
-    return shortest
+    round_trips = []
+    for dialer, own in trips.items():
+        for listener, round_trip in own.items():
+            if dialer not in trips.get(listener, ()):
+                round_trips.append(round_trip)
+            elif dialer < listener:
+                round_trips.append(min(round_trip, trips[listener][dialer]))
+    return sorted(round_trips)
 
 
 def _too_few_pairs(context: CheckContext, names: tuple[str, ...]) -> Outcome:
@@ -379,17 +403,14 @@ def _limit(context: CheckContext, usual: float) -> float:
     return max(SLOWER * usual, usual + APART)
 
 
-def _pair(dial: Dial) -> Pair:
-    """Return the ends of a dial, the same for both directions."""
-    if dial.dialer < dial.listener:
-        return dial.dialer, dial.listener
-    return dial.listener, dial.dialer
+def _round_trip(trips: Trips, dial: Dial) -> float:
+    """Return the shorter of both directions between the ends of a dial, in seconds."""
+    there = trips[dial.dialer][dial.listener]
+    return min(there, trips.get(dial.listener, {}).get(dial.dialer, there))
 
 
-def _latency_failures(
-    causes: Iterable[Cause], pairs: Mapping[Pair, float], wanted: str
-) -> Iterable[Outcome]:
-    """Yield one failure for each set of nodes; `pairs` has their round trips in seconds."""
+def _latency_failures(causes: Iterable[Cause], trips: Trips, wanted: str) -> Iterable[Outcome]:
+    """Yield one failure for each set of nodes."""
     judged: set[frozenset[str]] = set()
     for cause in causes:
         # A node may be blamed as listener and as dialer, and a pair in both directions.
@@ -402,7 +423,7 @@ def _latency_failures(
         if cause.role == "pair":
             ends = " and ".join(cause.nodes)
         message = f"round trips between {ends} are slow"
-        least = min(pairs[_pair(dial)] for dial in cause.failed)
+        least = min(_round_trip(trips, dial) for dial in cause.failed)
         seen = format_duration(least)
         cure = shell_line(
             "mtr -rwz {address}   # from {dialer}: where is the time lost?",

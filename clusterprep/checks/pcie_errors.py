@@ -21,7 +21,7 @@ from clusterprep.facts.counters import Counters, Earlier, Sample
 from clusterprep.facts.kernel_log import PCI_PHRASES, KernelLog
 from clusterprep.facts.pci import PciTree
 from clusterprep.model import Absent, Node
-from clusterprep.model.fact_columns import Part
+from clusterprep.model.fact_columns import Part, Same
 from clusterprep.model.units import format_duration, pluralize
 from clusterprep.remedies import Remedy, shell_line
 
@@ -92,8 +92,7 @@ def _earlier_errors(earlier: object) -> Hashable:
     """Return what is looked at of the earlier run, which noted many other counters too."""
     if not isinstance(earlier, Earlier) or earlier.recent.pcie is None:
         return None
-    counts = [(address, *own.items()) for address, own in earlier.recent.pcie.items()]
-    return (earlier.recent.seconds, *counts)
+    return earlier.recent.seconds, Same(earlier.recent.pcie)
 
 
 def _lines_of_errors(log: object) -> Hashable:
@@ -111,6 +110,7 @@ def _lines_of_errors(log: object) -> Hashable:
 PARTS = (
     Part("counters.earlier", _earlier_errors),
     Part("log.records", _lines_of_errors),
+    Part("host.boot_id", lambda boot: None),
     Part("host.uptime", lambda seconds: None),
     Part("ib.counters", lambda counters: None),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from msgspec.structs import replace
@@ -102,6 +103,7 @@ def _are_older(versions: Iterable[str], usual: str) -> bool:
     return True
 
 
+@functools.lru_cache(maxsize=64)  # of ten thousand nodes nearly all have the same
 def _series(version: str) -> str:
     """Return «3.0» of «3.0.7», and «1.1.1» as it is: from 3 on the second number is the series."""
     numbers = leading_numbers(version)

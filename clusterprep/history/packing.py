@@ -20,6 +20,7 @@ import typing
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
+from operator import ne, sub
 from typing import Any
 
 from msgspec import Struct
@@ -198,10 +199,9 @@ def _places_of(values: Sequence[Any], place_by_node: Mapping[str, int]) -> list[
 
 def _ranges(places: Sequence[int]) -> str:
     """Return places as `0-3,7`, in the order given."""
-    starts = [0]
-    for position, (place, following) in enumerate(itertools.pairwise(places), start=1):
-        if following != place + 1:
-            starts.append(position)
+    steps = map(sub, itertools.islice(places, 1, None), places)
+    is_start = map(ne, steps, itertools.repeat(1))  # in C: most sets have nearly all nodes
+    starts = [0, *itertools.compress(itertools.count(1), is_start)]
     texts = []
     for start, end in itertools.pairwise((*starts, len(places))):
         first, last = places[start], places[end - 1]
@@ -278,7 +278,10 @@ def _column(values: Sequence[Json]) -> Json:
     places = []
     for value in values:
         # Most are text. What else is equal may be of another type, as 1 and True are.
-        key = value if type(value) is str else json.dumps(value).encode()
+        key = value
+        if type(value) is not str:
+            key = repr(value) if type(value) in _SCALARS else json.dumps(value)
+            key = key.encode()
         place = place_by_key.setdefault(key, len(distinct))
         if place == len(distinct):
             distinct.append(value)
@@ -361,7 +364,7 @@ def _packed(values: Sequence[Any], longest: int) -> bytes:
             column.add(b"," + data if place else data)
     column.add(b"]")
     if 1 < texts.count < len(values):
-        places = [place_by_id[number] for number in map(id, values)]
+        places = list(map(place_by_id.__getitem__, map(id, values)))
         indices = json.dumps(places, separators=(",", ":"))
         column.add(f",{indices}".encode())
     column.add(b"]")
@@ -377,18 +380,21 @@ class _Texts:
     def __init__(self, longest: int) -> None:
         self.count = 0
         self._longest = longest
-        self._places_by_hash: dict[int, list[int]] = {}
+        self._place_by_hash: dict[int, int] = {}
+        self._further: dict[int, list[int]] = {}  # first place -> others with that hash
         self._facts: list[Any] = []
         self._kept: list[bytes] = []
         self._room = _LARGE
 
     def place(self, fact: Any, text: bytes) -> tuple[int, bool]:
         """Return the place of the text of a fact, and whether it is a new one."""
-        alike = self._places_by_hash.setdefault(hash(text), [])
-        for place in alike:
-            if self._text(place) == text:
-                return place, False
-        alike.append(self.count)
+        first = self._place_by_hash.setdefault(hash(text), self.count)
+        if first != self.count:
+            further = self._further.setdefault(first, [])
+            for place in (first, *further):
+                if self._text(place) == text:
+                    return place, False
+            further.append(self.count)
         self._facts.append(fact)
         if len(text) <= self._room:
             self._kept.append(text)

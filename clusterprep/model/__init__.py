@@ -6,7 +6,7 @@ Imports `errors` and `runtime`. Begin with `Inventory`, `Fleet`, `Finding` and `
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from datetime import date
 from typing import Any, Literal
 
@@ -160,8 +160,8 @@ class Inventory(Struct, frozen=True):
 # ---------------------------------------------------------------- evidence and judgement
 
 
-class Absent(Struct, frozen=True):
-    """Why something is not known. Never equal to any value."""
+class Absent(Struct, frozen=True, rename={"reason": "absent"}):
+    """Why something is not known. Never equal to any value. In JSON its reason is `absent`."""
 
     # denied, missing_tool, timed_out, hung, garbled, not_asked, … or a sentence.
     reason: str
@@ -197,6 +197,13 @@ class NodeSnapshot(Struct, frozen=True):
     login: float = 0.0  # how many of these seconds passed until the agent first answered
 
 
+class Lasting(Struct, frozen=True):
+    """A value that follows from the inventory, the nodes reached, and these facts alone."""
+
+    value: Any
+    facts: frozenset[str]
+
+
 class Fleet(Struct, frozen=True, dict=True):
     """Everything known about the nodes at one moment."""
 
@@ -207,6 +214,11 @@ class Fleet(Struct, frozen=True, dict=True):
     @functools.cached_property
     def derived(self) -> dict[str, Any]:
         """Return the store for values that follow from this fleet (memoize.py); it starts empty."""
+        return {}
+
+    @functools.cached_property
+    def lasting(self) -> dict[Hashable, Lasting]:
+        """Return the store for those that a copy keeps while their facts are the same."""
         return {}
 
     @functools.cached_property
@@ -232,7 +244,12 @@ class Fleet(Struct, frozen=True, dict=True):
         for name, facts in added.items():
             before = snapshots[name]
             snapshots[name] = replace(before, facts={**before.facts, **facts})
-        return replace(self, snapshots=snapshots)
+        fleet = replace(self, snapshots=snapshots)
+        changed = set().union(*added.values())
+        for key, lasting in self.lasting.items():
+            if lasting.facts.isdisjoint(changed):
+                fleet.lasting[key] = lasting
+        return fleet
 
 
 class Because(Struct, frozen=True):

@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from clusterprep.model import Fleet, Node
 from clusterprep.model.fact_columns import Column, Part, column_of, columns, positions
-from clusterprep.model.memoize import once_per_fleet
+from clusterprep.model.memoize import once_per_facts
 
 Settings = tuple[object, ...]
 
@@ -97,7 +97,7 @@ def _without(nodes: Sequence[Node], left_out: Iterable[int]) -> list[Node]:
     return kept
 
 
-@once_per_fleet
+@once_per_facts()
 def _kinds(fleet: Fleet) -> Column:
     """Return a column of numbers, one object for nodes with the same settings."""
     numbers: dict[Settings, int] = {}

@@ -11,14 +11,16 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import is_not
 from typing import Any
 
 from msgspec import Struct
 
-from clusterprep.model import NOT_ASKED, Absent, Fleet
-from clusterprep.model.memoize import once_per_fleet
+from clusterprep.model import NOT_ASKED, Absent, Fleet, Lasting
+from clusterprep.model.memoize import once_per_facts, once_per_fleet
+
+_PLAIN = (int, float, str)  # types of values that are compared in no time
 
 
 class Part(Struct, frozen=True):
@@ -30,6 +32,24 @@ class Part(Struct, frozen=True):
 
     fact: str
     of: Callable[[Any], Hashable]
+
+
+class Same:
+    """Stands in a part for an object that nodes share, and equals another one of it alone.
+
+    What is large and mostly one object, as the counters of an earlier run, is compared at once.
+    """
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: object) -> None:
+        self._of = of
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self._of is other._of
+
+    def __hash__(self) -> int:
+        return id(self._of)
 
 
 def equal_values(fact: str) -> Part:
@@ -46,7 +66,7 @@ class Column(Struct, frozen=True):
 
     `usual` is the value that most of the nodes have, and `odd` are the positions of the others, in
     their order. `ids` tell values apart, by these positions: equal values that are two objects
-    count as two.
+    count as two, unless they are numbers or texts.
     """
 
     values: Sequence[Any]
@@ -56,10 +76,14 @@ class Column(Struct, frozen=True):
 
 
 def column_of(values: Sequence[Any]) -> Column:
-    """Return the column of these values, in which one object is one value."""
+    """Return the column of these values.
+
+    One object is one value, and so are equal numbers and texts where most values differ.
+    """
     usual = values[0] if values else NOT_ASKED
     odd = _places_without(values, usual)
     if 2 * len(odd) >= len(values):  # the first value has no majority
+        values = _with_equal_as_one(values)
         usual = _most_frequent(values)
         odd = _places_without(values, usual)
     return Column(values, usual, odd, {place: id(values[place]) for place in odd})
@@ -72,6 +96,18 @@ def _places_without(values: Sequence[Any], usual: Any) -> list[int]:
     return list(itertools.compress(range(len(values)), is_odd))
 
 
+def _with_equal_as_one(values: Sequence[Any]) -> Sequence[Any]:
+    """Return numbers or texts in which equal ones are one object; other values as they are.
+
+    Each node said them in an answer of its own, and they are compared in no time.
+    """
+    kinds = set(map(type, values))
+    if len(kinds - {Absent}) != 1 or kinds.isdisjoint(_PLAIN):  # True and 1 are equal, and differ
+        return values
+    kept: dict[Hashable, Any] = {}
+    return list(map(kept.setdefault, values, values))
+
+
 def _most_frequent(values: Sequence[Any]) -> Any:
     """Return the object that is most often among the values, of several the first one."""
     if not values:
@@ -82,12 +118,12 @@ def _most_frequent(values: Sequence[Any]) -> Any:
 
 
 @once_per_fleet
-def columns(fleet: Fleet) -> Mapping[str | Part, Column]:
+def columns(fleet: Fleet) -> Columns:
     """Return the column of each fact and of each part of one, made when it is asked for first."""
-    return _Columns(fleet)
+    return Columns(fleet)
 
 
-@once_per_fleet
+@once_per_facts()
 def positions(fleet: Fleet) -> Mapping[str, int]:
     """Return the position of each node that was reached, by its name."""
     return {node.name: position for position, node in enumerate(fleet.reached)}
@@ -99,23 +135,36 @@ def absences(fleet: Fleet) -> Mapping[str, Mapping[str, Absent]]:
     return _Absences(fleet)
 
 
-class _Columns(dict[str | Part, Column]):
+class Columns(dict[str | Part, Column]):
     """Columns by fact, or by part of one."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__()
         self._facts = [fleet.snapshots[node.name].facts for node in fleet.reached]
         self._values = _values_by_fact(self._facts)
+        self._lasting = fleet.lasting
 
     def __missing__(self, looked_at: str | Part) -> Column:
         if isinstance(looked_at, Part):
-            column = _part_of(self[looked_at.fact], looked_at)
-        elif looked_at in self._values:
-            column = column_of(self._values[looked_at])
+            column = self._part(looked_at)
         else:
-            column = column_of([facts.get(looked_at, NOT_ASKED) for facts in self._facts])
+            column = column_of(self.values_of(looked_at))
         self[looked_at] = column
         return column
+
+    def values_of(self, fact: str) -> Sequence[Any]:
+        """Return the values of a fact alone, for what does not ask which of them are alike."""
+        if fact not in self._values:
+            return [facts.get(fact, NOT_ASKED) for facts in self._facts]
+        return self._values[fact]
+
+    def _part(self, part: Part) -> Column:
+        """Return the column of a part, which a fleet with other facts besides has too."""
+        if part not in self._lasting:
+            column = _part_of(self[part.fact], part)
+            self._lasting[part] = Lasting(column, frozenset({part.fact}))
+        known: Column = self._lasting[part].value
+        return known
 
 
 def _values_by_fact(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Sequence[Any]]:
@@ -158,14 +207,10 @@ class _Absences(dict[str, Mapping[str, Absent]]):
         self._columns = columns(fleet)
 
     def __missing__(self, fact: str) -> Mapping[str, Absent]:
-        column = self._columns[fact]
-        places: Iterable[int] = column.odd
-        if isinstance(column.usual, Absent):
-            places = range(len(column.values))
-        found = {}
-        for place in places:
-            value = column.values[place]
-            if isinstance(value, Absent):
-                found[self._names[place]] = value
+        found: Mapping[str, Absent] = {}
+        values = self._columns.values_of(fact)
+        if Absent in set(map(type, values)):
+            by_name = zip(self._names, values, strict=True)
+            found = {name: value for name, value in by_name if isinstance(value, Absent)}
         self[fact] = found
         return found

@@ -79,7 +79,9 @@ def fold(names: Iterable[str]) -> str:
     """Return names as 'gpu[01-14,16]', without repetitions and whatever their order."""
     numbers_by_row: dict[_Row, list[_Number]] = {}
     others: list[str] = []
-    distinct = sorted(dict.fromkeys(names))
+    distinct = sorted(names)  # mostly they are in order, and each is there once
+    if len(set(distinct)) < len(distinct):
+        distinct = sorted(set(distinct))
     # Names of one row mostly stand together, and the loop over them is in C.
     for row, run in itertools.groupby(map(_split, distinct), itemgetter(0)):
         if row is None:
@@ -129,7 +131,13 @@ def _split(name: str) -> tuple[_Row, _Number] | tuple[None, str]:
     if match is None:
         return (name, None), (0, "")
     before, number, after = match.groups()
-    return (before, after), (int(number), number)
+    return _row(before, after), (int(number), number)
+
+
+@functools.lru_cache(MAX_NODES)
+def _row(before: str, after: str) -> _Row:
+    """Return a row, as one object for all its names: these are compared quickly."""
+    return before, after
 
 
 def _fold(numbers_by_row: Mapping[_Row, Sequence[_Number]]) -> str:

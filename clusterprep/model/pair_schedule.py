@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 Thing = TypeVar("Thing")
@@ -95,7 +95,7 @@ def _add_dials_between(groups: Groups, dialled: dict[str, list[str]], draw: rand
 
 
 def pairs_around(
-    ends: Iterable[Sequence[str]], dialled: Collection[Pair], groups: Groups, seed: str
+    ends: Iterable[Sequence[str]], dialled: Container[Pair], groups: Groups, seed: str
 ) -> dict[str, list[str]]:
     """Return dialler → listeners that are dialled further, around dials that failed.
 

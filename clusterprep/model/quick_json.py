@@ -4,7 +4,7 @@
     data = quick.encode(fact) if quick else None   # None: left to json
 
 msgspec is ten times as fast, but writes some values otherwise: bytes in base64, sets in any order,
-infinities as null, and Absent like any record. So a value is given to it only if its types say that
+and infinities as null. So a value is given to it only if its types say that
 it holds none of these. Values of ten thousand nodes are of a few classes, whose fields are looked
 at once for each class.
 """
@@ -21,6 +21,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from clusterprep.model import Absent
+
 _OURS = __name__.partition(".")[0] + "."
 _SCALARS = frozenset((type(None), bool, int, float, str))
 _KEYS = frozenset((int, str))
@@ -31,7 +33,6 @@ _SEQUENCES_AND_UNIONS = (list, tuple, Sequence, Union, types.UnionType)
 _SETS = (frozenset, set, AbstractSet)
 _LINK_LOCAL = 0xFE80 << 48  # the first half of an address
 _LEVELS = 8  # of containers; a value that nests deeper is left to json
-_ABSENT = b'{"reason":'  # how an absent value begins here; elsewhere its keys have other names
 
 Held = frozenset[type]
 """Which of dict, frozenset and float a value may hold: what needs care."""
@@ -83,11 +84,10 @@ class QuickEncoder:
 def _encoded(encode: Callable[[Any], bytes], value: object) -> bytes | None:
     """Return what `encode` makes of a value; None if json would write another."""
     try:
-        data = encode(value)
+        return encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         # A class that msgspec does not know, half of a surrogate pair, more than 64 bits.
         return None
-    return None if _ABSENT in data else data
 
 
 def quick_encoder(values: Collection[object]) -> QuickEncoder | None:
@@ -170,7 +170,7 @@ def _held_by_class(kind: type) -> Held | None:
     Fields of our own classes are trusted to have these types. What a node may have brought there
     instead was JSON, of which a set of text is no part.
     """
-    if kind in _ADDRESSES:
+    if kind in _ADDRESSES or kind is Absent:
         return _NOTHING
     if not issubclass(kind, Struct) or not kind.__module__.startswith(_OURS):
         return None

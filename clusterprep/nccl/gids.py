@@ -149,8 +149,9 @@ def roce_family(fleet: Fleet) -> Family:
             return declared_rules(node, "AF_INET").family
     with_ipv6 = False
     for node in fleet.reached:
-        addresses = _addresses(fleet, node)
-        for rail in roce_rails_by_node(fleet)[node.name]:
+        rails = roce_rails_by_node(fleet)[node.name]
+        addresses = _addresses(fleet, node) if rails else {}
+        for rail in rails:
             if usable_gid(rail.port, addresses) is not None:
                 return "AF_INET"
             if usable_gid(rail.port, addresses, "AF_INET6") is not None:

@@ -14,7 +14,7 @@ from clusterprep.facts.network import Family, Interface, network_of
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.model.colocation import neighbours, one_machine
 from clusterprep.model.fact_columns import Part
-from clusterprep.model.memoize import once_per_fleet
+from clusterprep.model.memoize import once_per_facts
 from clusterprep.nccl.rails import FACTS as RAILS
 from clusterprep.nccl.rails import interfaces_of
 
@@ -189,7 +189,7 @@ def _has_uplink(bridge: Interface, interfaces: tuple[Interface, ...]) -> bool:
     return any(interface.physical and interface.master in inside for interface in interfaces)
 
 
-@once_per_fleet
+@once_per_facts("ssh.peer", *FACTS)
 def choose(fleet: Fleet) -> Choice:
     """Return the choice for every node that was reached. Pure.
 

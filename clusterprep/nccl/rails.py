@@ -19,7 +19,7 @@ from clusterprep.facts.rdma import Port, RdmaDevice
 from clusterprep.model import Absent, Fleet, Node
 from clusterprep.model.alike import alike_nodes
 from clusterprep.model.fact_columns import Part
-from clusterprep.model.memoize import once_per_fleet
+from clusterprep.model.memoize import once_per_facts
 
 FACTS = ("rdma.devices", "pci.tree")
 """Names of the facts that this module uses."""
@@ -116,7 +116,7 @@ def _rails(devices: Iterable[RdmaDevice]) -> tuple[RdmaRail, ...]:
     return tuple([RdmaRail(device, port) for device in devices for port in device.ports])
 
 
-@once_per_fleet
+@once_per_facts(*FACTS)
 def training_sets(fleet: Fleet) -> dict[str, TrainingSet | Absent]:
     """Return the training set of every node that was reached, or why it is not known. Pure."""
     sets: dict[str, TrainingSet | Absent] = {}

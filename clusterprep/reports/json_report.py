@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import is_not
 from typing import Any
 
 import msgspec
@@ -193,6 +195,10 @@ class _FactRows:
         self._known: dict[int, Raw] = {}  # by the id of the value, which the report keeps alive
         self._counts: Counter[str] = Counter()  # known values of each fact
         self._apart: set[str] = set()  # facts that cannot be encoded in one call with others
+        # The facts of the node before, and its row: most values are those of the next node too.
+        self._names: tuple[str, ...] = ()
+        self._values: tuple[Any, ...] = ()
+        self._before: dict[str, Any] = {}
 
     def texts(self, facts_of_nodes: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         """Yield the facts of each node as an object of JSON.
@@ -213,14 +219,23 @@ class _FactRows:
 
     def _row(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return facts by name, those as JSON that are known or cannot be encoded with others."""
-        known = map(self._known.get, map(id, facts.values()), facts.values())
-        row = dict(zip(facts, known, strict=True))  # in C: there are a million facts
-        row.pop(EARLIER.name, None)
-        for name, item in row.items():
-            if type(item) is Raw:
+        names, values = tuple(facts), tuple(facts.values())
+        changed: Iterable[tuple[str, Any]] = zip(names, values, strict=True)
+        row = dict(self._before)
+        if names == self._names:  # in C: there are a million facts
+            changed = itertools.compress(changed, map(is_not, values, self._values))
+        else:
+            row = dict.fromkeys(names)
+            row.pop(EARLIER.name, None)
+        for name, value in changed:
+            if name == EARLIER.name:
                 continue
-            if name in self._apart or self._counts[name] < MOST_KNOWN:
-                row[name] = self._encoded_alone(name, item)
+            item = self._known.get(id(value), value)
+            is_alone = name in self._apart or self._counts[name] < MOST_KNOWN
+            if is_alone and type(item) is not Raw:
+                item = self._encoded_alone(name, value)
+            row[name] = item
+        self._names, self._values, self._before = names, values, row
         return row
 
     def _encoded_alone(self, name: str, fact: Any) -> Raw:
@@ -240,6 +255,7 @@ class _FactRows:
                 quick = quick_encoder((item,))
                 if quick is None or quick.sorts:
                     self._apart.add(name)
+        self._names = ()  # of the node before they are not encoded yet
 
 
 def _encoded_one_by_one(row: Mapping[str, Any]) -> str:

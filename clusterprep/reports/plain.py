@@ -80,7 +80,9 @@ def fold_nodes(names: Iterable[str], limit: int | None = NODES) -> str:
 
 def _folded(names: tuple[str, ...]) -> tuple[str, int]:
     """Return the node set, and how many nodes it has."""
-    nodes = tuple(dict.fromkeys(names))
+    nodes = names
+    if len(set(names)) < len(names):
+        nodes = tuple(dict.fromkeys(names))
     foldable = list(filter(_is_foldable, nodes))
     parts = [fold(foldable)] if foldable else []
     if len(foldable) < len(nodes):

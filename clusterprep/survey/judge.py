@@ -11,9 +11,10 @@ findings, so ten thousand nodes are judged in time that grows with their number.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
-from operator import attrgetter
+from operator import attrgetter, lt
 
 from msgspec.structs import replace
 
@@ -22,7 +23,7 @@ from clusterprep.facts.account import Rights
 from clusterprep.model import Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 from clusterprep.model.fact_columns import absences
 from clusterprep.model.fixes import Fix
-from clusterprep.model.memoize import once_per_fleet
+from clusterprep.model.memoize import once_per_facts
 from clusterprep.model.nodeset import fold
 from clusterprep.remedies import NO_REMEDY, Remedy, has_placeholder, placed, shell_line
 from clusterprep.remote.untrusted import shortened
@@ -156,7 +157,7 @@ def _missing_facts(fleet: Fleet, check: Check) -> Mapping[str, Absent]:
     return missing
 
 
-@once_per_fleet
+@once_per_facts()
 def _requiring(fleet: Fleet) -> Mapping[str, set[str]]:
     """Return for each check that `require:` names the nodes that require it."""
     requiring: dict[str, set[str]] = {}
@@ -471,11 +472,9 @@ def merge(
 
 def _is_in_order(names: Sequence[str], position: Mapping[str, int]) -> bool:
     """Return whether names stand in inventory order, each once, and the inventory has them all."""
-    if len(names) == 1:
-        return names[0] in position
-    remaining = iter(position)
-    # Each name is looked for behind the one before it.
-    return all(name in remaining for name in names)
+    # The loops over all names are in C: there may be ten thousand.
+    places = list(map(position.get, names, itertools.repeat(-1)))
+    return -1 not in places and all(map(lt, places, itertools.islice(places, 1, None)))
 
 
 def _merged(findings: Sequence[Finding], position: Mapping[str, int]) -> Finding:
@@ -523,7 +522,7 @@ def _merge_key(finding: Finding) -> Key:
 def _in_order(names: Collection[str], position: Mapping[str, int]) -> tuple[str, ...]:
     """Return names in inventory order; those that the inventory does not have come last."""
     known = sorted(_among(names, position), key=position.__getitem__)
-    others = _without(names, position)
+    others = _without(names, position) if len(known) < len(names) else ()
     return (*known, *others)
 
 

@@ -16,7 +16,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -24,7 +24,7 @@ from clusterprep.checks.pair_causes import find_causes
 from clusterprep.errors import LinkLost
 from clusterprep.facts.pairs import DIALS, LISTEN, TABLE, Dial, Listen, TableWhileDialling
 from clusterprep.model import Absent, Fleet
-from clusterprep.model.pair_schedule import ALL_PAIRS, pairing, pairs_around, spans
+from clusterprep.model.pair_schedule import ALL_PAIRS, Pair, pairing, pairs_around, spans
 from clusterprep.nccl.interfaces import Pick, choose
 from clusterprep.remote.transports.link import Frame
 from clusterprep.remote.untrusted import require_integer, shortened
@@ -50,11 +50,12 @@ AROUND_LIMIT = 1.5  # seconds for dials around what failed; a dropped SYN is rep
 # Linux' default of net.ipv4.ip_local_port_range, for nodes whose own range is not known.
 DEFAULT_RANGE = (32768, 60999)
 
-Target = tuple[str, str, int]  # listener, address, port
+Endpoint = tuple[str, int]  # address, port
+Target = tuple[str, Endpoint]  # listener, and where it listens
 Dials = tuple[Dial, ...] | Absent
 Pairs = Callable[[Sequence[str]], Mapping[str, Sequence[str]]]
 Bodies = dict[str, dict[str, Any]]  # of requests, by node
-_ENDS = attrgetter("dialer", "listener")  # faster than a function of our own
+_LISTENER = attrgetter("listener")  # faster than a function of our own
 NO_TABLE = Absent("not_applicable", "the kernel says nothing of its table of neighbours")
 
 
@@ -75,14 +76,14 @@ def probe_pairs(fanout: Fanout, fleet: Fleet, host: str) -> Fleet:
     pairs = pairing(list(picks), inventory.cluster, inventory.groups)
     targets = listeners.targets(pairs)
     if isinstance(listen, Listen) and listen.word == "ok":
-        rendezvous = (host, picks[host].address, port)
+        rendezvous = (host, (picks[host].address, port))
         for name in targets:
             if name != host:
                 targets[name] = [rendezvous, *targets[name]]
     matrix = _Matrix(fanout)
     matrix.dial(targets, DIAL_LIMIT)
     if len(picks) > ALL_PAIRS:
-        around = _targets_around(matrix.known_dials(), listeners, fleet)
+        around = _targets_around(matrix, listeners, fleet)
         matrix.dial(around, AROUND_LIMIT)
     matrix.find_largest_sizes()
     fanout.tell("unlisten", ports)
@@ -101,7 +102,7 @@ def knock(fanout: Fanout, fleet: Fleet, pairs: Pairs) -> tuple[Dial, ...]:
     port = fleet.inventory.master_port
     targets: dict[str, list[Target]] = {}
     for dialer, listeners in pairs(list(picks)).items():
-        targets[dialer] = [(name, picks[name].address, port) for name in listeners]
+        targets[dialer] = [(name, (picks[name].address, port)) for name in listeners]
     matrix = _Matrix(fanout, silent=True)
     matrix.dial(targets, KNOCK_LIMIT)
     answered = {name for name, dials in matrix.dials.items() if not isinstance(dials, Absent)}
@@ -245,7 +246,7 @@ class _Listeners:
             if not open_ports:
                 continue
             address = picks[name].address
-            own = [(name, address, port) for port in open_ports]
+            own = [(name, (address, port)) for port in open_ports]
             # Listeners begin with different ports. Otherwise the third dialer would meet the third
             # port of all of them, and be blamed for a filter of that range on every node.
             first = len(self._targets) % len(own)
@@ -265,8 +266,8 @@ class _Listeners:
         for dialer, listeners in pairs.items():
             own = targets[dialer] = []
             for name in listeners:
-                if shares[name]:
-                    own.extend(itertools.islice(self._next_target[name], shares[name]))
+                for _ in range(shares[name]):
+                    own.append(next(self._next_target[name]))
         return targets
 
     def all_ports(self, listener: str) -> Sequence[Target]:
@@ -275,21 +276,24 @@ class _Listeners:
 
 
 def _targets_around(
-    dials: Sequence[Dial], listeners: _Listeners, fleet: Fleet
+    matrix: _Matrix, listeners: _Listeners, fleet: Fleet
 ) -> dict[str, list[Target]]:
     """Return what nodes dial further, where the sample met something that failed.
 
     The dialer of a failed pair tries every port of the listener, and the nodes at both ends and
     others of their groups dial each other.
     """
-    causes = find_causes(dials, by_port=True)
+    causes = find_causes(matrix.known_dials(), by_port=True)
     if not causes:
         return {}
-    dialled = set(map(_ENDS, dials))
-    dialers = {cause.nodes[0] for cause in causes if cause.role == "pair"}
-    tried = {(dial.dialer, _target(dial)) for dial in dials if dial.dialer in dialers}
+    tried: set[tuple[str, Target]] = set()
+    for cause in causes:
+        if cause.role == "pair":
+            dialer = cause.nodes[0]
+            tried.update((dialer, _target(dial)) for dial in matrix.dials_of(dialer))
     ends = [cause.nodes for cause in causes]
-    pairs = pairs_around(ends, dialled, fleet.inventory.groups, fleet.inventory.cluster)
+    inventory = fleet.inventory
+    pairs = pairs_around(ends, _DialledPairs(matrix), inventory.groups, inventory.cluster)
     targets = listeners.targets(pairs)
     for cause in causes:
         if cause.role != "pair":
@@ -300,6 +304,23 @@ def _targets_around(
                 tried.add((dialer, target))
                 targets.setdefault(dialer, []).append(target)
     return targets
+
+
+class _DialledPairs:
+    """Tells of a pair of nodes whether the first dialled the second, in what is known so far.
+
+    The pairs of a large fleet are not put into a set, as few of them are asked for.
+    """
+
+    def __init__(self, matrix: _Matrix) -> None:
+        self._matrix = matrix
+        self._listeners_of: dict[str, set[str]] = {}
+
+    def __contains__(self, pair: object) -> bool:
+        dialer, listener = cast("Pair", pair)
+        if dialer not in self._listeners_of:
+            self._listeners_of[dialer] = set(map(_LISTENER, self._matrix.dials_of(dialer)))
+        return listener in self._listeners_of[dialer]
 
 
 class _Matrix:
@@ -313,11 +334,12 @@ class _Matrix:
 
     def known_dials(self) -> list[Dial]:
         """Return the dials of all nodes that know theirs."""
-        dials: list[Dial] = []
-        for own in self.dials.values():
-            if not isinstance(own, Absent):
-                dials.extend(own)
-        return dials
+        return list(itertools.chain.from_iterable(map(self.dials_of, self.dials)))
+
+    def dials_of(self, dialer: str) -> Sequence[Dial]:
+        """Return the dials of a node, none where they are not known."""
+        own = self.dials.get(dialer, ())
+        return () if isinstance(own, Absent) else own
 
     def dial(self, targets: Mapping[str, Sequence[Target]], limit: float) -> None:
         """Let every node dial its targets, all nodes at once, and add the connections.
@@ -413,7 +435,7 @@ class _Matrix:
 
     def _note_table(self, name: str, answer: Frame, targets: Sequence[Target]) -> None:
         """Note what a kernel says of its table: the last entries, and all refusals together."""
-        is_ipv6 = any(":" in address for _, address, _ in targets)
+        is_ipv6 = ":" in targets[0][1][0]  # all addresses are of the family that NCCL uses
         table = _parse_table(answer.get("neighbours"), is_ipv6)
         before = self.tables.get(name)
         if isinstance(before, TableWhileDialling) and isinstance(table, TableWhileDialling):
@@ -438,9 +460,8 @@ def _parse_table(row: Any, is_ipv6: bool) -> TableWhileDialling | Absent:
 
 
 def _dial_body(targets: Sequence[Target], limit: float, sizes: Sequence[int]) -> dict[str, Any]:
-    addresses = [[address, port] for _, address, port in targets]
     return {
-        "targets": addresses,
+        "targets": [endpoint for _, endpoint in targets],
         "limit": limit,
         "sizes": list(sizes),
     }
@@ -451,43 +472,29 @@ def _parse_dials(dialer: str, attempts: Sequence[Target], answer: Frame) -> Dial
     rows = answer.get("dials") or ()
     dials: list[Dial] = []
     try:
-        for target, row in zip(attempts, rows, strict=True):
-            dial = _parse_dial(dialer, target, row)
-            dials.append(dial)
+        for (listener, endpoint), row in zip(attempts, rows, strict=True):
+            dials.append(Dial(dialer, listener, *endpoint, *_parse_outcome(*row)))
     except (TypeError, ValueError, LookupError):
         why = answer.get("why") or "no answer"
         return Absent("garbled", shortened(why))
     return tuple(dials)
 
 
-def _parse_dial(dialer: str, target: Target, row: Sequence[Any]) -> Dial:
-    """Return one connection.
+# Of 300,000 dials few have another outcome than one before: most differ in their round trips alone,
+# which are whole microseconds.
+@functools.lru_cache(maxsize=8192, typed=True)
+def _parse_outcome(word: Any, *measures: Any) -> tuple[Any, ...]:
+    """Return the fields of a Dial from its word on, of the row that an agent sends of it.
 
-    Raises TypeError, ValueError or LookupError for a row of another shape.
+    Raises TypeError or ValueError for a row of another shape.
     """
-    word = row[0]
     if word != "ok":
-        return Dial(dialer, *target, str(word)[:40])
-    _, microseconds, packet, is_carried, path_mtu = row
+        return (str(word)[:40],)
+    microseconds, packet, is_carried, path_mtu = measures
     rtt = require_integer(microseconds) / 1e6
-    size = _shared_integer(packet)
+    size = require_integer(packet)
     carried = size if is_carried is True else None
-    mtu = _shared_integer(path_mtu)
-    return Dial(
-        dialer,
-        *target,
-        "ok",
-        rtt,
-        size,
-        carried,
-        mtu,
-    )
-
-
-@functools.lru_cache(maxsize=1024, typed=True)
-def _shared_integer(value: Any) -> int:
-    """Return an integer, as one object for equal ones: nearly all paths carry the same sizes."""
-    return require_integer(value)
+    return "ok", rtt, size, carried, require_integer(path_mtu)
 
 
 # ---------------------------------------------------------------- dialled again
@@ -519,4 +526,4 @@ def _with_largest_size(dial: Dial, again: Sequence[Dial]) -> Dial:
 
 
 def _target(dial: Dial) -> Target:
-    return dial.listener, dial.address, dial.port
+    return dial.listener, (dial.address, dial.port)

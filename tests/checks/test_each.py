@@ -99,10 +99,10 @@ def own_serials(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     checks = tuple(registry.checks().values())
     queries = Queries(plan_queries(checks, registry.facts()), inventory)
     healthy = grown_fleet.Fates()
-    of = grown_fleet.looked(queries, inventory, healthy)
+    of = grown_fleet.planted(grown_fleet.looked(queries, inventory, healthy), healthy)
     wires: Any = grown_fleet.Wires(of)
     of = probe_pairs(wires, of, inventory.nodes[0].name)
-    return grown_fleet.planted(of, healthy)
+    return grown_fleet.dialled(of, healthy)
 
 
 @settings(max_examples=40, deadline=None)

@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from msgspec.structs import replace
-
 from clusterprep.checks import Check
 from clusterprep.cli.commands.selftest import unpacked, with_past
 from clusterprep.facts.clock import Offset
@@ -93,6 +91,11 @@ _OWN: tuple[tuple[str, Change], ...] = (
     (r"GPU-00000004", lambda found, number: f"GPU-{number + 1:08x}"),
     (r"(02:00:00|94:6d:ae:5a):(?:00:)?04:", lambda found, number: _mac(found[1], number)),
     (r"3c40\b", lambda found, number: f"{0x3C40 + number:04x}"),
+    (r"3d40\b", lambda found, number: f"{0x3D40 + number:04x}"),
+    (
+        r"(9c63:c0)03(:00f.:)04",
+        lambda found, number: f"{found[1]}{number >> 8:02x}{found[2]}{number & 255:02x}",
+    ),
     (
         r"(9e63:c0ff:fe)(..):04",
         lambda found, number: f"{found[1]}{number >> 8:02x}:{number & 255:02x}",
@@ -274,20 +277,26 @@ def _plantable(check: Check) -> bool:
 
 
 def planted(fleet: Fleet, fated: Fates) -> Fleet:
-    """The fleet with the faults that are facts, and an hour ago without any."""
+    """The fleet with the faults that nodes tell of in a look, and an hour ago without any."""
     fleet = with_certified(with_past(fleet), None)
-    seen = dict(fleet.snapshots)
+    faults = _faults(fleet, fated, of_look=True)
+    for name in fated.unread:
+        faults[name] = {UNREAD: Absent("denied", "EACCES")}
+    return fleet.with_facts(faults)
+
+
+def dialled(fleet: Fleet, fated: Fates) -> Fleet:
+    """The fleet with the faults that show when nodes dial."""
+    return fleet.with_facts(_faults(fleet, fated, of_look=False))
+
+
+def _faults(fleet: Fleet, fated: Fates, *, of_look: bool) -> dict[str, dict[str, Any]]:
+    faults: dict[str, dict[str, Any]] = {}
     for name, check in fated.checks.items():
         proof = check.proof
-        if proof is not None:
-            seen[name] = _with(seen[name], proof.fact, proof.turn(fleet.fact(name, proof.fact)))
-    for name in fated.unread:
-        seen[name] = _with(seen[name], UNREAD, Absent("denied", "EACCES"))
-    return replace(fleet, snapshots=seen)
-
-
-def _with(snapshot: NodeSnapshot, fact: str, value: Any) -> NodeSnapshot:
-    return replace(snapshot, facts={**snapshot.facts, fact: value})
+        if proof is not None and (registry.facts()[proof.fact].stage is None) == of_look:
+            faults[name] = {proof.fact: proof.turn(fleet.fact(name, proof.fact))}
+    return faults
 
 
 def without(node: Node, fated: Fates) -> NodeSnapshot | None:

@@ -66,9 +66,9 @@ def report() -> Report:
     )
     usual = tuple(check for check in checks.values() if "stress" not in check.tags)
     plan = plan_queries(usual, registry.facts())
-    fleet = grown.looked(Queries(plan, inventory), inventory, fated)
+    fleet = grown.planted(grown.looked(Queries(plan, inventory), inventory, fated), fated)
     fleet = probe_pairs(grown.Wires(fleet), fleet, inventory.nodes[0].name)  # type: ignore[arg-type]
-    findings = judge(grown.planted(fleet, fated), plan.checks, date(2026, 11, 22))
+    findings = judge(grown.dialled(fleet, fated), plan.checks, date(2026, 11, 22))
     return Report(
         "check",
         "20261122-093000-4f2a",

@@ -57,9 +57,9 @@ def inventory(folder: Path, nodes: int) -> Inventory:
 
 def looked(of: Inventory) -> tuple[Fleet, QueryPlan, grown.Fates]:
     plan, fated = simulated.everything(of), grown.fates(of)
-    fleet = grown.looked(Queries(plan, of), of, fated)
+    fleet = grown.planted(grown.looked(Queries(plan, of), of, fated), fated)
     fleet = probe_pairs(grown.Wires(fleet, fated.deaf), fleet, of.nodes[0].name)  # type: ignore[arg-type]
-    return grown.planted(fleet, fated), plan, fated
+    return grown.dialled(fleet, fated), plan, fated
 
 
 def computed(fleet: Fleet, plan: QueryPlan) -> None:

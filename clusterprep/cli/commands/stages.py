@@ -293,13 +293,14 @@ def _ask_nodes(
         inventory=inventory,
         keeps_known=keeps_known,
     )
+    fleet = msgspec.structs.replace(fleet, limited=bool(invocation.settings.left_out or inventory))
     if "pairs" in query_plan.stages:
         fleet = _with_pairs(invocation, fanout, fleet, keeps_known)
     if "history" in query_plan.stages and invocation.budget is None:
         fleet = with_earlier(invocation.runs, fleet, invocation.started)
     if "certificate" in query_plan.stages:
         fleet = with_certified(fleet, invocation.settings.certificate_before)
-    return msgspec.structs.replace(fleet, limited=bool(invocation.settings.left_out or inventory))
+    return fleet
 
 
 def _with_pairs(invocation: Invocation, fanout: Fanout, fleet: Fleet, keeps_known: bool) -> Fleet:
