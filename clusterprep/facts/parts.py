@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -24,6 +24,10 @@ from clusterprep.model import Json
 from clusterprep.remote.transports.frames import decoded
 
 Value = TypeVar("Value")
+
+# For pieces: numbers that an agent may send. Others are left to `strictly_decoded` and `parse`.
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Count64 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 MOST_PARTS = 4096  # that are remembered of each kind
 # What is longer is read each time: else nodes that lie could fill the memory.
@@ -83,11 +87,18 @@ def shared_text(text: str) -> str:
 
 
 def as_json(part: Any) -> bytes:
-    """Return JSON of a part of an answer, which may have pieces. It is the same for equal parts only."""
+    """Return JSON of a part of an answer. It is the same for equal parts only."""
     try:
         return msgspec.json.encode(part)
     except UnicodeEncodeError:  # half of a surrogate pair, which stands for a byte that is no UTF-8
-        return json.dumps(part).encode()
+        return json.dumps(part, default=_value_of_piece).encode()
+
+
+def _value_of_piece(piece: Any) -> Json:
+    """Return the value of a piece. Raises TypeError for anything else, as `json` demands."""
+    if isinstance(piece, msgspec.Raw):
+        return strictly_decoded(bytes(piece))
+    raise TypeError(f"{type(piece).__name__} is no part of an answer")
 
 
 def strictly_decoded(data: bytes) -> Json:

@@ -6,7 +6,7 @@ meanings.of(sheet.reads, sheet.layout, answers)   # {"os.release": ..., "eth.mtu
 Of ten thousand nodes nearly all answer the same to most reads. So an answer stays a piece of its
 frame until it is known to be new: as a rule it equals that of the node before, byte by byte, else
 it is looked up by its digest. Only then is it decoded and parsed. Parsing is pure and values are
-frozen, so nodes that answered alike share one value, which `model/alike.py` and the history rely on.
+frozen, so nodes that answered alike share one value: `model/alike.py` and the history rely on that.
 
 An answer that is another one on each node is looked at in pieces (`Fact.pieces`): what a fact takes
 of it (`Fact.narrow`) is equal on most nodes, or is but for texts that are put in afterwards
@@ -75,17 +75,17 @@ class Meanings:
         before = form.last
         if before is None:
             values = dict.fromkeys(self._names)
-            changed = range(len(reads))
+            changed: Sequence[int] = range(len(reads))
         else:
             values = dict(before.values)
-            changed = before.differing(look)
+            changed = look.differing_from(before.look)
         for position in changed:
             values.update(self._meaning(form.slots[position], look, position))
         for group, positions in form.joint:
             if before is None or not set(changed).isdisjoint(positions):
                 (fact,) = group.facts
                 values[fact.name] = self._joint_value(group, look, positions)
-        form.last = _Last(look.data, values)
+        form.last = _Last(look, values)
         return dict(values)  # the caller may change its own
 
     def _form_of(self, layout: Layout, reads: Sequence[Read]) -> _Form:
@@ -219,7 +219,7 @@ class _Kept:
 class _Group:
     """Facts that are made of the same answers and, with a `narrow`, of the same part of the first.
 
-    `by_part` is what such parts mean for them, `by_answers` what several whole answers mean for one.
+    `by_part` is what such parts mean for them, `by_answers` what several whole answers mean.
     """
 
     def __init__(self, facts: Sequence[Fact]) -> None:
@@ -274,13 +274,8 @@ class _Form:
 class _Last(msgspec.Struct, frozen=True):
     """The answers of a node, and all its facts, which must not be changed."""
 
-    data: list[bytes]
+    look: _Look
     values: Meaning
-
-    def differing(self, look: _Look) -> Sequence[int]:
-        """Return the positions of the answers that another node has not alike."""
-        are_equal = map(operator.eq, self.data, look.data)
-        return [position for position, is_equal in enumerate(are_equal) if not is_equal]
 
 
 class _Look:
@@ -316,6 +311,20 @@ class _Look:
             return answer
         return bounded(self._reads[position].kind, answer)
 
+    def differing_from(self, other: _Look) -> Sequence[int]:
+        """Return the positions of answers that another node has not alike.
+
+        What was made of the answers that are equal is taken over.
+        """
+        are_equal = list(map(operator.eq, self.data, other.data))
+        for position, mark in other._marks.items():
+            if are_equal[position]:
+                self._marks[position] = mark
+        for position, value in other._values.items():
+            if are_equal[position]:
+                self._values[position] = value
+        return [position for position, is_equal in enumerate(are_equal) if not is_equal]
+
     def mark(self, position: int) -> bytes:
         """Return the mark of an answer, by which equal answers are known."""
         mark = self._marks.get(position)
@@ -340,7 +349,8 @@ class _Look:
 
     def pieces(self, fact: Fact, positions: Sequence[int]) -> list[Json]:
         """Return the answers that a fact is made of, in its pieces. Raises LinkLost as `value`."""
-        if not fact.pieces or fact.narrow is not None:  # pieces are for `narrow` then
+        takes_pieces = fact.narrow is None and len(fact.pieces) == len(positions)
+        if not takes_pieces:
             return self.values(positions)
         answers = []
         for kind, position in zip(fact.pieces, positions, strict=True):

@@ -121,15 +121,15 @@ def _test_of_all(hint: Any) -> Callable[[Any], bool]:
     def test_all(values: Iterable[Any]) -> bool:
         # Equal parts of answers are one object as a rule (`facts/parts.py`), on one node and on
         # all: most items were tested before.
-        if tested.keys() >= set(map(id, values)):
-            return True
-        new = {id(value): value for value in values if id(value) not in tested}
-        if not all(map(test, new.values())):
-            return False
-        if len(tested) + len(new) > MOST_TESTED:
-            tested.clear()
-        if len(new) <= MOST_TESTED:
-            tested.update(new)
+        for value in values:
+            key = id(value)
+            if key in tested:
+                continue
+            if not test(value):
+                return False
+            if len(tested) >= MOST_TESTED:
+                tested.clear()
+            tested[key] = value
         return True
 
     return test_all
