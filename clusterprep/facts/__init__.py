@@ -69,6 +69,8 @@ class Fact(Struct, frozen=True):
       in it stays JSON until it is new, so a long answer is never decoded as a whole. `narrow` gets
       the first answer so; without `narrow` parse gets all of them, and passes what is Raw to
       functions that are `read_once`. An answer of another shape they get decoded.
+    * `typed`: nothing in `pieces` is Raw or Any. The types of a value that is made of such pieces
+      follow from theirs, so they are not tested again.
     * `with_own(value, texts)` returns the value with the texts that `narrow` set apart (`Apart`),
       which the node has for itself. Without it they are no part of the value.
     * `needs`: who may learn the fact.
@@ -91,6 +93,7 @@ class Fact(Struct, frozen=True):
     apiece: bool = False
     narrow: Callable[[Any], Any] | None = None
     pieces: tuple[Any, ...] = ()
+    typed: bool = False
     with_own: Callable[[Any, Sequence[str]], Any] | None = None
     needs: Needs = ANY_USER
     moves: bool = False

@@ -172,4 +172,5 @@ BONDS = Fact(
     lambda node, inventory: (Read("files", ("/proc/net/bonding/*",)),),
     parse_bonds,
     pieces=(dict[str, str],),
+    typed=True,
 )

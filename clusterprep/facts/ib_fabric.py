@@ -195,4 +195,5 @@ FABRIC = Fact(
     lambda node, inventory: (Read("files", _PATHS),),
     parse_fabric,
     pieces=(dict[str, str],),
+    typed=True,
 )

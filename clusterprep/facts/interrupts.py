@@ -114,5 +114,6 @@ INTERRUPTS = Fact(
     lambda node, inventory: (Read("interrupts"),),
     parse_interrupts,
     pieces=(_Answer,),
+    typed=True,
     moves=True,
 )

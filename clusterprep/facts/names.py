@@ -95,5 +95,6 @@ NAMES = Fact(
     parse_names,
     apiece=True,
     pieces=(dict[str, tuple[str, ...] | None],),
+    typed=True,
 )
 OWN_NAME = Fact("names.own", _own_name_reads, parse_own_name)

@@ -303,7 +303,14 @@ def probe(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (Read("probe", arguments, limit=STATVFS_LIMIT + 4),)
 
 
-SHM_SPACE = Fact("shm.space", probe, parse_shm, pieces=(_Answer,), moves=True)
+SHM_SPACE = Fact(
+    "shm.space",
+    probe,
+    parse_shm,
+    pieces=(_Answer,),
+    typed=True,
+    moves=True,
+)
 NEEDS = Needs(
     "root", "what processes of others have open or mapped is shown to root alone", partly=True
 )
@@ -314,6 +321,13 @@ SEGMENTS = Fact(
     needs=NEEDS,
     moves=True,
 )
-PROBES = Fact("fs.probes", probe, parse_probes, pieces=(_Answer,), moves=True)
+PROBES = Fact(
+    "fs.probes",
+    probe,
+    parse_probes,
+    pieces=(_Answer,),
+    typed=True,
+    moves=True,
+)
 MOUNTS = Fact("fs.mounts", file("/proc/self/mountinfo"), parse_mounts)
 FSTAB = Fact("fs.fstab", file("/etc/fstab", etc=True), parse_fstab)

@@ -30,13 +30,15 @@ def parse_fact(fact: Fact, raw_answers: Sequence[Json]) -> Any:
 
     Raises LinkLost for pieces of answers that no agent writes.
     """
-    answers = [_unwrapped(raw) for raw in raw_answers]
-    for answer in answers:
-        if isinstance(answer, Absent) and not fact.lenient:
-            return answer
+    answers = list(map(_unwrapped, raw_answers))
+    if not fact.lenient:
+        for answer in answers:
+            if isinstance(answer, Absent):
+                return answer
     try:
         value = fact.parse(*answers)
-        if not fits_return_type(fact.parse, value):
+        has_types = fact.typed and all(isinstance(raw, tuple) for raw in raw_answers)
+        if not has_types and not fits_return_type(fact.parse, value):
             return Absent("garbled", "a value of another type than this fact has")
     except Denied as error:
         return Absent("denied", shortened(str(error)))

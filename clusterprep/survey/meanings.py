@@ -41,6 +41,7 @@ _NEW = object()  # no value yet; None is one
 # For each fact, the positions of its answers among the answers of a node.
 Layout = tuple[tuple[int, ...], ...]
 Meaning = dict[str, Any]  # values by the names of facts
+_Splitter = msgspec.json.Decoder[tuple[str, Any]]  # of answers into pieces
 
 
 class Meanings:
@@ -81,8 +82,9 @@ class Meanings:
             changed = look.differing_from(before.look)
         for position in changed:
             values.update(self._meaning(form.slots[position], look, position))
+        changed_positions = frozenset(changed)
         for group, positions in form.joint:
-            if before is None or not set(changed).isdisjoint(positions):
+            if before is None or not changed_positions.isdisjoint(positions):
                 (fact,) = group.facts
                 values[fact.name] = self._joint_value(group, look, positions)
         form.last = _Last(look, values)
@@ -167,10 +169,9 @@ class Meanings:
         if look.size(positions) > LARGE:
             raw_answers = look.values(positions)
             return {fact.name: self._parse_process.parse(fact, raw_answers) for fact in group.facts}
-        first = group.facts[0]
-        part = look.part(first, positions[0]) if first.narrow and positions else None
+        part = look.part(group, positions[0]) if group.takes_part and positions else None
         if part is None:
-            return group.parse(look.pieces(first, positions))
+            return group.parse(look.pieces(group, positions))
         data = as_json(part.part)
         key = (mark_of(data), *map(look.mark, positions[1:]))
         meaning = group.by_part.get(key)
@@ -220,10 +221,13 @@ class _Group:
     """Facts that are made of the same answers and, with a `narrow`, of the same part of the first.
 
     `by_part` is what such parts mean for them, `by_answers` what several whole answers mean.
+    `splitters` decode the answers into pieces.
     """
 
     def __init__(self, facts: Sequence[Fact]) -> None:
         self.facts = tuple(facts)
+        self.takes_part = self.facts[0].narrow is not None
+        self.splitters = tuple(map(_splitter, self.facts[0].pieces))
         self.by_part = _Kept()
         self.by_answers = _Kept()
 
@@ -288,7 +292,7 @@ class _Look:
         self.data: list[bytes] = []
         self._marks: dict[int, bytes] = {}
         self._values: dict[int, Json] = {}
-        self._pieces: dict[tuple[int, Any], Json] = {}
+        self._pieces: dict[tuple[int, _Splitter], Json] = {}
         for position, answer in enumerate(answers):
             if isinstance(answer, msgspec.Raw):
                 self.data.append(bytes(answer))
@@ -334,7 +338,10 @@ class _Look:
 
     def size(self, positions: Sequence[int]) -> int:
         """Return the bytes of some answers."""
-        return sum(len(self.data[position]) for position in positions)
+        size = 0
+        for position in positions:
+            size += len(self.data[position])
+        return size
 
     def values(self, positions: Sequence[int]) -> list[Json]:
         """Return some answers. Raises LinkLost for what no agent writes."""
@@ -347,43 +354,42 @@ class _Look:
             self._values[position] = self._bounded(position, answer)
         return self._values[position]
 
-    def pieces(self, fact: Fact, positions: Sequence[int]) -> list[Json]:
-        """Return the answers that a fact is made of, in its pieces. Raises LinkLost as `value`."""
-        takes_pieces = fact.narrow is None and len(fact.pieces) == len(positions)
+    def pieces(self, group: _Group, positions: Sequence[int]) -> list[Json]:
+        """Return the answers that facts are made of, in pieces. Raises LinkLost as `value`."""
+        takes_pieces = not group.takes_part and len(group.splitters) == len(positions)
         if not takes_pieces:
             return self.values(positions)
         answers = []
-        for kind, position in zip(fact.pieces, positions, strict=True):
-            answer = self._in_pieces(kind, position)
+        for splitter, position in zip(group.splitters, positions, strict=True):
+            answer = None if splitter is None else self._split(splitter, position)
             answers.append(self.value(position) if answer is None else answer)
         return answers
 
-    def part(self, fact: Fact, position: int) -> Apart | None:
-        """Return the part of an answer that counts for a fact, as `narrowed` does.
+    def part(self, group: _Group, position: int) -> Apart | None:
+        """Return the part of an answer that counts for facts, as `narrowed` does.
 
         It may have pieces of JSON. Raises LinkLost for what no agent writes.
         """
         part = None
-        if fact.pieces:
-            part = narrowed(fact, self._in_pieces(fact.pieces[0], position))
+        splitter = group.splitters[0] if group.splitters else None
+        if splitter is not None:
+            part = narrowed(group.facts[0], self._split(splitter, position))
         if part is None:
-            part = narrowed(fact, self.value(position))
+            part = narrowed(group.facts[0], self.value(position))
         return part
 
-    def _in_pieces(self, kind: Any, position: int) -> Json:
+    def _split(self, splitter: _Splitter, position: int) -> Json:
         """Return an answer of which only the pieces are decoded, None if it has another shape."""
-        if kind is None:
-            return None
-        key = (position, kind)
+        key = (position, splitter)
         if key not in self._pieces:
             try:
-                self._pieces[key] = _splitter(kind).decode(self.data[position])
+                self._pieces[key] = splitter.decode(self.data[position])
             except (msgspec.MsgspecError, RecursionError):
                 self._pieces[key] = None
         return self._pieces[key]
 
 
 @functools.cache
-def _splitter(kind: Any) -> msgspec.json.Decoder[tuple[str, Any]]:
-    """Return what decodes an answer of this kind: ["ok", …]."""
-    return msgspec.json.Decoder(tuple[Literal["ok"], kind])
+def _splitter(kind: Any) -> _Splitter | None:
+    """Return what decodes an answer of this kind, ["ok", …]; None where there are no pieces."""
+    return None if kind is None else msgspec.json.Decoder(tuple[Literal["ok"], kind])
