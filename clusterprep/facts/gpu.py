@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import starmap
 from operator import attrgetter, itemgetter
 from typing import Any, TypedDict
 
@@ -62,7 +63,27 @@ LASTING = frozenset(
 )
 
 
-# The fields of NVML's rows that the agent's `nvml` writes.
+# Fields that are the same on healthy GPUs of one model as long as nothing uses them. The facts that
+# are made of these are parsed together too.
+AT_REST = frozenset(
+    {
+        "capability",
+        "clock",
+        "clock_max_graphics",
+        "memory",
+        "name",
+        "pci",
+        "processes",
+        "state",
+        "throttle",
+        "utilization",
+    }
+)
+# Likewise what is the same but for the UUIDs, as long as no error has happened.
+WITH_UUIDS = frozenset(
+    {"ecc_corrected", "ecc_corrected_ever", "link_errors", "links", "name", "pci", "uuid"}
+)
+# The fields of NVML's rows for a GPU that answers, as the agent's `nvml` writes them.
 FIELDS = (
     *LASTING,
     "clock",
@@ -74,7 +95,6 @@ FIELDS = (
     "memory",
     "memory_temperature",
     "minor",
-    "no",
     "pci",
     "processes",
     "seconds",
@@ -85,7 +105,6 @@ FIELDS = (
     "utilization",
     "uuid",
     "violations",
-    "why",
 )
 
 
@@ -101,7 +120,10 @@ NvmlRow: Any = _row_of_pieces(tuple(sorted(FIELDS)))
 
 
 class NvmlPieces(TypedDict):
-    """NVML's answer with rows of which no value is decoded: each has a thousand of them."""
+    """NVML's answer with rows of which no value is decoded: each has a thousand of them.
+
+    It has this shape if all GPUs answer.
+    """
 
     driver: Any
     cuda: Any
@@ -321,14 +343,20 @@ def per_gpu(
                 complete[index] = with_uuid(reading, uuids)
         return complete
 
-    chosen = _lasting_columns if is_lasting else narrow
+    chosen: Callable[[Mapping[str, Any]], Any] = narrow
+    if with_uuid is not None and WITH_UUIDS.issuperset(needed_fields):
+        chosen = columns_with_uuids
+    elif is_lasting:
+        chosen = _lasting_columns
+    elif AT_REST.issuperset(needed_fields):
+        chosen = _columns_at_rest
     knows_fields = frozenset(FIELDS).issuperset(needed_fields)
     return Fact(
         name,
         nvml_read,
         parse,
         lenient=True,
-        narrow=without_uuids(narrow) if with_uuid else chosen,
+        narrow=chosen,
         pieces=IN_PIECES if knows_fields else (),
         with_own=readings_with_uuids if with_uuid else None,
         moves=moves,
@@ -337,6 +365,10 @@ def per_gpu(
 
 def _lasting_columns(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {"gpus": columns(answer, *LASTING)}
+
+
+def _columns_at_rest(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {"gpus": columns(answer, *AT_REST)}
 
 
 def columns(answer: Mapping[str, Any], *fields: str) -> list[Any]:
@@ -363,8 +395,14 @@ def are_pieces(rows: object) -> bool:
 
 
 def _columns_of_pieces(rows: Iterable[Any], fields: tuple[str, ...]) -> list[Any]:
-    make, values_of = _row_of_pieces(fields), attrgetter(*fields)
-    return [make(*values_of(row)) if row.no is UNSET else row for row in rows]
+    make, values_of = _row_maker(fields)
+    return list(starmap(make, map(values_of, rows)))
+
+
+@functools.cache
+def _row_maker(fields: tuple[str, ...]) -> tuple[Any, Any]:
+    """Return the class of rows of some fields, and what takes their values from a row of all."""
+    return _row_of_pieces(fields), attrgetter(*fields)
 
 
 def without_uuids(
@@ -381,7 +419,7 @@ def without_uuids(
         if not are_pieces(answer["gpus"]):
             return part
         rows = part["gpus"]
-        if any(row.uuid is UNSET or type(row) is NvmlRow for row in rows):
+        if any(row.uuid is UNSET for row in rows):
             return part
         uuids = _plain_texts(tuple([bytes(row.uuid) for row in rows]))
         if uuids is None:
@@ -407,10 +445,13 @@ def _plain_texts(pieces: tuple[bytes, ...]) -> tuple[str, ...] | None:
     return tuple(texts) if len(texts) <= MOST_GPUS else None
 
 
-def _identity_columns(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what NVML says of itself and of who each GPU is."""
-    rows = columns(answer, *_IDENTITY)
+def _columns_of_identity(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what NVML says of itself, of who each GPU is, and of its errors."""
+    rows = columns(answer, *WITH_UUIDS)
     return {"driver": answer["driver"], "cuda": answer["cuda"], "gpus": rows}
+
+
+columns_with_uuids = without_uuids(_columns_of_identity)
 
 
 def _readings_or_absent(
@@ -596,15 +637,12 @@ def _says_who_it_is(row: Any) -> bool:
     """
     if type(row) is not NvmlRow:
         return "no" not in row and all(isinstance(row[field], str) for field in _IDENTITY)
-    if row.no is not UNSET:
-        return False
-    identity = _identity_of(row)
-    if UNSET in identity:
-        raise KeyError(_IDENTITY)
-    return all(bytes(piece).startswith(b'"') for piece in identity)
-
-
-_identity_of = attrgetter(*_IDENTITY)
+    for piece in (row.name, row.uuid, row.pci):
+        if piece is UNSET:
+            raise KeyError(_IDENTITY)
+        if not bytes(piece).startswith(b'"'):
+            return False
+    return True
 
 
 def _gone_without_nvml(nvml: Absent, gone: tuple[str, ...]) -> Gone | Absent:
@@ -739,13 +777,12 @@ def _nvml_with_uuids(nvml: Nvml | None, uuids: Sequence[str]) -> Nvml | None:
     return Nvml(nvml.driver, nvml.cuda, tuple(gpus), nvml.lost, nvml.denied)
 
 
-_identity_without_uuids = without_uuids(_identity_columns)
 NVML = Fact(
     "gpu.nvml",
     nvml_read,
     parse_nvml,
     lenient=True,
-    narrow=_identity_without_uuids,
+    narrow=columns_with_uuids,
     pieces=IN_PIECES,
     with_own=_nvml_with_uuids,
 )
@@ -766,7 +803,7 @@ LISTED = Fact(
     nvml_read,
     parse_listed,
     lenient=True,
-    narrow=_identity_without_uuids,
+    narrow=columns_with_uuids,
     pieces=IN_PIECES,
 )
 GONE = Fact(

@@ -36,6 +36,7 @@ MOST_ENDLESS = 4  # answers on which a site's expression may run out of time, ea
 # as serial numbers and times are: to keep what they mean would take most of the memory of a look.
 MOST_UNREPEATED = 1024
 _NOTHING = b"null"  # an answer that cannot be written as JSON counts as missing
+_ONLY_PIECES = {msgspec.Raw}
 _NEW = object()  # no value yet; None is one
 
 # For each fact, the positions of its answers among the answers of a node.
@@ -172,15 +173,27 @@ class Meanings:
         part = look.part(group, positions[0]) if group.takes_part and positions else None
         if part is None:
             return group.parse(look.pieces(group, positions))
-        data = as_json(part.part)
-        key = (mark_of(data), *map(look.mark, positions[1:]))
+        meaning = self._meaning_of_part(group, as_json(part.part), look, positions[1:])
+        return group.with_own(meaning, part.own) if part.own else meaning
+
+    def _meaning_of_part(
+        self, group: _Group, part: bytes, look: _Look, others: tuple[int, ...]
+    ) -> Meaning:
+        """Return the facts of a part of an answer, and of other answers."""
+        marks = tuple(map(look.mark, others))
+        usual_part, usual_marks, usual_meaning = group.usual
+        if part == usual_part and marks == usual_marks:
+            return usual_meaning
+        key = (mark_of(part), *marks)
         meaning = group.by_part.get(key)
         if meaning is _NEW:
             # Decoded only here, as the others are: most nodes have a part that is known.
-            meaning = group.parse([strictly_decoded(data), *look.values(positions[1:])])
+            meaning = group.parse([strictly_decoded(part), *look.values(others)])
             group.by_part.put(key, meaning)
+        else:
+            group.usual = (part, marks, meaning)
         found: Meaning = meaning
-        return group.with_own(found, part.own) if part.own else found
+        return found
 
     def _guarded_value(self, fact: Fact, look: _Look, positions: tuple[int, ...]) -> Any:
         """Return a fact whose parser may never end, or the Absent that says that it does not.
@@ -221,6 +234,7 @@ class _Group:
     """Facts that are made of the same answers and, with a `narrow`, of the same part of the first.
 
     `by_part` is what such parts mean for them, `by_answers` what several whole answers mean.
+    `usual` is the part that came again last, the marks of the answers beside it, and its meaning.
     `splitters` decode the answers into pieces.
     """
 
@@ -229,6 +243,7 @@ class _Group:
         self.takes_part = self.facts[0].narrow is not None
         self.splitters = tuple(map(_splitter, self.facts[0].pieces))
         self.by_part = _Kept()
+        self.usual: tuple[bytes, tuple[bytes, ...], Meaning] = (b"", (), {})
         self.by_answers = _Kept()
 
     def parse(self, raw_answers: Sequence[Json]) -> Meaning:
@@ -293,6 +308,9 @@ class _Look:
         self._marks: dict[int, bytes] = {}
         self._values: dict[int, Json] = {}
         self._pieces: dict[tuple[int, _Splitter], Json] = {}
+        if set(map(type, answers)) == _ONLY_PIECES:
+            self.data = list(map(bytes, answers))
+            return
         for position, answer in enumerate(answers):
             if isinstance(answer, msgspec.Raw):
                 self.data.append(bytes(answer))

@@ -216,6 +216,8 @@ def _has_wide_texts(payload: bytes) -> bool:
 
     One such letter makes each letter of its text take four bytes.
     """
+    if len(payload) <= MAX_WIDE:
+        return False
     size = 0
     match = _WIDE.search(payload)
     while match is not None and size <= MAX_WIDE:
