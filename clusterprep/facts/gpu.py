@@ -317,7 +317,6 @@ def per_gpu(
     """
     needed_fields = (*fields, *(besides or ()))
     takes_row = besides is not None
-    is_lasting = LASTING.issuperset(needed_fields)
 
     def parse(answer: dict[str, Any] | Absent | None) -> dict[int, Any] | Absent:
         if answer is None:
@@ -343,24 +342,29 @@ def per_gpu(
                 complete[index] = with_uuid(reading, uuids)
         return complete
 
-    chosen: Callable[[Mapping[str, Any]], Any] = narrow
-    if with_uuid is not None and WITH_UUIDS.issuperset(needed_fields):
-        chosen = columns_with_uuids
-    elif is_lasting:
-        chosen = _lasting_columns
-    elif AT_REST.issuperset(needed_fields):
-        chosen = _columns_at_rest
+    narrow_to_group = _common_narrow(needed_fields, with_uuid is not None)
     knows_fields = frozenset(FIELDS).issuperset(needed_fields)
     return Fact(
         name,
         nvml_read,
         parse,
         lenient=True,
-        narrow=chosen,
+        narrow=narrow_to_group or narrow,
         pieces=IN_PIECES if knows_fields else (),
         with_own=readings_with_uuids if with_uuid else None,
         moves=moves,
     )
+
+
+def _common_narrow(
+    fields: Sequence[str], sets_uuids_apart: bool
+) -> Callable[[Mapping[str, Any]], Any] | None:
+    """Return what takes a part with these fields that is looked up for many facts, None if none."""
+    if sets_uuids_apart:
+        return columns_with_uuids if WITH_UUIDS.issuperset(fields) else None
+    if LASTING.issuperset(fields):
+        return _lasting_columns
+    return _columns_at_rest if AT_REST.issuperset(fields) else None
 
 
 def _lasting_columns(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -421,7 +425,7 @@ def without_uuids(
         rows = part["gpus"]
         if any(row.uuid is UNSET for row in rows):
             return part
-        uuids = _plain_texts(tuple([bytes(row.uuid) for row in rows]))
+        uuids = _plain_texts(b"".join([bytes(row.uuid) for row in rows]), len(rows))
         if uuids is None:
             return part
         for row, place in zip(rows, _PLACES, strict=False):
@@ -435,14 +439,14 @@ _PLACES = tuple([Raw(b'"%d"' % place) for place in range(MOST_GPUS)])
 
 
 @functools.lru_cache(maxsize=64)  # several facts of a node share the texts
-def _plain_texts(pieces: tuple[bytes, ...]) -> tuple[str, ...] | None:
-    """Return the texts of JSON, None if one is no text, or is escaped."""
-    texts = []
-    for piece in pieces:
-        if not piece.startswith(b'"') or b"\\" in piece or not piece.isascii():
-            return None
-        texts.append(piece[1:-1].decode())
-    return tuple(texts) if len(texts) <= MOST_GPUS else None
+def _plain_texts(pieces: bytes, count: int) -> tuple[str, ...] | None:
+    """Return the texts of so many pieces of JSON, None if one is no text, or is escaped."""
+    is_plain = pieces.startswith(b'"') and b"\\" not in pieces and pieces.isascii()
+    if count > MOST_GPUS or not is_plain or pieces.count(b'"') != 2 * count:
+        return None
+    # As each text has two quotes, two that stand together are those between two texts.
+    texts = pieces[1:-1].decode().split('""')
+    return tuple(texts) if len(texts) == count else None
 
 
 def _columns_of_identity(answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class Meanings:
 
     def _meaning(self, slot: _Slot, look: _Look, position: int) -> Meaning:
         """Return the facts that are made of one answer alone."""
-        if slot.takes_parts:  # each of which is looked up by itself
+        if not slot.comes_again:
             return self._values_of_groups(slot.groups, look, position)
         data = look.data[position]
         usual_data, usual_meaning = slot.usual
@@ -145,15 +145,18 @@ class Meanings:
         return found
 
     def _values_of_groups(self, groups: Sequence[_Group], look: _Look, position: int) -> Meaning:
+        positions = (position,)
+        if len(groups) == 1:
+            return self._values(groups[0], look, positions)
         meaning: Meaning = {}
         for group in groups:
-            meaning.update(self._values(group, look, (position,)))
+            meaning.update(self._values(group, look, positions))
         return meaning
 
     def _joint_value(self, group: _Group, look: _Look, positions: tuple[int, ...]) -> Any:
         """Return a fact that is made of several answers, or of none, or by a site's expression."""
         (fact,) = group.facts
-        if fact.narrow is not None and not fact.guarded:
+        if _takes_pieces(fact) and not fact.guarded:
             return self._values(group, look, positions)[fact.name]
         key = tuple(map(look.mark, positions))
         value = group.by_answers.get(key)
@@ -264,14 +267,14 @@ class _Group:
 class _Slot:
     """The facts that are made of one answer alone, and what answers mean for them by their marks.
 
-    `usual` is the answer that came again last: its bytes and its meaning. With `takes_parts` each
-    fact is made of a part, so no answer is looked up as a whole.
+    `usual` is the answer that came again last: its bytes and its meaning. An answer of which all
+    facts take parts or pieces is another one on each node: it is not looked up (`comes_again`).
     """
 
     def __init__(self, groups: Sequence[_Group]) -> None:
         self.groups = tuple(groups)
         facts = [fact for group in self.groups for fact in group.facts]
-        self.takes_parts = all(fact.narrow is not None for fact in facts)
+        self.comes_again = not all(map(_takes_pieces, facts))
         self.known = _Kept()
         self.usual: tuple[bytes, Meaning] = (b"", {})
 
@@ -405,6 +408,10 @@ class _Look:
             except (msgspec.MsgspecError, RecursionError):
                 self._pieces[key] = None
         return self._pieces[key]
+
+
+def _takes_pieces(fact: Fact) -> bool:
+    return fact.narrow is not None or bool(fact.pieces)
 
 
 @functools.cache
