@@ -156,7 +156,7 @@ class Meanings:
     def _joint_value(self, group: _Group, look: _Look, positions: tuple[int, ...]) -> Any:
         """Return a fact that is made of several answers, or of none, or by a site's expression."""
         (fact,) = group.facts
-        if _takes_pieces(fact) and not fact.guarded:
+        if _has_another_answer_on_each_node(fact) and not fact.guarded:
             return self._values(group, look, positions)[fact.name]
         key = tuple(map(look.mark, positions))
         value = group.by_answers.get(key)
@@ -274,7 +274,7 @@ class _Slot:
     def __init__(self, groups: Sequence[_Group]) -> None:
         self.groups = tuple(groups)
         facts = [fact for group in self.groups for fact in group.facts]
-        self.comes_again = not all(map(_takes_pieces, facts))
+        self.comes_again = not all(map(_has_another_answer_on_each_node, facts))
         self.known = _Kept()
         self.usual: tuple[bytes, Meaning] = (b"", {})
 
@@ -410,8 +410,9 @@ class _Look:
         return self._pieces[key]
 
 
-def _takes_pieces(fact: Fact) -> bool:
-    return fact.narrow is not None or bool(fact.pieces)
+def _has_another_answer_on_each_node(fact: Fact) -> bool:
+    """Return whether whole answers are hardly ever equal. Those that only move may be."""
+    return fact.narrow is not None or (bool(fact.pieces) and not fact.moves)
 
 
 @functools.cache
