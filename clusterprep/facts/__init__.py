@@ -11,7 +11,7 @@ rights: what is denied to the user is exactly what `Fact.needs` says.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -65,9 +65,14 @@ class Fact(Struct, frozen=True):
     * `narrow(answer)` returns the part of the first answer that counts, and parse gets only this
       part. It is for facts that use little of a long answer: nodes whose parts are equal then share
       one value. Facts with the same function are told apart by one look at the part.
-    * `pieces`: a type by which msgspec decodes the answer for `narrow`, with `msgspec.Raw` for what
-      `narrow` passes on as it is: that stays JSON, so a long answer is never decoded as a whole.
-      `narrow` gets an answer of another shape decoded.
+    * `pieces`: for each answer a type by which msgspec decodes it, or None. What is `msgspec.Raw`
+      in it stays JSON until it is new, so a long answer is never decoded as a whole. `narrow` gets
+      the first answer so; without `narrow` parse gets all of them, and passes what is Raw to
+      functions that are `read_once`. An answer of another shape they get decoded.
+    * `typed`: nothing in `pieces` is Raw or Any. The types of a value that is made of such pieces
+      follow from theirs, so they are not tested again.
+    * `with_own(value, texts)` returns the value with the texts that `narrow` set apart (`Apart`),
+      which the node has for itself. Without it they are no part of the value.
     * `needs`: who may learn the fact.
     * `moves`: the value changes by itself, as times, loads and counters do, so `compare` does not
       report it.
@@ -87,7 +92,9 @@ class Fact(Struct, frozen=True):
     deep: bool = False
     apiece: bool = False
     narrow: Callable[[Any], Any] | None = None
-    pieces: Any = None
+    pieces: tuple[Any, ...] = ()
+    typed: bool = False
+    with_own: Callable[[Any, Sequence[str]], Any] | None = None
     needs: Needs = ANY_USER
     moves: bool = False
     costly: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from clusterprep.facts import Fact
+from clusterprep.facts.parts import LONGEST_PART, MOST_PARTS
 from clusterprep.model import Read
 from clusterprep.remote.untrusted import require_device_name
 
@@ -51,6 +52,15 @@ MODES = {
 }
 
 
+# Lines with the node's own hardware addresses, none of which is part of the value.
+_ADDRESS_LINES = (
+    "\nSystem MAC address: ",
+    "\nPermanent HW addr: ",
+    "\n    system mac address: ",
+)
+_ADDRESS_LENGTH = len("00:00:00:00:00:00")
+
+
 class _Section(Struct):
     """The lines of the bond itself, or of one member."""
 
@@ -72,6 +82,28 @@ def parse_bonds(files: dict[str, str]) -> dict[str, Bond]:
 
 def _bond(name: str, text: str) -> Bond:
     """Return the bond of a file in /proc/net/bonding. Raises ValueError if it was cut."""
+    if not isinstance(text, str) or len(text) > LONGEST_PART:
+        return _parse_bond(name, text)
+    return _known_bond(name, _without_addresses(text))
+
+
+def _without_addresses(text: str) -> str:
+    """Return the text without the hardware addresses of this node, which differ on each.
+
+    What is there instead is no address: it counts that there is one.
+    """
+    for line in _ADDRESS_LINES:
+        first, *others = text.split(line)
+        rests = []
+        for other in others:
+            address, rest = other[:_ADDRESS_LENGTH], other[_ADDRESS_LENGTH:]
+            is_address = address.replace(":", "").isalnum() and rest[:1] in ("", "\n")
+            rests.append("-" + rest if is_address else other)
+        text = line.join((first, *rests))
+    return text
+
+
+def _parse_bond(name: str, text: str) -> Bond:
     own, *members = _sections(name, text)
     mode = _mode(own.values["Bonding Mode"])
     for member in members:
@@ -95,9 +127,12 @@ def _bond(name: str, text: str) -> Bond:
     )
 
 
+_known_bond = functools.lru_cache(maxsize=MOST_PARTS)(_parse_bond)
+
+
 @functools.lru_cache(maxsize=1024)
 def _shared_bond(bond: Bond) -> Bond:
-    """Return the bond, as one object for equal ones: its file has addresses that differ."""
+    """Return the bond, as one object for equal ones: its file has counters that differ."""
     return bond
 
 
@@ -133,5 +168,9 @@ def _members(sections: Sequence[_Section]) -> tuple[Member, ...]:
 
 
 BONDS = Fact(
-    "net.bonds", lambda node, inventory: (Read("files", ("/proc/net/bonding/*",)),), parse_bonds
+    "net.bonds",
+    lambda node, inventory: (Read("files", ("/proc/net/bonding/*",)),),
+    parse_bonds,
+    pieces=(dict[str, str],),
+    typed=True,
 )

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from operator import itemgetter
+from itertools import starmap
+from operator import attrgetter, itemgetter
 from typing import Any, TypedDict
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType, defstruct
 
 from clusterprep.facts import Fact, file
-from clusterprep.facts.parts import as_json, shared_text
+from clusterprep.facts.parts import Apart, as_json, shared_text
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.model.fact_columns import Part
 
 Readings = Mapping[int, Any]  # of each GPU that answers, by NVML's index: a value, or Absent
 NVML_LIMIT = 10.0  # seconds that a driver gets to answer all of it
+MOST_GPUS = 64  # of a node whose UUIDs are set apart
 # Fields of NVML that are the same on healthy GPUs of one model, and from one look to the next. The
 # facts that are made of these alone are parsed once for all nodes on which they all are equal.
 LASTING = frozenset(
@@ -60,14 +63,74 @@ LASTING = frozenset(
 )
 
 
+# Fields that are the same on healthy GPUs of one model as long as nothing uses them. The facts that
+# are made of these are parsed together too.
+AT_REST = frozenset(
+    {
+        "capability",
+        "clock",
+        "clock_max_graphics",
+        "memory",
+        "name",
+        "pci",
+        "processes",
+        "state",
+        "throttle",
+        "utilization",
+    }
+)
+# Likewise what is the same but for the UUIDs, as long as no error has happened.
+WITH_UUIDS = frozenset(
+    {"ecc_corrected", "ecc_corrected_ever", "link_errors", "links", "name", "pci", "uuid"}
+)
+# The fields of NVML's rows for a GPU that answers, as the agent's `nvml` writes them.
+FIELDS = (
+    *LASTING,
+    "clock",
+    "ecc_corrected",
+    "ecc_corrected_ever",
+    "index",
+    "link_errors",
+    "margin",
+    "memory",
+    "memory_temperature",
+    "minor",
+    "pci",
+    "processes",
+    "seconds",
+    "slowdown",
+    "state",
+    "temperature",
+    "throttle",
+    "utilization",
+    "uuid",
+    "violations",
+)
+
+
+@functools.cache
+def _row_of_pieces(fields: tuple[str, ...]) -> type[Struct]:
+    """Return the class of rows with some fields, each of which stays JSON or is missing."""
+    columns = [(field, Raw | UnsetType, UNSET) for field in fields]
+    return defstruct("RowOfPieces", columns, forbid_unknown_fields=True)
+
+
+# Fields that are in order are found fastest.
+NvmlRow: Any = _row_of_pieces(tuple(sorted(FIELDS)))
+
+
 class NvmlPieces(TypedDict):
-    """NVML's answer with rows of which no value is decoded: each has a thousand of them."""
+    """NVML's answer with rows of which no value is decoded: each has a thousand of them.
+
+    It has this shape if all GPUs answer.
+    """
 
     driver: Any
     cuda: Any
-    gpus: list[dict[str, Raw]]
+    gpus: list[NvmlRow]
 
 
+IN_PIECES = (NvmlPieces,)
 NO_GPU = Absent("not_applicable", "no GPU here")
 NVIDIA = "0x10de"  # PCI vendor id
 _DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers, as GPUs are
@@ -242,16 +305,18 @@ def per_gpu(
     besides: tuple[str, ...] | None = None,
     unsupported: tuple[str, ...] = (),
     moves: bool = False,
+    with_uuid: Callable[[Any, Sequence[str]], Any] | None = None,
 ) -> Fact:
     """Return a fact with a reading of each GPU that answers, by the GPU's index.
 
     The reading is `make(*values)` of these fields of NVML's answer, or Absent if NVML refuses one
     of them. With `besides` it is `make(row)`: a dict of these fields and of further ones, each of
-    which may be refused; those in `unsupported` only since this GPU does not have them.
+    which may be refused; those in `unsupported` only since this GPU does not have them. With
+    `with_uuid` the row has a number for the UUID, and `with_uuid(reading, uuids)` returns the
+    reading with the UUID that has this place.
     """
     needed_fields = (*fields, *(besides or ()))
     takes_row = besides is not None
-    is_lasting = LASTING.issuperset(needed_fields)
 
     def parse(answer: dict[str, Any] | Absent | None) -> dict[int, Any] | Absent:
         if answer is None:
@@ -269,24 +334,52 @@ def per_gpu(
     def narrow(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
         return {"gpus": columns(answer, *needed_fields)}
 
+    def readings_with_uuids(readings: Readings, uuids: Sequence[str]) -> Readings:
+        """Return the readings, of which all but those that are absent have no UUID yet."""
+        complete = dict(readings)
+        for index, reading in readings.items():
+            if with_uuid is not None and not isinstance(reading, Absent):
+                complete[index] = with_uuid(reading, uuids)
+        return complete
+
+    narrow_to_group = _common_narrow(needed_fields, with_uuid is not None)
+    knows_fields = frozenset(FIELDS).issuperset(needed_fields)
     return Fact(
         name,
         nvml_read,
         parse,
         lenient=True,
-        narrow=_lasting_columns if is_lasting else narrow,
-        pieces=NvmlPieces,
+        narrow=narrow_to_group or narrow,
+        pieces=IN_PIECES if knows_fields else (),
+        with_own=readings_with_uuids if with_uuid else None,
         moves=moves,
     )
+
+
+def _common_narrow(
+    fields: Sequence[str], sets_uuids_apart: bool
+) -> Callable[[Mapping[str, Any]], Any] | None:
+    """Return what takes a part with these fields that is looked up for many facts, None if none."""
+    if sets_uuids_apart:
+        return columns_with_uuids if WITH_UUIDS.issuperset(fields) else None
+    if LASTING.issuperset(fields):
+        return _lasting_columns
+    return _columns_at_rest if AT_REST.issuperset(fields) else None
 
 
 def _lasting_columns(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {"gpus": columns(answer, *LASTING)}
 
 
+def _columns_at_rest(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {"gpus": columns(answer, *AT_REST)}
+
+
 def columns(answer: Mapping[str, Any], *fields: str) -> list[Any]:
     """Return NVML's rows with some of their fields; those of GPUs that do not answer unchanged."""
     wanted = ("index", *fields)
+    if are_pieces(answer["gpus"]):
+        return _columns_of_pieces(answer["gpus"], wanted)
     values_of = itemgetter(*wanted)
     rows = []
     for row in answer["gpus"]:
@@ -300,10 +393,69 @@ def columns(answer: Mapping[str, Any], *fields: str) -> list[Any]:
     return rows
 
 
-def _identity_columns(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what NVML says of itself and of who each GPU is."""
-    rows = columns(answer, *_IDENTITY)
+def are_pieces(rows: object) -> bool:
+    """Return whether NVML's rows are those of NvmlPieces. There may be none."""
+    return isinstance(rows, list) and bool(rows) and type(rows[0]) is NvmlRow
+
+
+def _columns_of_pieces(rows: Iterable[Any], fields: tuple[str, ...]) -> list[Any]:
+    make, values_of = _row_maker(fields)
+    return list(starmap(make, map(values_of, rows)))
+
+
+@functools.cache
+def _row_maker(fields: tuple[str, ...]) -> tuple[Any, Any]:
+    """Return the class of rows of some fields, and what takes their values from a row of all."""
+    return _row_of_pieces(fields), attrgetter(*fields)
+
+
+def without_uuids(
+    narrow: Callable[[Mapping[str, Any]], dict[str, Any]],
+) -> Callable[[Mapping[str, Any]], Any]:
+    """Return `narrow`, which takes the UUIDs of the GPUs among others, so that it sets them apart.
+
+    They are all that tells the parts of most nodes apart.
+    """
+
+    @functools.wraps(narrow)
+    def narrow_apart(answer: Mapping[str, Any]) -> Any:
+        part = narrow(answer)
+        if not are_pieces(answer["gpus"]):
+            return part
+        rows = part["gpus"]
+        if any(row.uuid is UNSET for row in rows):
+            return part
+        uuids = _plain_texts(b"".join([bytes(row.uuid) for row in rows]), len(rows))
+        if uuids is None:
+            return part
+        for row, place in zip(rows, _PLACES, strict=False):
+            row.uuid = place
+        return Apart(part, uuids)
+
+    return narrow_apart
+
+
+_PLACES = tuple([Raw(b'"%d"' % place) for place in range(MOST_GPUS)])
+
+
+@functools.lru_cache(maxsize=64)  # several facts of a node share the texts
+def _plain_texts(pieces: bytes, count: int) -> tuple[str, ...] | None:
+    """Return the texts of so many pieces of JSON, None if one is no text, or is escaped."""
+    is_plain = pieces.startswith(b'"') and b"\\" not in pieces and pieces.isascii()
+    if count > MOST_GPUS or not is_plain or pieces.count(b'"') != 2 * count:
+        return None
+    # As each text has two quotes, two that stand together are those between two texts.
+    texts = pieces[1:-1].decode().split('""')
+    return tuple(texts) if len(texts) == count else None
+
+
+def _columns_of_identity(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what NVML says of itself, of who each GPU is, and of its errors."""
+    rows = columns(answer, *WITH_UUIDS)
     return {"driver": answer["driver"], "cuda": answer["cuda"], "gpus": rows}
+
+
+columns_with_uuids = without_uuids(_columns_of_identity)
 
 
 def _readings_or_absent(
@@ -439,7 +591,8 @@ _FAULTS = {
     "power_cables": "its power cables are not attached properly",
     "interrupts": "the kernel has trouble with its interrupts",
 }
-_TROUBLES = tuple(f'"{name}"'.encode() for name in ("gpu_lost", "reset_required", *_FAULTS))
+_TROUBLES = "|".join(("gpu_lost", "reset_required", *_FAULTS))
+_REFUSED_FOR_TROUBLE = re.compile(rb'"no"[ \t\r\n,:]*"(?:' + _TROUBLES.encode() + rb')"')
 # Reasons for which NVML tells nothing at all, while the bus shows the GPUs.
 STOPPED, MISSING = "nvml_not_started", "no_nvml_library"
 
@@ -477,19 +630,23 @@ def _rows_in_trouble(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return NVML's rows that may be in trouble, which are none on nearly all nodes."""
     rows = answer["gpus"]
     if not _may_name_trouble(rows):
-        rows = [row for row in rows if "no" in row or not _says_who_it_is(row)]
+        rows = [row for row in rows if not _says_who_it_is(row)]
     return {"gpus": rows}
 
 
-def _says_who_it_is(row: Mapping[str, Any]) -> bool:
-    """Return whether a GPU says its name, UUID and address, from a row or pieces of one."""
-    return all(_is_text(row[field]) for field in _IDENTITY)
+def _says_who_it_is(row: Any) -> bool:
+    """Return whether a GPU answers, and says its name, UUID and address.
 
-
-def _is_text(value: object) -> bool:
-    if isinstance(value, Raw):
-        return bytes(value).startswith(b'"')
-    return isinstance(value, str)
+    `row` may be pieces of JSON. Raises KeyError for one without these fields.
+    """
+    if type(row) is not NvmlRow:
+        return "no" not in row and all(isinstance(row[field], str) for field in _IDENTITY)
+    for piece in (row.name, row.uuid, row.pci):
+        if piece is UNSET:
+            raise KeyError(_IDENTITY)
+        if not bytes(piece).startswith(b'"'):
+            return False
+    return True
 
 
 def _gone_without_nvml(nvml: Absent, gone: tuple[str, ...]) -> Gone | Absent:
@@ -531,8 +688,7 @@ def _may_name_trouble(rows: Sequence[Any]) -> bool:
     text = as_json(rows)
     if b"\\" in text:  # then a word can be written in other ways
         return True
-    refusals = text.split(b'"no"')[1:]
-    return any(refusal.lstrip(b" \t\r\n,:").startswith(_TROUBLES) for refusal in refusals)
+    return _REFUSED_FOR_TROUBLE.search(text) is not None
 
 
 def _reasons_in(row: Mapping[str, Any]) -> set[str]:
@@ -617,8 +773,22 @@ def _gone_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (*nvml_read(node, inventory), *_pci_reads(node, inventory))
 
 
+def _nvml_with_uuids(nvml: Nvml | None, uuids: Sequence[str]) -> Nvml | None:
+    """Return what NVML reports, whose GPUs have a number instead of their UUID."""
+    if nvml is None:
+        return None
+    gpus = [Gpu(gpu.index, gpu.name, uuids[int(gpu.uuid)], gpu.pci) for gpu in nvml.gpus]
+    return Nvml(nvml.driver, nvml.cuda, tuple(gpus), nvml.lost, nvml.denied)
+
+
 NVML = Fact(
-    "gpu.nvml", nvml_read, parse_nvml, lenient=True, narrow=_identity_columns, pieces=NvmlPieces
+    "gpu.nvml",
+    nvml_read,
+    parse_nvml,
+    lenient=True,
+    narrow=columns_with_uuids,
+    pieces=IN_PIECES,
+    with_own=_nvml_with_uuids,
 )
 PCI = Fact("gpu.pci", _pci_reads, parse_pci)
 DRIVER = Fact("nv.driver", file("/proc/driver/nvidia/version"), parse_driver)
@@ -633,8 +803,18 @@ MODEL = per_gpu(
     unsupported=("memory",),
 )
 LISTED = Fact(
-    "gpu.listed", nvml_read, parse_listed, lenient=True, narrow=_identity_columns, pieces=NvmlPieces
+    "gpu.listed",
+    nvml_read,
+    parse_listed,
+    lenient=True,
+    narrow=columns_with_uuids,
+    pieces=IN_PIECES,
 )
 GONE = Fact(
-    "gpu.gone", _gone_reads, parse_gone, lenient=True, narrow=_rows_in_trouble, pieces=NvmlPieces
+    "gpu.gone",
+    _gone_reads,
+    parse_gone,
+    lenient=True,
+    narrow=_rows_in_trouble,
+    pieces=(NvmlPieces, None),
 )

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterprep.facts import Fact
 from clusterprep.facts.counters import Counters
-from clusterprep.facts.gpu import NO_GPU, NvmlPieces, columns, nvml_read, refusal
+from clusterprep.facts.gpu import (
+    IN_PIECES,
+    NO_GPU,
+    columns,
+    nvml_read,
+    refusal,
+    without_uuids,
+)
 from clusterprep.facts.nvlink import errors_by_link
 from clusterprep.facts.parts import read_once
 from clusterprep.model import Absent
@@ -58,6 +65,16 @@ def _narrow(answer: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {"gpus": columns(answer, "uuid", *_COUNTED)}
 
 
+def _with_uuids(counters: Counters, uuids: Sequence[str]) -> Counters:
+    return {uuids[int(place)]: of_gpu for place, of_gpu in counters.items()}
+
+
 COUNTERS = Fact(
-    "gpu.counters", nvml_read, parse_counters, narrow=_narrow, pieces=NvmlPieces, moves=True
+    "gpu.counters",
+    nvml_read,
+    parse_counters,
+    narrow=without_uuids(_narrow),
+    pieces=IN_PIECES,
+    with_own=_with_uuids,
+    moves=True,
 )

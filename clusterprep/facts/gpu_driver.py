@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from clusterprep.facts import Fact
 from clusterprep.facts.gpu import (
-    NvmlPieces,
+    IN_PIECES,
     Readings,
     absence,
     columns,
@@ -188,7 +188,7 @@ LIBRARY = Fact(
     parse_library,
     lenient=True,
     narrow=_without_rows,
-    pieces=NvmlPieces,
+    pieces=(*IN_PIECES, None, None),
 )
 FABRIC_STATE = Fact(
     "gpu.fabric_state",
@@ -196,5 +196,5 @@ FABRIC_STATE = Fact(
     parse_fabric_state,
     lenient=True,
     narrow=_fabric_columns,
-    pieces=NvmlPieces,
+    pieces=(*IN_PIECES, None),
 )

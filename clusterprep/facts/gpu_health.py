@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from clusterprep.facts import Fact
 from clusterprep.facts.gpu import (
-    NvmlPieces,
+    IN_PIECES,
     absence,
     columns,
     is_older_driver,
@@ -158,6 +158,10 @@ def _corrected(row: Mapping[str, Any]) -> CorrectedErrors:
     return CorrectedErrors(str(row["uuid"]), parse_ecc(row["ecc_corrected"]), ever)
 
 
+def _corrected_with_uuid(errors: CorrectedErrors, uuids: Sequence[str]) -> CorrectedErrors:
+    return CorrectedErrors(uuids[int(errors.uuid)], errors.since_load, errors.ever)
+
+
 def _retired(row: Mapping[str, Any]) -> RetiredPages | Absent:
     """Return the retired pages of one GPU; from Ampere on there are remapped rows instead."""
     fields = ("retired_single", "retired_double", "retired_pending")
@@ -212,6 +216,7 @@ ECC_CORRECTED = per_gpu(
     "ecc_corrected",
     besides=("ecc_corrected_ever",),
     moves=True,
+    with_uuid=_corrected_with_uuid,
 )
 RETIRED = per_gpu(
     "gpu.retired",
@@ -251,6 +256,6 @@ LATENCY = Fact(
     parse_latency,
     lenient=True,
     narrow=_seconds_columns,
-    pieces=NvmlPieces,
+    pieces=IN_PIECES,
     moves=True,
 )

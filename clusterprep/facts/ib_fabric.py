@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
 
 from msgspec import Struct
 
 from clusterprep.facts import Fact
-from clusterprep.facts.parts import read_once, read_text_once, shared_text
+from clusterprep.facts.parts import (
+    LONGEST_PART,
+    MOST_PARTS,
+    read_once,
+    read_text_once,
+    shared_text,
+)
 from clusterprep.model import Read
 from clusterprep.remote.untrusted import LONGEST_DEVICE, require_device_name
 
@@ -21,6 +30,7 @@ _NODE = re.compile(_FOLDER + r"/([^/]+)/node_guid")
 _GROUPS = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4})*")
 _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,4}")
 _NO_GUID = "0000:0000:0000:0000"
+_TEXT = frozenset((str,))
 
 
 class FabricPort(Struct, frozen=True):
@@ -51,18 +61,49 @@ class FabricDevice(Struct, frozen=True):
 
 def parse_fabric(files: Mapping[str, str]) -> dict[str, FabricDevice]:
     """Return the devices by name. A text that is no value costs that value of that device alone."""
-    guids: dict[str, str] = {}
-    ports: dict[str, dict[str, dict[str, str]]] = {}
-    for path, text in sorted(files.items()):
+    items = files.items()
+    texts = [text for _, text in items]
+    devices = {}
+    for places in _places_in(tuple([path for path, _ in items])):
+        devices[places.device] = _device(places, places.choose(texts))
+    return devices
+
+
+class _Places(Struct, frozen=True, eq=False):
+    """Which texts of an answer a device is made of: `choose` returns them, and `keys` names them.
+
+    Keys are the port, None for the device's own GUID, and the file.
+    """
+
+    device: str
+    choose: Callable[[Sequence[str]], tuple[str, ...]]
+    keys: tuple[tuple[str | None, str], ...]
+
+
+@functools.lru_cache(maxsize=64)  # nodes of a kind have the same files
+def _places_in(paths: tuple[str, ...]) -> tuple[_Places, ...]:
+    """Return the places of each device: first those that have a GUID of their own."""
+    positions_of: dict[str, list[int]] = {}
+    keys_of: dict[str, list[tuple[str | None, str]]] = {}
+    with_guid = []
+    for path, position in sorted(zip(paths, range(len(paths)), strict=True)):
         name, number, key = _place_of(path)
         if number is None:
-            guids[name] = text
-        else:
-            ports.setdefault(name, {}).setdefault(number, {})[key] = text
-    devices = {}
-    for name in {**guids, **ports}:
-        devices[name] = _device((guids.get(name), ports.get(name, {})))
-    return devices
+            with_guid.append(name)
+        positions_of.setdefault(name, []).append(position)
+        keys_of.setdefault(name, []).append((number, key))
+    places = []
+    for name in dict.fromkeys((*with_guid, *positions_of)):
+        places.append(_Places(name, _chooser(positions_of[name]), tuple(keys_of[name])))
+    return tuple(places)
+
+
+def _chooser(positions: Sequence[int]) -> Callable[[Sequence[str]], tuple[str, ...]]:
+    """Return what returns the items at these positions."""
+    if len(positions) == 1:
+        (position,) = positions
+        return lambda texts: (texts[position],)
+    return itemgetter(*positions)
 
 
 @read_text_once
@@ -76,22 +117,36 @@ def _place_of(path: str) -> tuple[str, str | None, str]:
     return require_device_name(match[1], LONGEST_DEVICE), match[2], match[3]
 
 
-@read_once
-def _device(parts: tuple[str | None, Mapping[str, Mapping[str, str]]]) -> FabricDevice:
-    """Return a device from the text of its GUID and the texts of its ports by their numbers."""
-    guid_text, ports = parts
+def _device(places: _Places, texts: tuple[str, ...]) -> FabricDevice:
+    """Return a device from the texts at its places, one value for equal texts."""
+    if _TEXT.issuperset(map(type, texts)) and sum(map(len, texts)) <= LONGEST_PART:
+        return _known_device(places, texts)
+    return _parse_device(places, texts)
+
+
+def _parse_device(places: _Places, texts: Sequence[Any]) -> FabricDevice:
+    guid_text = None
+    ports: dict[str, dict[str, str]] = {}
+    for (number, key), text in zip(places.keys, texts, strict=True):
+        if number is None:
+            guid_text = text
+        else:
+            ports.setdefault(number, {})[key] = text
     unread = []
     if guid_text is None or not _is_guid(guid_text):
         unread.append("node_guid")
     parsed = {}
-    for number, texts in ports.items():
-        port = parsed[int(number)] = _port(texts)
-        if texts.get("link_layer", "InfiniBand") == "InfiniBand" and port.guid is None:
+    for number, of_port in ports.items():
+        port = parsed[int(number)] = _port(of_port)
+        if of_port.get("link_layer", "InfiniBand") == "InfiniBand" and port.guid is None:
             unread.append(f"GUID of port {number}")
     guid = None
     if "node_guid" not in unread and guid_text != _NO_GUID:
         guid = guid_text and shared_text(guid_text)
     return FabricDevice(guid, parsed, tuple(unread))
+
+
+_known_device = functools.lru_cache(maxsize=MOST_PARTS)(_parse_device)
 
 
 def _port(texts: Mapping[str, str]) -> FabricPort:
@@ -135,4 +190,10 @@ _PATHS = (
     *(f"{_FOLDER}/*/ports/*/pkeys/{number}" for number in range(ENTRIES)),
 )
 
-FABRIC = Fact("ib.fabric", lambda node, inventory: (Read("files", _PATHS),), parse_fabric)
+FABRIC = Fact(
+    "ib.fabric",
+    lambda node, inventory: (Read("files", _PATHS),),
+    parse_fabric,
+    pieces=(dict[str, str],),
+    typed=True,
+)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
 
 from clusterprep.facts import Fact
-from clusterprep.facts.parts import read_once, shared_text
+from clusterprep.facts.parts import Int64, read_once, shared_text
 from clusterprep.model import Read
 
 
@@ -53,16 +53,44 @@ class Interrupts(Struct, frozen=True):
         return tuple(device for device in self.devices if device.gpu)
 
 
-def parse_interrupts(answer: dict[str, Any]) -> Interrupts:
+class _CardRow(Struct):
+    """A card as the agent writes it."""
+
+    gpu: bool
+    irqs: tuple[str, ...]
+    lines: dict[str, dict[str, Int64]]
+    name: str
+    queues: Int64
+
+
+class _Answer(Struct):
+    devices: list[_CardRow]
+    lower: dict[str, tuple[str, ...]]
+    seconds: float
+
+
+def parse_interrupts(answer: Any) -> Interrupts:
     """Return the interrupts that each device raised in a window of some seconds."""
-    seconds = float(answer["seconds"])
-    if not 0 < seconds < 60:
-        raise ValueError(f"no window: {seconds} s")
+    if isinstance(answer, _Answer):
+        cards = tuple(map(_card, answer.devices))
+        return Interrupts(_require_window(answer.seconds), cards, answer.lower)
+    seconds = _require_window(float(answer["seconds"]))
     devices = tuple(_device(row) for row in answer["devices"])
     lower = {}
     for name, below in answer["lower"].items():
         lower[name] = tuple(below)
     return Interrupts(seconds, devices, lower)
+
+
+def _require_window(seconds: float) -> float:
+    if not 0 < seconds < 60:
+        raise ValueError(f"no window: {seconds} s")
+    return seconds
+
+
+def _card(row: _CardRow) -> InterruptDevice:
+    name = shared_text(row.name)
+    return InterruptDevice(name, row.gpu, _irqs(row.irqs), row.queues, row.lines)
 
 
 def _device(row: dict[str, Any]) -> InterruptDevice:
@@ -77,10 +105,15 @@ def _device(row: dict[str, Any]) -> InterruptDevice:
 
 
 @read_once
-def _irqs(irqs: list[str]) -> tuple[str, ...]:
+def _irqs(irqs: Sequence[str]) -> tuple[str, ...]:
     return tuple(irqs)
 
 
 INTERRUPTS = Fact(
-    "irq.counts", lambda node, inventory: (Read("interrupts"),), parse_interrupts, moves=True
+    "irq.counts",
+    lambda node, inventory: (Read("interrupts"),),
+    parse_interrupts,
+    pieces=(_Answer,),
+    typed=True,
+    moves=True,
 )

@@ -11,11 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from clusterprep.facts import Fact, Needs
 from clusterprep.facts.gpu import NVIDIA, parse_pci
+from clusterprep.facts.parts import read_once, strictly_decoded
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.remote.untrusted import require_text
 
@@ -244,8 +245,24 @@ _FELL_OFF = 79
 def parse_log(ring: Any, journal: Any) -> KernelLog | Absent:
     """Return the log of this boot from both places, and what the journal has of earlier boots.
 
-    Absent for the ring's reason where neither could be read.
+    Absent for the ring's reason where neither could be read. Answers may be pieces of JSON, which
+    are read once for all facts.
     """
+    if isinstance(ring, Raw) and isinstance(journal, Raw):
+        return _log_of_pieces((ring, journal))
+    return _log(*map(_without_piece, (ring, journal)))
+
+
+@read_once
+def _log_of_pieces(answers: tuple[Any, Any]) -> KernelLog | Absent:
+    return _log(*answers)
+
+
+def _without_piece(answer: Any) -> Any:
+    return strictly_decoded(bytes(answer)) if isinstance(answer, Raw) else answer
+
+
+def _log(ring: Any, journal: Any) -> KernelLog | Absent:
     if ring is None:
         ring = Absent("denied", "there is no /dev/kmsg here, as in most containers")
     if journal is None:
@@ -506,9 +523,26 @@ LOG = Fact(
     _log_reads,
     parse_log,
     lenient=True,
+    pieces=(Raw, Raw),
     needs=NEEDS,
     moves=True,
     costly=JOURNAL,
 )
-XIDS = Fact("gpu.xids", _device_reads, parse_xids, lenient=True, needs=NEEDS, costly=JOURNAL)
-SXIDS = Fact("gpu.sxids", _device_reads, parse_sxids, lenient=True, needs=NEEDS, costly=JOURNAL)
+XIDS = Fact(
+    "gpu.xids",
+    _device_reads,
+    parse_xids,
+    lenient=True,
+    pieces=(Raw, Raw, None),
+    needs=NEEDS,
+    costly=JOURNAL,
+)
+SXIDS = Fact(
+    "gpu.sxids",
+    _device_reads,
+    parse_sxids,
+    lenient=True,
+    pieces=(Raw, Raw, None),
+    needs=NEEDS,
+    costly=JOURNAL,
+)

@@ -43,18 +43,24 @@ def _sample(count: int) -> tuple[int, ...]:
 
 def parse_names(answer: dict[str, Any]) -> dict[str, tuple[str, ...] | None]:
     """Return addresses by name, None for a name that has none."""
-    return dict(_shared_entry(str(name), parse_addresses(rows)) for name, rows in answer.items())
+    lists = [addresses for _, addresses in answer.items()]
+    if not _ADDRESSES.issuperset(map(type, lists)):
+        lists = list(map(parse_addresses, lists))
+    return dict(map(_shared_entry, answer, lists))
+
+
+_ADDRESSES = frozenset((tuple, type(None)))  # in which only pieces of an answer come
 
 
 @functools.lru_cache(1 << 14)
 def _shared_entry(
     name: str, name_addresses: tuple[str, ...] | None
 ) -> tuple[str, tuple[str, ...] | None]:
-    """Return the arguments.
+    """Return the arguments, None for no addresses.
 
     All nodes answer nearly the same, and through the cache they share the values.
     """
-    return name, name_addresses
+    return name, name_addresses or None
 
 
 def parse_addresses(answer: Any) -> tuple[str, ...] | None:
@@ -83,5 +89,12 @@ def _own_name_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (host_name, Read("own_name", (), limit=10.0))
 
 
-NAMES = Fact("names.resolved", _name_reads, parse_names, apiece=True)
+NAMES = Fact(
+    "names.resolved",
+    _name_reads,
+    parse_names,
+    apiece=True,
+    pieces=(dict[str, tuple[str, ...] | None],),
+    typed=True,
+)
 OWN_NAME = Fact("names.own", _own_name_reads, parse_own_name)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 
 from clusterprep.facts import JOB_USER, Fact, setup_seconds, user_of_job
 from clusterprep.facts.parts import read_once, shared_text
@@ -327,4 +327,11 @@ def _nccl_reads(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (Read("nccl_address", arguments, limit=LIMIT + setup_seconds(node)),)
 
 
-ADDRESS = Fact("nccl.address", _nccl_reads, parse_answers, deep=True, needs=JOB_USER)
+ADDRESS = Fact(
+    "nccl.address",
+    _nccl_reads,
+    parse_answers,
+    deep=True,
+    needs=JOB_USER,
+    pieces=(dict[str, Raw],),
+)

@@ -6,7 +6,7 @@ import functools
 from ipaddress import IPv4Address, ip_address, ip_interface
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import astuple, replace
 
 from clusterprep.facts import Fact, file
@@ -126,25 +126,45 @@ def network_of(address: str) -> str:
     return f"{IPv4Address(number)}/{length}"
 
 
-def parse_interfaces(rows: list[dict[str, Any]]) -> tuple[Interface, ...]:
+class _Row(Struct):
+    """A row of the agent without the hardware address.
+
+    That differs on each node, and is no part of the value.
+    """
+
+    addresses: Raw | UnsetType = UNSET
+    bridge: Raw | UnsetType = UNSET
+    carrier: Raw | UnsetType = UNSET
+    carrier_changes: Raw | UnsetType = UNSET
+    duplex: Raw | UnsetType = UNSET
+    flags: Raw | UnsetType = UNSET
+    ifindex: Raw | UnsetType = UNSET
+    master: Raw | UnsetType = UNSET
+    mtu: Raw | UnsetType = UNSET
+    name: Raw | UnsetType = UNSET
+    operstate: Raw | UnsetType = UNSET
+    physical: Raw | UnsetType = UNSET
+    speed: Raw | UnsetType = UNSET
+    type: Raw | UnsetType = UNSET
+
+
+def parse_interfaces(rows: list[Any]) -> tuple[Interface, ...]:
     """Parse the agent's rows.
 
     A row without any value is no interface: one that went while the others were read, as ends of
     containers do, or the file bonding_masters that the bonding driver puts into /sys/class/net.
     """
-    interfaces = []
-    for row in rows:
-        if _is_interface(row):
-            # The hardware address differs on each node, and is no part of the value.
-            interfaces.append(_interface({**row, "address": None}))
-    return tuple(interfaces)
-
-
-def _is_interface(row: dict[str, Any]) -> bool:
-    return any(row[key] is not None for key in ("mtu", "type", "flags"))
+    interfaces = map(_interface_or_none, rows)
+    return tuple([interface for interface in interfaces if interface is not None])
 
 
 @read_once
+def _interface_or_none(row: dict[str, Any]) -> Interface | None:
+    if any(row[key] is not None for key in ("mtu", "type", "flags")):
+        return _interface(row)
+    return None
+
+
 def _interface(row: dict[str, Any]) -> Interface:
     """Return the interface of a row: texts of /sys/class/net, and addresses of rtnetlink."""
     flags = int(row["flags"] or "0", 16)
@@ -241,7 +261,12 @@ def parse_port_range(text: str | None) -> tuple[int, int]:
     return low, high
 
 
-INTERFACES = Fact("net.interfaces", lambda node, inventory: (Read("interfaces"),), parse_interfaces)
+INTERFACES = Fact(
+    "net.interfaces",
+    lambda node, inventory: (Read("interfaces"),),
+    parse_interfaces,
+    pieces=(list[_Row],),
+)
 PORT_RANGE = Fact(
     "net.port_range", file("/proc/sys/net/ipv4/ip_local_port_range"), parse_port_range
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -152,6 +152,10 @@ def parse_link_errors(row: Mapping[str, Any]) -> LinkErrors | Absent:
     return LinkErrors(str(row["uuid"]), by_link)
 
 
+def _errors_with_uuid(errors: LinkErrors, uuids: Sequence[str]) -> LinkErrors:
+    return LinkErrors(uuids[int(errors.uuid)], errors.links)
+
+
 @read_once
 def errors_by_link(fields: tuple[Any, Any]) -> Mapping[int, Mapping[str, int]] | Absent:
     """Return the errors by link and kind, of the fields `links` and `link_errors`.
@@ -231,7 +235,13 @@ def pair_statuses(pairs: Readings) -> dict[tuple[int, int], int | None]:
 
 LINKS = per_gpu("nvlink.links", parse_links, "links", besides=("virtualization", "link_speeds"))
 ERRORS = per_gpu(
-    "nvlink.errors", parse_link_errors, "uuid", "links", besides=("link_errors",), moves=True
+    "nvlink.errors",
+    parse_link_errors,
+    "uuid",
+    "links",
+    besides=("link_errors",),
+    moves=True,
+    with_uuid=_errors_with_uuid,
 )
 PAIRS = per_gpu("nvlink.pairs", parse_pairs, besides=("p2p",))
 FABRIC = per_gpu("gpu.fabric", parse_fabric, "fabric")

@@ -7,6 +7,7 @@
 
 An answer as a whole may differ on each node, by an address or a serial number, while most of its
 rows are the same everywhere. To read them once saves the time, and to share the value the memory.
+A row may be a piece of JSON, `msgspec.Raw`, which is decoded only if it is new (`Fact.pieces`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,19 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from clusterprep.errors import LinkLost
+from clusterprep.model import Json
+from clusterprep.remote.transports.frames import decoded
+
 Value = TypeVar("Value")
+
+# For pieces: numbers that an agent may send. Others are left to `strictly_decoded` and `parse`.
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Count64 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 MOST_PARTS = 4096  # that are remembered of each kind
 # What is longer is read each time: else nodes that lie could fill the memory.
@@ -26,20 +35,33 @@ LONGEST_PART = 4096  # bytes of JSON
 LONGEST_TEXT = 256  # characters
 
 
+class Apart(msgspec.Struct, frozen=True):
+    """A part of an answer, and the texts that the node has for itself, which are not in the part.
+
+    The part has the numbers "0", "1", … in their places.
+    """
+
+    part: Any
+    own: tuple[str, ...] = ()
+
+
 def read_once(parse: Callable[[Any], Value]) -> Callable[[Any], Value]:
     """Return `parse`, which takes one part of an answer, with one value for equal parts.
 
-    The value must not be changed.
+    The value must not be changed. Pieces of JSON in the part are decoded for `parse`. Raises
+    LinkLost for pieces that no agent writes.
     """
 
     @functools.lru_cache(maxsize=MOST_PARTS)
     def parse_json(data: bytes) -> Value:
-        return parse(_from_json(data))
+        return parse(strictly_decoded(data))
 
     @functools.wraps(parse)
     def parse_part(part: Any) -> Value:
         data = as_json(part)
-        return parse_json(data) if len(data) <= LONGEST_PART else parse(part)
+        if len(data) <= LONGEST_PART:
+            return parse_json(data)
+        return parse(strictly_decoded(data))
 
     return parse_part
 
@@ -69,12 +91,19 @@ def as_json(part: Any) -> bytes:
     try:
         return msgspec.json.encode(part)
     except UnicodeEncodeError:  # half of a surrogate pair, which stands for a byte that is no UTF-8
-        return json.dumps(part).encode()
+        return json.dumps(part, default=_value_of_piece).encode()
 
 
-def _from_json(data: bytes) -> Any:
-    """Return the value of what `as_json` wrote."""
+def _value_of_piece(piece: Any) -> Json:
+    """Return the value of a piece. Raises TypeError for anything else, as `json` demands."""
+    if isinstance(piece, msgspec.Raw):
+        return strictly_decoded(bytes(piece))
+    raise TypeError(f"{type(piece).__name__} is no part of an answer")
+
+
+def strictly_decoded(data: bytes) -> Json:
+    """Return the value of JSON. Raises LinkLost for what no agent writes."""
     try:
-        return msgspec.json.decode(data)
-    except msgspec.DecodeError:  # of half of a surrogate pair, as above
-        return json.loads(data)
+        return decoded(data)
+    except ValueError as error:
+        raise LinkLost("garbled", str(error)) from None

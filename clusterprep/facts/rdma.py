@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from clusterprep.facts import Fact, file, under, user_of_job
@@ -86,15 +87,30 @@ class RdmaDevice(Struct, frozen=True):
 
 
 _FOLDER = "/sys/class/infiniband"
+_ALL_GROUPS = re.compile(r"[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){7}")
 _PORT_FILE = re.compile(_FOLDER + r"/([^/]+)/ports/(\d+)/")
 
 
-def parse_devices(files: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[RdmaDevice, ...]:
-    """Return the devices in the kernel's order.
+def parse_devices(files: Any, tree: Mapping[str, Any]) -> tuple[RdmaDevice, ...]:
+    """Return the devices in the kernel's order, from texts by their paths and rows by their names.
 
     Raises KeyError or TypeError for a port whose state could not be read, ValueError where the two
     answers differ.
     """
+    files_of = dict(_files_by_device(files))
+    devices = []
+    rows = dict(tree.items())
+    for name in _in_natural_order(tuple(rows)):
+        devices.append(_device((name, rows[name], files_of.pop(name, {}))))
+    # The files and the tree were read one after the other: a device may have gone in between.
+    if files_of:
+        raise _came_or_went(min(files_of))
+    return tuple(devices)
+
+
+@read_once
+def _files_by_device(files: Any) -> dict[str, dict[str, str]]:
+    """Return the texts of the ports of each device, by their places below its ports."""
     if not isinstance(files, Mapping):
         raise TypeError("files by their paths were expected")
     files_of: dict[str, dict[str, str]] = {}
@@ -103,13 +119,7 @@ def parse_devices(files: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[Rd
         if place is not None:
             name, file = place
             files_of.setdefault(name, {})[file] = text
-    devices = []
-    for name, row in sorted(tree.items(), key=lambda item: _natural_order(item[0])):
-        devices.append(_device((name, row, files_of.pop(name, {}))))
-    # The files and the tree were read one after the other: a device may have gone in between.
-    if files_of:
-        raise _came_or_went(min(files_of))
-    return tuple(devices)
+    return files_of
 
 
 def _came_or_went(name: str) -> ValueError:
@@ -126,9 +136,13 @@ def _place_of_file(path: str) -> tuple[str, str] | None:
     return None if match is None else (match[1], path[match.start(2) :])
 
 
-@read_text_once
+@functools.lru_cache(maxsize=64)  # nodes of a kind have the same devices
+def _in_natural_order(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names in an order in which mlx5_2 is before mlx5_10."""
+    return tuple(sorted(names, key=_natural_order))
+
+
 def _natural_order(name: str) -> tuple[Any, ...]:
-    """Return a key that sorts mlx5_2 before mlx5_10."""
     parts = re.split(r"(\d+)", name)
     return tuple(int(part) if part.isdigit() else part for part in parts)
 
@@ -172,7 +186,7 @@ def _port(number: str, row: Mapping[str, Any], files: Mapping[str, str]) -> Port
     """Return a port; `files` has those of its device by the places below its ports."""
     gids = []
     for index, text, kind, interface in row["gids"]:
-        address = IPv6Address(text)
+        address = _address(text) if isinstance(text, str) else IPv6Address(text)
         gids.append(Gid(int(index), address, kind or "", interface))
     return Port(
         number=int(number),
@@ -183,6 +197,14 @@ def _port(number: str, row: Mapping[str, Any], files: Mapping[str, str]) -> Port
         lid=None if row["lid"] is None else int(row["lid"], 16),
         gids=tuple(gids),
     )
+
+
+@read_text_once  # two entries of a table have one address
+def _address(text: str) -> IPv6Address:
+    # To parse a text takes ten times as long as a number, and the kernel writes all digits.
+    if _ALL_GROUPS.fullmatch(text):
+        return IPv6Address(int(text.replace(":", ""), 16))
+    return IPv6Address(text)
 
 
 @read_text_once
@@ -394,6 +416,7 @@ DEVICES = Fact(
     "rdma.devices",
     lambda node, inventory: (Read("files", _PORTS), Read("rdma_tree")),
     parse_devices,
+    pieces=(Raw, dict[str, Raw]),
 )
 VERBS = Fact("rdma.verbs", _verbs_reads, parse_verbs)
 DISABLED = Fact("rdma.disabled", _env_file_reads, parse_disabled)

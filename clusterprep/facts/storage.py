@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterprep.facts import Fact, Needs, file, user_of_job
-from clusterprep.facts.parts import read_text_once, shared_text
+from clusterprep.facts.parts import Count64, Int64, read_text_once, shared_text
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.model.fact_columns import Part
 
@@ -206,8 +206,34 @@ def parse_fstab(text: str | None) -> Mapping[str, frozenset[str]]:
     return options_by_point
 
 
+class _SpaceRow(Struct):
+    """The space at a path as the agent writes it."""
+
+    at: str
+    free: Count64
+    inodes: Count64
+    inodes_free: Int64
+    size: Count64
+    used: Count64
+
+
+class _Answer(Struct):
+    """The answers where all paths were answered."""
+
+    answers: dict[str, tuple[Literal["ok"], _SpaceRow]]
+    left: Int64
+
+
+def _space_of_row(row: _SpaceRow) -> Space:
+    at = shared_text(row.at)
+    return Space(at, row.size, row.used, row.free, row.inodes, row.inodes_free)
+
+
 def parse_probes(answer: Any) -> Probes:
     """Return the space at each path, and how many mounts were too many to try."""
+    if isinstance(answer, _Answer):
+        rows = answer.answers.items()
+        return Probes({path: _space_of_row(row) for path, (_, row) in rows}, answer.left)
     answers = {}
     for path, result in answer["answers"].items():
         answers[shared_text(str(path))] = _space(result)
@@ -236,6 +262,8 @@ def _space(result: Any) -> Space | Absent:
 
 def parse_shm(answer: Any) -> Space | Absent | None:
     """Return the space of /dev/shm, None where it does not exist."""
+    if isinstance(answer, _Answer):
+        return _space_of_row(answer.answers[SHM][1])
     space = parse_probes(answer).answers[SHM]
     if isinstance(space, Absent) and space.reason == "missing":
         return None
@@ -275,7 +303,14 @@ def probe(node: Node, inventory: Inventory) -> tuple[Read, ...]:
     return (Read("probe", arguments, limit=STATVFS_LIMIT + 4),)
 
 
-SHM_SPACE = Fact("shm.space", probe, parse_shm, moves=True)
+SHM_SPACE = Fact(
+    "shm.space",
+    probe,
+    parse_shm,
+    pieces=(_Answer,),
+    typed=True,
+    moves=True,
+)
 NEEDS = Needs(
     "root", "what processes of others have open or mapped is shown to root alone", partly=True
 )
@@ -286,6 +321,13 @@ SEGMENTS = Fact(
     needs=NEEDS,
     moves=True,
 )
-PROBES = Fact("fs.probes", probe, parse_probes, moves=True)
+PROBES = Fact(
+    "fs.probes",
+    probe,
+    parse_probes,
+    pieces=(_Answer,),
+    typed=True,
+    moves=True,
+)
 MOUNTS = Fact("fs.mounts", file("/proc/self/mountinfo"), parse_mounts)
 FSTAB = Fact("fs.fstab", file("/etc/fstab", etc=True), parse_fstab)

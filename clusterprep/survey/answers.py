@@ -10,7 +10,9 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from clusterprep.errors import LinkLost
 from clusterprep.facts import Denied, Fact
+from clusterprep.facts.parts import Apart
 from clusterprep.model import Absent, Json
 from clusterprep.remote.agent.readers import MAX_TEXT
 from clusterprep.remote.untrusted import shortened
@@ -24,17 +26,24 @@ SHORT = 64  # bytes; a digest of so few would cost more than to keep them
 
 
 def parse_fact(fact: Fact, raw_answers: Sequence[Json]) -> Any:
-    """Return the value of a fact, or the Absent that says why it is not known."""
-    answers = [_unwrapped(raw) for raw in raw_answers]
-    for answer in answers:
-        if isinstance(answer, Absent) and not fact.lenient:
-            return answer
+    """Return the value of a fact, or the Absent that says why it is not known.
+
+    Raises LinkLost for pieces of answers that no agent writes.
+    """
+    answers = list(map(_unwrapped, raw_answers))
+    if not fact.lenient:
+        for answer in answers:
+            if isinstance(answer, Absent):
+                return answer
     try:
         value = fact.parse(*answers)
-        if not fits_return_type(fact.parse, value):
+        has_types = fact.typed and all(isinstance(raw, tuple) for raw in raw_answers)
+        if not has_types and not fits_return_type(fact.parse, value):
             return Absent("garbled", "a value of another type than this fact has")
     except Denied as error:
         return Absent("denied", shortened(str(error)))
+    except LinkLost:
+        raise
     # The answer comes from a node and may be anything: an exception of any type means a garbled
     # answer.
     except Exception as error:  # noqa: BLE001
@@ -42,7 +51,7 @@ def parse_fact(fact: Fact, raw_answers: Sequence[Json]) -> Any:
     return value
 
 
-def narrowed(fact: Fact, raw: Json) -> Json:
+def narrowed(fact: Fact, raw: Json) -> Apart | None:
     """Return the part of a raw answer that counts for the fact, as a raw answer.
 
     Returns None if the fact takes the whole answer, or if the answer has no such part: then the
@@ -52,7 +61,10 @@ def narrowed(fact: Fact, raw: Json) -> Json:
         return None
     try:
         if raw[0] == "ok":
-            return ["ok", fact.narrow(raw[1])]
+            part = fact.narrow(raw[1])
+            if isinstance(part, Apart):
+                return Apart(["ok", part.part], part.own)
+            return Apart(["ok", part])
     except Exception:  # noqa: BLE001 - as in parse_fact
         return None
     return None
@@ -63,7 +75,7 @@ def narrowed_and_parsed(fact: Fact, raw_answers: Sequence[Json]) -> Any:
     raw_answers = list(raw_answers)
     part = narrowed(fact, raw_answers[0]) if raw_answers else None
     if part is not None:
-        raw_answers[0] = part
+        raw_answers[0] = part.part
     return parse_fact(fact, raw_answers)
 
 
@@ -96,8 +108,11 @@ def mark_of(data: bytes) -> bytes:
 
 
 def _unwrapped(raw: Json) -> Any:
-    """Return the value of a raw answer, None for a file that does not exist, or Absent."""
-    if not isinstance(raw, list) or len(raw) < 2 or raw[0] not in ("ok", "no"):
+    """Return the value of a raw answer, None for a file that does not exist, or Absent.
+
+    An answer in pieces is a tuple.
+    """
+    if not isinstance(raw, (list, tuple)) or len(raw) < 2 or raw[0] not in ("ok", "no"):
         return Absent("garbled", "the agent's answer has another shape")
     if raw[0] == "ok":
         return raw[1]

@@ -4,15 +4,20 @@ meanings = Meanings(facts)
 meanings.of(sheet.reads, sheet.layout, answers)   # {"os.release": ..., "eth.mtu": ...}
 
 Of ten thousand nodes nearly all answer the same to most reads. So an answer stays a piece of its
-frame until it is known to be new: as a rule it equals the one before it, byte by byte, else it is
-looked up by its digest. Only then is it decoded and parsed. Parsing is pure and values are frozen,
-so nodes that answered alike share one value, which `model/alike.py` and the history rely on.
+frame until it is known to be new: as a rule it equals that of the node before, byte by byte, else
+it is looked up by its digest. Only then is it decoded and parsed. Parsing is pure and values are
+frozen, so nodes that answered alike share one value: `model/alike.py` and the history rely on that.
+
+An answer that is another one on each node is looked at in pieces (`Fact.pieces`): what a fact takes
+of it (`Fact.narrow`) is equal on most nodes, or is but for texts that are put in afterwards
+(`Fact.with_own`), or its rows are equal (`facts/parts.py`).
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import operator
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
@@ -20,10 +25,9 @@ import msgspec
 
 from clusterprep.errors import LinkLost
 from clusterprep.facts import Fact
-from clusterprep.facts.parts import as_json
+from clusterprep.facts.parts import Apart, as_json, strictly_decoded
 from clusterprep.model import Absent, Json, Read
 from clusterprep.remote.agent.readers import MAX_TEXT
-from clusterprep.remote.transports.frames import decoded
 from clusterprep.survey.answers import bounded, mark_of, narrowed, parse_fact
 from clusterprep.survey.parse_process import CPU_LIMIT, LARGE, ParseProcess
 
@@ -31,15 +35,14 @@ MOST_ENDLESS = 4  # answers on which a site's expression may run out of time, ea
 # Answers of a read that are kept although they never came again. Some are another one on each node,
 # as serial numbers and times are: to keep what they mean would take most of the memory of a look.
 MOST_UNREPEATED = 1024
-# Pieces of answers whose values are kept, and their bytes: most are equal on all GPUs.
-MOST_PIECES = 1024
-LONGEST_PIECE = 2048
 _NOTHING = b"null"  # an answer that cannot be written as JSON counts as missing
+_ONLY_PIECES = {msgspec.Raw}
 _NEW = object()  # no value yet; None is one
 
 # For each fact, the positions of its answers among the answers of a node.
 Layout = tuple[tuple[int, ...], ...]
 Meaning = dict[str, Any]  # values by the names of facts
+_Splitter = msgspec.json.Decoder[tuple[str, Any]]  # of answers into pieces
 
 
 class Meanings:
@@ -54,7 +57,6 @@ class Meanings:
         self._forms: dict[Layout, _Form] = {}
         self._slots: dict[tuple[str, ...], _Slot] = {}
         self._groups: dict[tuple[str, ...], _Group] = {}
-        self._joint = _Kept()
         self._parse_process = ParseProcess()
         self._endless: dict[str, int] = {}  # answers that a guarded fact was not read from, by fact
 
@@ -72,13 +74,22 @@ class Meanings:
         """
         look = _Look(reads, answers)
         form = self._form_of(layout, reads)
-        values: Meaning = {}
-        for position, slot in enumerate(form.slots):
-            values.update(self._meaning(slot, look, position))
+        before = form.last
+        if before is None:
+            values = dict.fromkeys(self._names)
+            changed: Sequence[int] = range(len(reads))
+        else:
+            values = dict(before.values)
+            changed = look.differing_from(before.look)
+        for position in changed:
+            values.update(self._meaning(form.slots[position], look, position))
+        changed_positions = frozenset(changed)
         for group, positions in form.joint:
-            (fact,) = group.facts
-            values[fact.name] = self._joint_value(group, look, positions)
-        return {name: values[name] for name in self._names}
+            if before is None or not changed_positions.isdisjoint(positions):
+                (fact,) = group.facts
+                values[fact.name] = self._joint_value(group, look, positions)
+        form.last = _Last(look, values)
+        return dict(values)  # the caller may change its own
 
     def _form_of(self, layout: Layout, reads: Sequence[Read]) -> _Form:
         form = self._forms.get(layout)
@@ -106,7 +117,7 @@ class Meanings:
         """Return the facts of one answer in groups that are made of the same part of it."""
         by_part: dict[object, list[Fact]] = {}
         for fact in facts:
-            by_part.setdefault(fact.narrow, []).append(fact)
+            by_part.setdefault((fact.narrow, fact.pieces), []).append(fact)
         return tuple(map(self._group_of, by_part.values()))
 
     def _group_of(self, facts: Sequence[Fact]) -> _Group:
@@ -116,35 +127,45 @@ class Meanings:
         return self._groups[names]
 
     def _meaning(self, slot: _Slot, look: _Look, position: int) -> Meaning:
-        """Return the facts that are made of one answer alone, and note the answer's mark."""
+        """Return the facts that are made of one answer alone."""
+        if not slot.comes_again:
+            return self._values_of_groups(slot.groups, look, position)
         data = look.data[position]
-        usual_data, usual_mark, usual_meaning = slot.usual
+        usual_data, usual_meaning = slot.usual
         if data == usual_data:
-            look.marks[position] = usual_mark
             return usual_meaning
-        mark = look.marks[position] = mark_of(data)
+        mark = look.mark(position)
         meaning = slot.known.get(mark)
         if meaning is _NEW:
-            meaning = {}
-            for group in slot.groups:
-                meaning.update(self._values(group, look, (position,)))
+            meaning = self._values_of_groups(slot.groups, look, position)
             slot.known.put(mark, meaning)
         else:
-            slot.usual = (data, mark, meaning)
+            slot.usual = (data, meaning)
         found: Meaning = meaning
         return found
+
+    def _values_of_groups(self, groups: Sequence[_Group], look: _Look, position: int) -> Meaning:
+        positions = (position,)
+        if len(groups) == 1:
+            return self._values(groups[0], look, positions)
+        meaning: Meaning = {}
+        for group in groups:
+            meaning.update(self._values(group, look, positions))
+        return meaning
 
     def _joint_value(self, group: _Group, look: _Look, positions: tuple[int, ...]) -> Any:
         """Return a fact that is made of several answers, or of none, or by a site's expression."""
         (fact,) = group.facts
-        key = (fact.name, *(look.marks[position] for position in positions))
-        value = self._joint.get(key)
+        if _has_another_answer_on_each_node(fact) and not fact.guarded:
+            return self._values(group, look, positions)[fact.name]
+        key = tuple(map(look.mark, positions))
+        value = group.by_answers.get(key)
         if value is _NEW:
             if fact.guarded and positions:
                 value = self._guarded_value(fact, look, positions)
             else:
                 value = self._values(group, look, positions)[fact.name]
-            self._joint.put(key, value)
+            group.by_answers.put(key, value)
         return value
 
     def _values(self, group: _Group, look: _Look, positions: tuple[int, ...]) -> Meaning:
@@ -152,15 +173,28 @@ class Meanings:
         if look.size(positions) > LARGE:
             raw_answers = look.values(positions)
             return {fact.name: self._parse_process.parse(fact, raw_answers) for fact in group.facts}
-        part = look.part(group.facts[0], positions[0]) if positions else None
+        part = look.part(group, positions[0]) if group.takes_part and positions else None
         if part is None:
-            return group.parse(look.values(positions))
-        key = (mark_of(as_json(part)), *(look.marks[position] for position in positions[1:]))
+            return group.parse(look.pieces(group, positions))
+        meaning = self._meaning_of_part(group, as_json(part.part), look, positions[1:])
+        return group.with_own(meaning, part.own) if part.own else meaning
+
+    def _meaning_of_part(
+        self, group: _Group, part: bytes, look: _Look, others: tuple[int, ...]
+    ) -> Meaning:
+        """Return the facts of a part of an answer, and of other answers."""
+        marks = tuple(map(look.mark, others))
+        usual_part, usual_marks, usual_meaning = group.usual
+        if part == usual_part and marks == usual_marks:
+            return usual_meaning
+        key = (mark_of(part), *marks)
         meaning = group.by_part.get(key)
         if meaning is _NEW:
             # Decoded only here, as the others are: most nodes have a part that is known.
-            meaning = group.parse([_without_pieces(part), *look.values(positions[1:])])
+            meaning = group.parse([strictly_decoded(part), *look.values(others)])
             group.by_part.put(key, meaning)
+        else:
+            group.usual = (part, marks, meaning)
         found: Meaning = meaning
         return found
 
@@ -202,51 +236,84 @@ class _Kept:
 class _Group:
     """Facts that are made of the same answers and, with a `narrow`, of the same part of the first.
 
-    `by_part` is what such parts mean for them.
+    `by_part` is what such parts mean for them, `by_answers` what several whole answers mean.
+    `usual` is the part that came again last, the marks of the answers beside it, and its meaning.
+    `splitters` decode the answers into pieces.
     """
 
     def __init__(self, facts: Sequence[Fact]) -> None:
         self.facts = tuple(facts)
+        self.takes_part = self.facts[0].narrow is not None
+        self.splitters = tuple(map(_splitter, self.facts[0].pieces))
         self.by_part = _Kept()
+        self.usual: tuple[bytes, tuple[bytes, ...], Meaning] = (b"", (), {})
+        self.by_answers = _Kept()
 
     def parse(self, raw_answers: Sequence[Json]) -> Meaning:
         """Return the facts from answers, the first of which is narrowed."""
         return {fact.name: parse_fact(fact, raw_answers) for fact in self.facts}
 
+    def with_own(self, meaning: Meaning, own: Sequence[str]) -> Meaning:
+        """Return the facts with the texts that a node has for itself."""
+        values: Meaning = {}
+        for fact in self.facts:
+            value = meaning[fact.name]
+            if fact.with_own is not None and not isinstance(value, Absent):
+                value = fact.with_own(value, own)
+            values[fact.name] = value
+        return values
+
 
 class _Slot:
     """The facts that are made of one answer alone, and what answers mean for them by their marks.
 
-    `usual` is the answer that came again last: its bytes, its mark and its meaning.
+    `usual` is the answer that came again last: its bytes and its meaning. An answer of which all
+    facts take parts or pieces is another one on each node: it is not looked up (`comes_again`).
     """
 
     def __init__(self, groups: Sequence[_Group]) -> None:
         self.groups = tuple(groups)
+        facts = [fact for group in self.groups for fact in group.facts]
+        self.comes_again = not all(map(_has_another_answer_on_each_node, facts))
         self.known = _Kept()
-        self.usual: tuple[bytes, bytes, Meaning] = (b"", b"", {})
+        self.usual: tuple[bytes, Meaning] = (b"", {})
 
 
-class _Form(msgspec.Struct, frozen=True):
+class _Form:
     """How answers become facts: a slot for each, and the facts of several with their positions.
 
-    A fact of several answers is a group of its own.
+    A fact of several answers is a group of its own. `last` is the node before, of any thread.
     """
 
-    slots: tuple[_Slot, ...]
-    joint: tuple[tuple[_Group, tuple[int, ...]], ...]
+    def __init__(
+        self, slots: Sequence[_Slot], joint: Sequence[tuple[_Group, tuple[int, ...]]]
+    ) -> None:
+        self.slots = tuple(slots)
+        self.joint = tuple(joint)
+        self.last: _Last | None = None
+
+
+class _Last(msgspec.Struct, frozen=True):
+    """The answers of a node, and all its facts, which must not be changed."""
+
+    look: _Look
+    values: Meaning
 
 
 class _Look:
-    """The answers of one node: their bytes, their marks once known, their values once needed."""
+    """The answers of one node: their bytes, and their marks and values once needed."""
 
     def __init__(self, reads: Sequence[Read], answers: Sequence[msgspec.Raw | Json]) -> None:
         if len(reads) != len(answers):
             raise ValueError(f"{len(answers)} answers to {len(reads)} reads")
         self._reads = reads
         self.data: list[bytes] = []
-        self.marks = [b""] * len(reads)
+        self._marks: dict[int, bytes] = {}
         self._values: dict[int, Json] = {}
-        self._pieces: dict[int, Json] = {}
+        self._pieces: dict[tuple[int, _Splitter], Json] = {}
+        if set(map(type, answers)) == _ONLY_PIECES:
+            self.data = list(map(bytes, answers))
+            return
         for position, answer in enumerate(answers):
             if isinstance(answer, msgspec.Raw):
                 self.data.append(bytes(answer))
@@ -269,9 +336,33 @@ class _Look:
             return answer
         return bounded(self._reads[position].kind, answer)
 
+    def differing_from(self, other: _Look) -> Sequence[int]:
+        """Return the positions of answers that another node has not alike.
+
+        What was made of the answers that are equal is taken over.
+        """
+        are_equal = list(map(operator.eq, self.data, other.data))
+        for position, mark in other._marks.items():
+            if are_equal[position]:
+                self._marks[position] = mark
+        for position, value in other._values.items():
+            if are_equal[position]:
+                self._values[position] = value
+        return [position for position, is_equal in enumerate(are_equal) if not is_equal]
+
+    def mark(self, position: int) -> bytes:
+        """Return the mark of an answer, by which equal answers are known."""
+        mark = self._marks.get(position)
+        if mark is None:
+            mark = self._marks[position] = mark_of(self.data[position])
+        return mark
+
     def size(self, positions: Sequence[int]) -> int:
         """Return the bytes of some answers."""
-        return sum(len(self.data[position]) for position in positions)
+        size = 0
+        for position in positions:
+            size += len(self.data[position])
+        return size
 
     def values(self, positions: Sequence[int]) -> list[Json]:
         """Return some answers. Raises LinkLost for what no agent writes."""
@@ -280,61 +371,51 @@ class _Look:
     def value(self, position: int) -> Json:
         """Return an answer, decoded once. Raises LinkLost for what no agent writes."""
         if position not in self._values:
-            answer = _decoded(self.data[position])
+            answer = strictly_decoded(self.data[position])
             self._values[position] = self._bounded(position, answer)
         return self._values[position]
 
-    def part(self, fact: Fact, position: int) -> Json:
-        """Return the part of an answer that counts for a fact, as `narrowed` does.
+    def pieces(self, group: _Group, positions: Sequence[int]) -> list[Json]:
+        """Return the answers that facts are made of, in pieces. Raises LinkLost as `value`."""
+        takes_pieces = not group.takes_part and len(group.splitters) == len(positions)
+        if not takes_pieces:
+            return self.values(positions)
+        answers = []
+        for splitter, position in zip(group.splitters, positions, strict=True):
+            answer = None if splitter is None else self._split(splitter, position)
+            answers.append(self.value(position) if answer is None else answer)
+        return answers
+
+    def part(self, group: _Group, position: int) -> Apart | None:
+        """Return the part of an answer that counts for facts, as `narrowed` does.
 
         It may have pieces of JSON. Raises LinkLost for what no agent writes.
         """
-        if fact.narrow is None:
-            return None
         part = None
-        if fact.pieces is not None:
-            part = narrowed(fact, self._in_pieces(fact.pieces, position))
+        splitter = group.splitters[0] if group.splitters else None
+        if splitter is not None:
+            part = narrowed(group.facts[0], self._split(splitter, position))
         if part is None:
-            part = narrowed(fact, self.value(position))
+            part = narrowed(group.facts[0], self.value(position))
         return part
 
-    def _in_pieces(self, kind: Any, position: int) -> Json:
+    def _split(self, splitter: _Splitter, position: int) -> Json:
         """Return an answer of which only the pieces are decoded, None if it has another shape."""
-        if position not in self._pieces:
+        key = (position, splitter)
+        if key not in self._pieces:
             try:
-                self._pieces[position] = _splitter(kind).decode(self.data[position])
+                self._pieces[key] = splitter.decode(self.data[position])
             except (msgspec.MsgspecError, RecursionError):
-                self._pieces[position] = None
-        return self._pieces[position]
+                self._pieces[key] = None
+        return self._pieces[key]
+
+
+def _has_another_answer_on_each_node(fact: Fact) -> bool:
+    """Return whether whole answers are hardly ever equal. Those that only move may be."""
+    return fact.narrow is not None or (bool(fact.pieces) and not fact.moves)
 
 
 @functools.cache
-def _splitter(kind: Any) -> msgspec.json.Decoder[tuple[str, Any]]:
-    """Return what decodes an answer of this kind: ["ok", …]."""
-    return msgspec.json.Decoder(tuple[Literal["ok"], kind])
-
-
-def _without_pieces(part: Json) -> Json:
-    """Return a part with the values of its pieces. Raises LinkLost for what no agent writes."""
-    if isinstance(part, msgspec.Raw):
-        data = bytes(part)
-        return _known_value(data) if len(data) <= LONGEST_PIECE else _decoded(data)
-    if isinstance(part, dict):
-        return {key: _without_pieces(value) for key, value in part.items()}
-    if isinstance(part, list):
-        return [_without_pieces(value) for value in part]
-    return part
-
-
-@functools.lru_cache(maxsize=MOST_PIECES)
-def _known_value(data: bytes) -> Json:
-    """Return the value of a piece, one for equal pieces of all nodes. It must not be changed."""
-    return _decoded(data)
-
-
-def _decoded(data: bytes) -> Json:
-    """Return the value of JSON. Raises LinkLost for what no agent writes."""
-    try:
-        return decoded(data)
-    except ValueError as error:
-        raise LinkLost("garbled", str(error)) from None
+def _splitter(kind: Any) -> _Splitter | None:
+    """Return what decodes an answer of this kind, ["ok", …]; None where there are no pieces."""
+    return None if kind is None else msgspec.json.Decoder(tuple[Literal["ok"], kind])

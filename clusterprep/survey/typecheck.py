@@ -121,15 +121,15 @@ def _test_of_all(hint: Any) -> Callable[[Any], bool]:
     def test_all(values: Iterable[Any]) -> bool:
         # Equal parts of answers are one object as a rule (`facts/parts.py`), on one node and on
         # all: most items were tested before.
-        if tested.keys() >= set(map(id, values)):
-            return True
-        new = {id(value): value for value in values if id(value) not in tested}
-        if not all(map(test, new.values())):
-            return False
-        if len(tested) + len(new) > MOST_TESTED:
-            tested.clear()
-        if len(new) <= MOST_TESTED:
-            tested.update(new)
+        for value in values:
+            key = id(value)
+            if key in tested:
+                continue
+            if not test(value):
+                return False
+            if len(tested) >= MOST_TESTED:
+                tested.clear()
+            tested[key] = value
         return True
 
     return test_all
@@ -153,6 +153,9 @@ def _container_test(origin: type, arguments: tuple[Any, ...]) -> Test:
 
 def _tuple_test(arguments: tuple[Any, ...]) -> Test:
     if len(arguments) == 2 and arguments[1] is Ellipsis:
+        exact = _exact_types(arguments[0])
+        if exact:
+            return lambda value: isinstance(value, tuple) and exact.issuperset(map(type, value))
         items = _test_of_all(arguments[0])
         return lambda value: isinstance(value, tuple) and items(value)
     tests = tuple(map(_test, arguments))
@@ -186,6 +189,7 @@ def _record_test(kind: type) -> Test:
         fields_of = astuple
     # The classes of all fields of values that fit: most values of a kind have the same ones.
     fitting: set[tuple[type, ...]] = set()
+    last_that_fits: Any = object()  # several facts may have the same value in them
 
     @functools.cache
     def field_tests() -> tuple[list[frozenset[type]], list[tuple[int, Test]]]:
@@ -201,6 +205,9 @@ def _record_test(kind: type) -> Test:
         return classes, others
 
     def test(value: Any) -> bool:
+        nonlocal last_that_fits
+        if value is last_that_fits:
+            return True
         if type(value) is not kind:
             return False
         # Not before the first value: a class may have fields of its own type.
@@ -212,6 +219,10 @@ def _record_test(kind: type) -> Test:
             if not all(own in allowed for own, allowed in pairs if allowed):
                 return False
             fitting.add(classes)
-        return not others or all(fits(fields[place]) for place, fits in others)
+        for place, fits in others:
+            if not fits(fields[place]):
+                return False
+        last_that_fits = value
+        return True
 
     return test
