@@ -67,12 +67,12 @@ def read_bytes(path, most):
         while block and len(data) < most:
             block = os.read(fd, at_once)
             data += block
-        return data
     except OSError as error:
         error.filename = path
         raise
     finally:
         os.close(fd)
+    return data
 
 
 def matching_paths(pattern):
