@@ -45,18 +45,20 @@ def endpoints(context: CheckContext) -> Iterable[Outcome]:
     failures.extend(_through_proxies(context, nodes, reached))
     yield from failures
     failed_nodes = {name for outcome in failures for name in outcome.nodes}
+    judged: list[Outcome] = []
     for members in context.alike("net.reached"):
         first = members[0]
         if first.name not in reached:
             continue
         unclear = list(_unclear(first, reached[first.name]))
-        yield from about_all(members, unclear)
+        judged.extend(about_all(members, unclear))
         good = [node for node in members if node.name not in failed_nodes]
         if good and not unclear:
             seen = pluralize(len(first.endpoints), "endpoint")
             wanted = ", ".join(first.endpoints)
             well = passed(good[0], "every endpoint is reached", seen, wanted)
-            yield from about_all(good, [well])
+            judged.extend(about_all(good, [well]))
+    yield from sorted(judged, key=lambda outcome: nodes[outcome.nodes[0]].index)
 
 
 # ---------------------------------------------------------------- endpoints

@@ -9,6 +9,7 @@ msgspec encodes ten times as fast as the json module, but some values otherwise,
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -20,8 +21,8 @@ from clusterprep.model.records import field_names
 
 LEFT_OUT = Absent("left out", "too long for the history")
 
-# How msgpack begins infinities and what is no number; JSON has neither.
-_NOT_FINITE = (b"\x7f\xf0", b"\xff\xf0", b"\x7f\xf8", b"\xff\xf8")
+# How msgpack writes infinities and what is no number; JSON has neither.
+_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0\xf8]")
 
 
 def encoded(fact: Any, longest: int) -> bytes:
@@ -56,8 +57,7 @@ def _quickly_encoded(fact: Any, quick: QuickEncoder | None) -> bytes | None:
 
 def _is_infinite(fact: Any) -> bool:
     """Return whether a number in a fact may be infinite or none."""
-    packed = _PACKER.encode(fact)
-    return any(start in packed for start in _NOT_FINITE)
+    return _NOT_FINITE.search(_PACKER.encode(fact)) is not None
 
 
 def _slowly_encoded(fact: Any) -> bytes:

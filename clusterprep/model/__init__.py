@@ -17,6 +17,7 @@ from clusterprep.model.extensions import NO_EXTENSIONS, Extensions, SiteCheck
 from clusterprep.model.fixes import Fix
 from clusterprep.model.history import Comparison, RecordedRun, Since
 from clusterprep.model.known_bad import KnownBad
+from clusterprep.model.node_facts import Rows
 from clusterprep.remedies import NO_REMEDY, Remedy
 
 Json = Any  # what json.loads gives: None, bool, int, float, str, list, dict
@@ -241,9 +242,10 @@ class Fleet(Struct, frozen=True, dict=True):
         `added` maps a node's name to facts by name. A fact of the same name is replaced.
         """
         snapshots = dict(self.snapshots)
+        rows = Rows()
         for name, facts in added.items():
             before = snapshots[name]
-            snapshots[name] = replace(before, facts={**before.facts, **facts})
+            snapshots[name] = replace(before, facts=rows.extended(before.facts, facts))
         fleet = replace(self, snapshots=snapshots)
         changed = set().union(*added.values())
         for key, lasting in self.lasting.items():

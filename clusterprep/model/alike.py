@@ -56,7 +56,7 @@ def alike_nodes(
     looked_at = sorted([*odd, nodes.index(usual[0])]) if usual else odd
     classes: dict[tuple[int | None, ...], list[Node]] = {}
     for number in looked_at:
-        key = tuple([column.ids.get(places[number]) for column in differing])
+        key = tuple([column.kind_at(places[number]) for column in differing])
         classes.setdefault(key, []).append(nodes[number])
     if usual:
         classes[(None,) * len(differing)] = usual

@@ -65,14 +65,17 @@ class Column(Struct, frozen=True):
     """Values by the position of a node in `fleet.reached`.
 
     `usual` is the value that most of the nodes have, and `odd` are the positions of the others, in
-    their order. `ids` tell values apart, by these positions: equal values that are two objects
-    count as two, unless they are numbers or texts.
+    their order. Equal values that are two objects count as two, unless they are numbers or texts.
     """
 
     values: Sequence[Any]
     usual: Any
     odd: Sequence[int]
-    ids: Mapping[int, int]
+
+    def kind_at(self, place: int) -> int | None:
+        """Return what tells the value of a node from others; None for the usual one."""
+        value = self.values[place]
+        return None if value is self.usual else id(value)
 
 
 def column_of(values: Sequence[Any]) -> Column:
@@ -86,14 +89,15 @@ def column_of(values: Sequence[Any]) -> Column:
         values = _with_equal_as_one(values)
         usual = _most_frequent(values)
         odd = _places_without(values, usual)
-    return Column(values, usual, odd, {place: id(values[place]) for place in odd})
+    return Column(values, usual, odd)
 
 
-def _places_without(values: Sequence[Any], usual: Any) -> list[int]:
+def _places_without(values: Sequence[Any], usual: Any) -> Sequence[int]:
     """Return the positions of the values that are another object."""
     # The loop is in C: there are ten thousand values of each of two hundred facts.
     is_odd = map(is_not, values, itertools.repeat(usual))
-    return list(itertools.compress(range(len(values)), is_odd))
+    # Not a list, which would keep an object for each number: some facts differ on all nodes.
+    return array("Q", itertools.compress(range(len(values)), is_odd))
 
 
 def _with_equal_as_one(values: Sequence[Any]) -> Sequence[Any]:

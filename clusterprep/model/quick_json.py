@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -58,6 +58,11 @@ _ENCODER = msgspec.json.Encoder(enc_hook=encode_address)
 _SORTING = msgspec.json.Encoder(enc_hook=encode_address, order="deterministic")
 
 
+# What is raised for a class that msgspec does not know, half of a surrogate pair, and more than 64
+# bits.
+_REFUSALS = (TypeError, ValueError, OverflowError, RecursionError)
+
+
 class QuickEncoder:
     """Encodes values of the types that `held` was found for."""
 
@@ -71,23 +76,20 @@ class QuickEncoder:
 
         Infinities and what is no number are null.
         """
-        return _encoded(self._encoder.encode, value)
+        try:
+            return self._encoder.encode(value)
+        except _REFUSALS:
+            return None
 
     def encode_lines(self, values: Sequence[object]) -> bytes | None:
         """Return a line of JSON for each value; None if json would write another for one of them.
 
         For many values that is quicker than one by one.
         """
-        return _encoded(self._encoder.encode_lines, values)
-
-
-def _encoded(encode: Callable[[Any], bytes], value: object) -> bytes | None:
-    """Return what `encode` makes of a value; None if json would write another."""
-    try:
-        return encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        # A class that msgspec does not know, half of a surrogate pair, more than 64 bits.
-        return None
+        try:
+            return self._encoder.encode_lines(values)
+        except _REFUSALS:
+            return None
 
 
 def quick_encoder(values: Collection[object]) -> QuickEncoder | None:
