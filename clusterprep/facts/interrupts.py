@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from clusterprep.facts import Fact
-from clusterprep.facts.parts import Int64, read_once, shared_text
+from clusterprep.facts.parts import read_once, shared_text
 from clusterprep.model import Read
 
 
@@ -58,9 +58,9 @@ class _CardRow(Struct):
 
     gpu: bool
     irqs: tuple[str, ...]
-    lines: dict[str, dict[str, Int64]]
+    lines: dict[str, dict[str, int]]
     name: str
-    queues: Int64
+    queues: int
 
 
 class _Answer(Struct):

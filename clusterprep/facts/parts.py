@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,10 +24,6 @@ from clusterprep.model import Json
 from clusterprep.remote.transports.frames import decoded
 
 Value = TypeVar("Value")
-
-# For pieces: numbers that an agent may send. Others are left to `strictly_decoded` and `parse`.
-Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-Count64 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 MOST_PARTS = 4096  # that are remembered of each kind
 # What is longer is read each time: else nodes that lie could fill the memory.

@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from clusterprep.facts import Fact, Needs, file, user_of_job
-from clusterprep.facts.parts import Count64, Int64, read_text_once, shared_text
+from clusterprep.facts.parts import read_text_once, shared_text
 from clusterprep.model import Absent, Inventory, Node, Read
 from clusterprep.model.fact_columns import Part
 
@@ -210,21 +210,23 @@ class _SpaceRow(Struct):
     """The space at a path as the agent writes it."""
 
     at: str
-    free: Count64
-    inodes: Count64
-    inodes_free: Int64
-    size: Count64
-    used: Count64
+    free: int
+    inodes: int
+    inodes_free: int
+    size: int
+    used: int
 
 
 class _Answer(Struct):
     """The answers where all paths were answered."""
 
     answers: dict[str, tuple[Literal["ok"], _SpaceRow]]
-    left: Int64
+    left: int
 
 
 def _space_of_row(row: _SpaceRow) -> Space:
+    if min(row.size, row.used, row.free, row.inodes) < 0:
+        raise ValueError(f"no space: {to_builtins(row)!r}")
     at = shared_text(row.at)
     return Space(at, row.size, row.used, row.free, row.inodes, row.inodes_free)
 
@@ -263,7 +265,7 @@ def _space(result: Any) -> Space | Absent:
 def parse_shm(answer: Any) -> Space | Absent | None:
     """Return the space of /dev/shm, None where it does not exist."""
     if isinstance(answer, _Answer):
-        return _space_of_row(answer.answers[SHM][1])
+        return parse_probes(answer).answers[SHM]
     space = parse_probes(answer).answers[SHM]
     if isinstance(space, Absent) and space.reason == "missing":
         return None

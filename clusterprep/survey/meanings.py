@@ -28,6 +28,7 @@ from clusterprep.facts import Fact
 from clusterprep.facts.parts import Apart, as_json, strictly_decoded
 from clusterprep.model import Absent, Json, Read
 from clusterprep.remote.agent.readers import MAX_TEXT
+from clusterprep.remote.transports.frames import has_long_digits
 from clusterprep.survey.answers import bounded, mark_of, narrowed, parse_fact
 from clusterprep.survey.parse_process import CPU_LIMIT, LARGE, ParseProcess
 
@@ -244,6 +245,7 @@ class _Group:
     def __init__(self, facts: Sequence[Fact]) -> None:
         self.facts = tuple(facts)
         self.takes_part = self.facts[0].narrow is not None
+        self.has_types = self.facts[0].typed
         self.splitters = tuple(map(_splitter, self.facts[0].pieces))
         self.by_part = _Kept()
         self.usual: tuple[bytes, tuple[bytes, ...], Meaning] = (b"", (), {})
@@ -378,13 +380,17 @@ class _Look:
     def pieces(self, group: _Group, positions: Sequence[int]) -> list[Json]:
         """Return the answers that facts are made of, in pieces. Raises LinkLost as `value`."""
         takes_pieces = not group.takes_part and len(group.splitters) == len(positions)
-        if not takes_pieces:
+        if not takes_pieces or (group.has_types and self._may_have_long_integers(positions)):
             return self.values(positions)
         answers = []
         for splitter, position in zip(group.splitters, positions, strict=True):
             answer = None if splitter is None else self._split(splitter, position)
             answers.append(self.value(position) if answer is None else answer)
         return answers
+
+    def _may_have_long_integers(self, positions: Sequence[int]) -> bool:
+        """Return whether there may be integers that msgspec takes and no agent writes."""
+        return any(has_long_digits(self.data[position]) for position in positions)
 
     def part(self, group: _Group, position: int) -> Apart | None:
         """Return the part of an answer that counts for facts, as `narrowed` does.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from clusterprep.errors import LinkLost
 from clusterprep.facts.parts import LONGEST_PART, LONGEST_TEXT, read_once, read_text_once
 
 
@@ -21,6 +23,29 @@ def test_parts_that_only_look_alike_are_not(two: tuple[object, object]) -> None:
 
 def test_a_text_that_is_no_unicode_is_read_as_it_is() -> None:
     assert read_once(lambda part: part["a"])({"a": "\udcff"}) == "\udcff"
+
+
+@pytest.mark.parametrize("longest", [1, LONGEST_PART])
+def test_pieces_of_json_are_decoded(longest: int) -> None:
+    shared = read_once(lambda part: part)
+    text = "x" * longest
+    piece = msgspec.Raw(b'{"a": [1]}')
+    assert shared((text, {"b": piece})) == [text, {"b": {"a": [1]}}]
+    assert shared(["\udcff" + text, piece]) == ["\udcff" + text, {"a": [1]}]
+
+
+def test_equal_pieces_are_decoded_once() -> None:
+    read: list[object] = []
+    shared = read_once(read.append)
+    for text in (b"[1]", b"[1]", b"[2]"):
+        shared(("a", msgspec.Raw(text)))
+    assert read == [["a", [1]], ["a", [2]]]
+
+
+@pytest.mark.parametrize("text", ["1" * 30, "[" * 80 + "]" * 80, "NaN"])
+def test_a_piece_that_no_agent_writes_loses_the_node(text: str) -> None:
+    with pytest.raises(LinkLost):
+        read_once(lambda part: part)([msgspec.Raw(text.encode())])
 
 
 def test_what_cannot_be_read_is_said_each_time() -> None:

@@ -57,6 +57,27 @@ def test_a_fact_of_two_answers_is_parsed_for_each_pair_of_them() -> None:
     assert parse.calls == [(1, 2), (1, 3), (2, 1)]
 
 
+def test_answers_that_equal_those_of_the_node_before_are_not_looked_at() -> None:
+    parse, both = Counted(), Counted()
+    known = Meanings([Fact("both", parse=both), Fact("one", parse=parse)])
+    for second in (1, 2, 3):
+        values = known.of([A, B], ((0, 1), (0,)), [piece('["ok", 0]'), piece(f'["ok", {second}]')])
+        assert values == {"both": (0, second), "one": (0,)}
+        values.clear()  # what the caller does with its facts is no matter of other nodes
+    assert len(parse.calls) == 1
+    assert len(both.calls) == 3
+
+
+def test_a_node_that_is_lost_changes_nothing_for_the_next() -> None:
+    known = Meanings([Fact("a"), Fact("b")])
+    layout = ((0,), (1,))
+    good = [piece('["ok", 1]'), piece('["ok", 2]')]
+    assert known.of([A, B], layout, good) == {"a": 1, "b": 2}
+    with pytest.raises(LinkLost):
+        known.of([A, B], layout, [piece('["ok", 3]'), piece('["ok", NaN]')])
+    assert known.of([A, B], layout, good) == {"a": 1, "b": 2}
+
+
 def test_values_and_pieces_mean_the_same() -> None:
     known = Meanings([Fact("a", parse=repr)])
     as_value = known.of([A], ((0,),), [["ok", {"x": [1, 1.0, True, None, "ü"]}]])

@@ -181,7 +181,12 @@ def _is_harmless(data: bytes) -> bool:
     """
     if data.count(b"[") + data.count(b"{") > DEEPEST - PIECE_LEVEL:
         return False
-    return len(data) < LONGEST_INTEGER or _LONG_DIGITS not in data.translate(_DIGITS_AS_0)
+    return not has_long_digits(data)
+
+
+def has_long_digits(data: bytes) -> bool:
+    """Return True if JSON may have an integer that is too long. A text may have the digits too."""
+    return len(data) >= LONGEST_INTEGER and _LONG_DIGITS in data.translate(_DIGITS_AS_0)
 
 
 def plain(frame: Frame) -> Frame:
