@@ -14,6 +14,7 @@ from msgspec import Struct
 import clusterprep
 from clusterprep.inventory.ansible_hints import ansible_hint
 from clusterprep.inventory.document import Document
+from clusterprep.inventory.quick_schema import Undecided, anchored, is_valid
 from clusterprep.inventory.yaml_tree import Place
 from clusterprep.model.nodeset import nearest, nearest_word
 
@@ -63,15 +64,11 @@ def load_schema(name: str) -> Mapping[str, Any]:
 
 @functools.cache
 def validator(name: str) -> Any:
-    """Return a jsonschema validator in which `$` matches at the very end of a text only.
-
-    This is how JSON Schema means it; Python's `$` matches before a last newline too.
-    """
+    """Return a jsonschema validator in which `$` matches at the very end of a text only."""
     from jsonschema import Draft202012Validator, ValidationError, validators
 
     def pattern(_: Any, wanted: str, instance: Any, __: Any) -> Iterator[ValidationError]:
-        regex = wanted.replace("$", r"\Z")
-        if isinstance(instance, str) and not re.search(regex, instance):
+        if isinstance(instance, str) and not re.search(anchored(wanted), instance):
             yield ValidationError("pattern")
 
     extend: Any = validators.extend
@@ -97,6 +94,8 @@ def check_against_schema(
     Returns the places of it in the document. If an entry of `data` stands for several entries of
     the document, `originals` maps its place to theirs.
     """
+    if _is_surely_valid(name, data):
+        return []
     complaints: list[_Complaint] = []
     for error in validator(name).iter_errors(data):
         complaints.extend(_complaints(error))
@@ -110,6 +109,14 @@ def check_against_schema(
                 document.complain(place, complaint.message, complaint.hint)
             invalid.append(place)
     return invalid
+
+
+def _is_surely_valid(name: str, data: Any) -> bool:
+    """Return True for valid data, False for other ones and where only jsonschema can tell."""
+    try:
+        return is_valid(load_schema(name), data)
+    except Undecided:
+        return False
 
 
 def _misspelt_keys(complaints: Iterable[_Complaint]) -> set[tuple[Place, str]]:

@@ -134,14 +134,14 @@ def _split(name: str) -> tuple[_Row, _Number] | tuple[None, str]:
 
 def _fold(numbers_by_row: Mapping[_Row, Sequence[_Number]]) -> str:
     """Return names that ClusterShell can fold as text."""
-    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-
     folded = []
     for (before, after), numbers in numbers_by_row.items():
         row = _fold_row(before, after or "", numbers)
         folded.append(row)
     if len(folded) == 1 or len(folded) > _MOST_ROWS:
         return ",".join(folded)
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
     return str(NodeSet.fromlist(folded, resolver=RESOLVER_NOGROUP))
 
 
