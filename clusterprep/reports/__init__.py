@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import PurePath
-from threading import Thread
 from typing import Protocol, cast, runtime_checkable
 
 from clusterprep.errors import InputError
@@ -108,12 +107,6 @@ def load_format(fmt: str) -> Format:
     """Import and return the module of a format. Raise InputError if there is no such format."""
     name = _module_of(check_format(fmt))
     return cast("Format", import_module(name))
-
-
-def preload_format(fmt: str) -> None:
-    """Import the module of a format in a thread while the controller waits for the nodes."""
-    thread = Thread(target=load_format, args=(fmt,), daemon=True)
-    thread.start()
 
 
 def select_format(filename: str) -> str:

@@ -96,6 +96,8 @@ class Fanout:
         # Parts of the agent that a new one is started with.
         self._parts: tuple[str, ...] = ("look",)
         self._closing = threading.Event()
+        # Called once, while the first nodes are logged in to.
+        self.meanwhile: Callable[[], object] | None = None
         self._held_bytes = HeldBytes()
         self._login_seconds: dict[str, float] = {}
 
@@ -171,6 +173,9 @@ class Fanout:
         """Run `work` for each node. A connection that stays silent does not occupy a slot."""
         pool = WorkerPool(nodes, work)
         pool.start_threads(self._forks)
+        if self.meanwhile is not None:
+            self.meanwhile()
+            self.meanwhile = None
         silent_before: set[str] = set()
         checked = time.monotonic()
         while pool.unfinished:

@@ -23,6 +23,7 @@ from clusterprep.survey.settings import RunSettings
 class Invocation(Struct, frozen=True):
     """One run of one command. `run` is its name, `notices` collects sentences for its report.
 
+    `meanwhile` is called once, while the first nodes are logged in to.
     `finished` has those of them that say what became of earlier runs on the nodes. They are said
     also if the command ends with an error.
     """
@@ -43,6 +44,7 @@ class Invocation(Struct, frozen=True):
     notices: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
     budget: Budget | None = None
+    meanwhile: Callable[[], object] | None = None
 
     @property
     def runs_all_reduce(self) -> bool:
@@ -68,7 +70,7 @@ class Invocation(Struct, frozen=True):
 
     def fanout(self) -> Fanout:
         """Return the connections to all nodes; they are opened when it is asked to survey."""
-        return Fanout(
+        fanout = Fanout(
             self.inventory,
             self.transports,
             self.settings.forks,
@@ -77,6 +79,8 @@ class Invocation(Struct, frozen=True):
             self.budget,
             self.deadline,
         )
+        fanout.meanwhile = self.meanwhile
+        return fanout
 
 
 def new_run_name(now: datetime) -> str:
