@@ -29,7 +29,6 @@ from clusterprep.changes.playbook.reading import load_playbook
 from clusterprep.changes.resources import target_fact
 from clusterprep.cli.commands.record import line_of
 from clusterprep.cli.exit_codes import findings_code
-from clusterprep.cli.main import CYCLES
 from clusterprep.history.compare import since
 from clusterprep.history.runs import Runs, packed
 from clusterprep.inventory.load import load_inventory
@@ -38,6 +37,7 @@ from clusterprep.jobs.verify.stage import given_environment, gpus_in_use, rendez
 from clusterprep.jobs.verify.timeline import EventLog
 from clusterprep.model import Fleet, Inventory, Report, VerifyResult
 from clusterprep.nccl.environment import FACTS, render
+from clusterprep.runtime.cycles import WHILE_WORKING
 from clusterprep.survey import registry
 from clusterprep.survey.judge import judge
 from clusterprep.survey.port_matrix import probe_pairs
@@ -215,7 +215,7 @@ def main() -> None:
     )
     words = parser.parse_args()
     if words.here:
-        gc.set_threshold(*CYCLES)
+        gc.set_threshold(*WHILE_WORKING)
         meter = Meter(words.nodes[0])
         measured(words.nodes[0], meter)
         json.dump([asdict(cost) for cost in meter.costs], sys.stdout)

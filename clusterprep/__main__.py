@@ -6,7 +6,10 @@ import os
 import sys
 
 try:
+    from clusterprep.runtime import cycles
     from clusterprep.runtime.signals import SignalPipe
+
+    cycles.expect_modules()
 
     PIPE = SignalPipe()
 except KeyboardInterrupt:  # in the milliseconds before signals are taken

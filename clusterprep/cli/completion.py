@@ -102,7 +102,7 @@ def _inventory(ctx: Context) -> Inventory | None:
 
     Programs that list nodes for Ansible are not run: that may take minutes.
     """
-    from clusterprep.inventory.ansible_dynamic import is_dynamic
+    from clusterprep.inventory.ansible_signs import is_dynamic
     from clusterprep.inventory.load import load_inventory
 
     # Without a value for the option that is being typed click gives up before the arguments.

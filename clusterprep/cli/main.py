@@ -7,7 +7,6 @@ which a rule of ruff would forbid.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,6 +24,7 @@ from clusterprep.cli.inventory_argument import DEFAULT, InventoryCommand, load_g
 from clusterprep.cli.mcp.command import mcp
 from clusterprep.cli.output import print_result, say, say_line, shown_text
 from clusterprep.errors import InputError, Problem
+from clusterprep.runtime import cycles
 from clusterprep.runtime.signals import SignalPipe
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from clusterprep.model import Inventory, Report
     from clusterprep.model.extensions import Broken, Extensions
 
-# Thresholds of Python's garbage collector. Nearly all objects of a command live until its end: with
-# the defaults, looking for cycles among them took a fifth of the time of a large check.
-CYCLES = (50_000, 20, 50)
 QUIET = {"quiet": True, "no_color": True}  # a watch shows no progress: it has no end
 
 
@@ -447,6 +444,7 @@ def _run(command: str, params: dict[str, Any]) -> None:
             budget,
         )
         with opening as invocation, failure_noted(invocation):
+            cycles.expect_nodes()
             report = _dispatch(invocation, params)
     _finish(record.recorded(invocation, report), params)
 
@@ -536,6 +534,7 @@ def _watch(params: dict[str, Any]) -> NoReturn:
             deadline,
         )
         with opening as invocation:
+            cycles.expect_nodes()
             target = watching.target(params, invocation.inventory)
             plan = watch_command.plan_watch(invocation, with_log=target is not None)
             with watching.Telling(channels, invocation, every, len(plan.checks)) as telling:
@@ -748,7 +747,7 @@ def _finish(report: Report, params: dict[str, Any]) -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line in this thread and return its exit code."""
-    gc.set_threshold(*CYCLES)
+    cycles.expect_modules()
     commands = [argument for argument in arguments if argument in cli.commands]
     command = commands[0] if commands else "clusterprep"
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
 import stat
 import subprocess
@@ -19,24 +17,6 @@ from clusterprep.inventory.document import MAX_BYTES
 
 PROGRAM = "ansible-inventory"
 LIMIT = 300.0  # seconds; a cloud with thousands of machines is listed page by page
-_PLUGIN = re.compile(r"^[\"']?plugin[\"']?\s*:", re.MULTILINE)
-
-
-def is_dynamic(path: Path) -> bool:
-    """Return whether Ansible would run a program to read this file.
-
-    That is a file that may be executed and begins with `#!`, or YAML that names a plug-in.
-    """
-    try:
-        with path.open("rb") as stream:
-            start = stream.read(1 << 16)
-    except (OSError, ValueError):
-        return False
-    if start.startswith(b"#!"):
-        return os.access(path, os.X_OK)
-    if path.suffix not in (".yml", ".yaml"):
-        return False
-    return _PLUGIN.search(start.decode("utf-8", "replace")) is not None
 
 
 def list_inventory(path: Path) -> AnsibleInventory:
@@ -70,11 +50,6 @@ def list_inventory(path: Path) -> AnsibleInventory:
     if len(done.stdout) > MAX_BYTES:
         raise InputError.of(f"{PROGRAM} --list printed too much", file=str(path))
     return read_listing(done.stdout.decode("utf-8", "replace"), f"{PROGRAM} -i {path} --list")
-
-
-def looks_like_listing(text: str) -> bool:
-    """Return whether a text is the JSON that `ansible-inventory --list` prints."""
-    return text.lstrip().startswith("{") and '"_meta"' in text
 
 
 def read_listing(text: str, file: str) -> AnsibleInventory:

@@ -19,24 +19,21 @@ from clusterprep.errors import InputError, Problem
 from clusterprep.inventory.ansible import ALL, UNGROUPED, AnsibleInventory, Host, Var
 from clusterprep.inventory.ansible_arguments import SshArguments, read_arguments
 from clusterprep.inventory.ansible_config import HOST_KEY_CHECKING, read_settings
-from clusterprep.inventory.ansible_dynamic import (
-    is_dynamic,
-    list_inventory,
-    looks_like_listing,
-    read_listing,
-)
+from clusterprep.inventory.ansible_dynamic import list_inventory, read_listing
 from clusterprep.inventory.ansible_files import VariableFiles, add_variables, inventory_files
 from clusterprep.inventory.ansible_ini import read_ini
+from clusterprep.inventory.ansible_signs import (
+    is_dynamic,
+    looks_like_ini,
+    looks_like_listing,
+    may_be_groups,
+)
 from clusterprep.inventory.ansible_template import NotFilled, Scope, fill, has_template
 from clusterprep.inventory.ansible_yaml import Unread, looks_like_ansible, read_yaml
 from clusterprep.inventory.document import Document, read_text
 from clusterprep.inventory.yaml_tree import Tree, Written, YamlError, compose
 from clusterprep.model.nodeset import fold
 
-_SECTION_LINE = re.compile(r"^\[[^\[\],]+\]\s*(?:#.*)?$", re.MULTILINE)
-_HOST_LINE = re.compile(r"^[^\s#;=:]+[ \t]+ansible_\w+=", re.MULTILINE)
-_OURS = re.compile(r"^[ \t{\"']*nodes[\"']?\s*:", re.MULTILINE)
-_GROUP_WORDS = re.compile(r"(?:hosts|children)[\"']?\s*:")
 _TRUE = frozenset({"yes", "true", "on", "1", "y", "t"})
 _FALSE = frozenset({"no", "false", "off", "0", "n", "f", ""})
 _CONNECTIONS = {
@@ -202,14 +199,10 @@ def _read(
     def complain(line: int, message: str) -> None:
         problems.append(Problem(message, file, line))
 
-    is_ours = _OURS.search(text) is not None
-    is_ini = _SECTION_LINE.search(text) or _HOST_LINE.search(text)
-    if is_ini and not is_ours:
+    if looks_like_ini(text):
         read_ini(text, complain, file, into)
         return True
-    # Composing YAML is slow: a text that cannot be Ansible's is not composed here.
-    may_be_yaml = _GROUP_WORDS.search(text) and not is_ours
-    if not surely and not may_be_yaml:
+    if not surely and not may_be_groups(text):
         return False
     tree = _compose_mapping(text)
     if tree is not None and (surely or looks_like_ansible(tree)):

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from clusterprep.inventory.ansible_nodes import ansible_document, ansible_folder
+from clusterprep.inventory.ansible_signs import may_be_ansible
 from clusterprep.inventory.document import (
     INVENTORY,
     MAX_BYTES,
@@ -71,8 +71,7 @@ def parse_inventory(content: bytes, overrides: Overrides = NO_OVERRIDES) -> Inve
     """
     refuse_large(content, STDIN, INVENTORY)
     text = decode(content, STDIN)
-    document = ansible_document(STDIN, text, WRITTEN, surely=False)
-    return _resolved(STDIN, document or parse_document(STDIN, text, WRITTEN), overrides)
+    return _resolved(STDIN, _document(STDIN, text, ansible=False), overrides)
 
 
 def load_ansible(path: str | Path, overrides: Overrides = NO_OVERRIDES) -> Inventory:
@@ -96,7 +95,17 @@ def _read_document(file: str, *, ansible: bool) -> Document:
     With `ansible` the user says that it is Ansible's.
     """
     if Path(file).is_dir():
+        from clusterprep.inventory.ansible_nodes import ansible_folder
+
         return ansible_folder(file, WRITTEN)
-    text = read_text(file, INVENTORY)
-    document = ansible_document(file, text, WRITTEN, surely=ansible)
+    return _document(file, read_text(file, INVENTORY), ansible=ansible)
+
+
+def _document(file: str, text: str, *, ansible: bool) -> Document:
+    """Return the document of the text of a file in either format."""
+    document = None
+    if ansible or may_be_ansible(file, text):
+        from clusterprep.inventory.ansible_nodes import ansible_document
+
+        document = ansible_document(file, text, WRITTEN, surely=ansible)
     return document or parse_document(file, text, WRITTEN)

@@ -142,14 +142,14 @@ def _row(before: str, after: str) -> _Row:
 
 def _fold(numbers_by_row: Mapping[_Row, Sequence[_Number]]) -> str:
     """Return names that ClusterShell can fold as text."""
-    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-
     folded = []
     for (before, after), numbers in numbers_by_row.items():
         row = _fold_row(before, after or "", numbers)
         folded.append(row)
     if len(folded) == 1 or len(folded) > _MOST_ROWS:
         return ",".join(folded)
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
     return str(NodeSet.fromlist(folded, resolver=RESOLVER_NOGROUP))
 
 

@@ -85,6 +85,7 @@ WORLDLY = {
     "cli.signing": "runs ssh-keygen",
     "cli.commands.acceptance": "writes the certificate",
     "jobs.acceptance.rounds": "repeats trials for a time",
+    "runtime.cycles": "sets thresholds of the garbage collector",
     "runtime.plugins": "finds plug-ins by their files",
     "runtime.files": "opens the files that the controller writes",
     "runtime.clock": "watches the clock, from a thread",

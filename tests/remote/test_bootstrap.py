@@ -63,10 +63,15 @@ def ask(number: int, **body: object) -> bytes:
 near_and_far = pytest.mark.parametrize("near", [True, False], ids=["near", "far"])
 
 
+def forget_packed() -> None:
+    for packed in (bootstrap._packed_agent, bootstrap._parcels, bootstrap._source):
+        packed.cache_clear()
+
+
 @near_and_far
 def test_threads_that_start_agents_at_once_pack_them_once(near: bool) -> None:
+    forget_packed()
     pack = bootstrap._parcels if near else bootstrap._source
-    pack.cache_clear()
     at_once = threading.Barrier(8)
 
     def start_agent(number: int) -> bytes:
@@ -95,12 +100,12 @@ def test_code_is_for_the_python_that_compiled_it(
 ) -> None:
     monkeypatch.setattr(bootstrap, "MAGIC_NUMBER", magic)
     monkeypatch.setattr(bootstrap, "_compiled", lambda modules: b"no code")
-    bootstrap._parcels.cache_clear()
+    forget_packed()
     frames, err, _ = finish(
         started_by(sys.executable),
         bootstrap.payload(NONCE, ["look"], near=True) + ask(1, op="ping"),
     )
-    bootstrap._parcels.cache_clear()
+    forget_packed()
     assert ([frame.get("id") for frame in frames], bool(err)) == (
         ([], True) if chosen == "code" else ([None, 1], False)
     )

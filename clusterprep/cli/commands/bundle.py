@@ -22,7 +22,7 @@ from clusterprep.errors import ClusterprepError, InputError
 from clusterprep.fabric.printed import unchanged
 from clusterprep.fabric.results import snapshots
 from clusterprep.history.runs import Runs
-from clusterprep.inventory.ansible_dynamic import is_dynamic
+from clusterprep.inventory.ansible_signs import is_dynamic
 from clusterprep.inventory.load import MAX_BYTES, STDIN, load_inventory
 from clusterprep.inventory.site.trust import Distrusted, trusted_file
 from clusterprep.model import Inventory, NodeSnapshot, Report

@@ -174,7 +174,7 @@ _FACT_FIELDS: _Fields = {
     "reads": _FUNCTION,
     "parse": _FUNCTION,
     "narrow": ("a function", lambda value: value is None or callable(value)),
-    "pieces": ("None", lambda value: value is None),
+    "pieces": ("an empty tuple", lambda value: value == ()),
 }
 _OUTCOME_FIELDS: _Fields = {
     "verdict": (" or ".join(get_args(Verdict)), lambda value: value in get_args(Verdict)),
