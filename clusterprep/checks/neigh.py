@@ -10,6 +10,7 @@ from clusterprep.checks import Check, CheckContext, Outcome, Proof, failed, unkn
 from clusterprep.facts.neighbours import TABLE, TABLE_OF_IPV6, NeighbourTable
 from clusterprep.facts.network import Interface, network_of
 from clusterprep.model import Absent, Node
+from clusterprep.model.fact_columns import columns
 from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.model.units import pluralize
 from clusterprep.nccl.interfaces import choose
@@ -31,10 +32,12 @@ def neighbours(context: CheckContext) -> Iterable[Outcome]:
     needed = _needed(networks_of_ipv4)
     needed_of_ipv6 = _needed(networks_of_ipv6)
     well: dict[str, list[str]] = {}
+    of_ipv4 = context.values(TABLE.name)
+    of_ipv6 = context.values(TABLE_OF_IPV6.name)
     for node in context.nodes:
         tables = [
-            _judge(node, context.value(node, TABLE.name), needed[node.name]),
-            _judge_ipv6(node, context.value(node, TABLE_OF_IPV6.name), needed_of_ipv6[node.name]),
+            _judge(node, of_ipv4[node.name], needed[node.name]),
+            _judge_ipv6(node, of_ipv6[node.name], needed_of_ipv6[node.name]),
         ]
         outcomes = [outcome for outcome in tables if outcome is not None]
         if outcomes:
@@ -68,10 +71,10 @@ def _networks(context: CheckContext) -> tuple[dict[str, set[str]], dict[str, set
     of_ipv4: dict[str, set[str]] = {}
     of_ipv6: dict[str, set[str]] = {}
     speaks_ipv6 = choose(context.fleet).family == "AF_INET6"
-    for node in context.fleet.reached:
+    column = columns(context.fleet).values_of(INTERFACES)
+    for node, interfaces in zip(context.fleet.reached, column, strict=True):
         own = of_ipv4[node.name] = set()
         own_of_ipv6 = of_ipv6[node.name] = set()
-        interfaces = context.value(node, INTERFACES)
         if isinstance(interfaces, Absent):
             continue
         for interface in interfaces:

@@ -74,12 +74,21 @@ _ADDRESSES = ("ipv4", "ipv6", "first", "link_local", "duplicates")
 _SHAPE = attrgetter(
     *[name for name in Interface.__struct_fields__ if name not in (*_ADDRESSES, "index")]
 )
-_ADDRESSES_OF = attrgetter(*_ADDRESSES)
 
 
 def _without_addresses(interfaces: Iterable[Interface]) -> Hashable:
     """Return the interfaces without their addresses, but whether they have any of each kind."""
-    return tuple([(_SHAPE(each), *map(bool, _ADDRESSES_OF(each))) for each in interfaces])
+    rows = []
+    for each in interfaces:
+        has_none = (
+            not each.ipv4,
+            not each.ipv6,
+            not each.first,
+            not each.link_local,
+            not each.duplicates,
+        )
+        rows.append((_SHAPE(each), has_none))
+    return tuple(rows)
 
 
 INTERFACES = Part("net.interfaces", _without_addresses)

@@ -86,8 +86,9 @@ def _without_addresses(devices: Iterable[RdmaDevice]) -> Hashable:
     """Return the devices without the addresses that each node has for itself."""
     rows = []
     for device in devices:
-        ports = tuple([(_PORT(port), port.addressed) for port in device.ports])
-        rows.append((_CARD(device), ports))
+        rows.append(_CARD(device))
+        for port in device.ports:
+            rows.append((_PORT(port), port.addressed))
     return tuple(rows)
 
 
@@ -147,12 +148,16 @@ def _sets_of(
     if isinstance(training, Absent) or not training.rails:
         return dict.fromkeys(names, training)
     chosen = {rail.name_with_port for rail in training.rails}
-    places = [place for place, rail in enumerate(hardware.rails) if rail.name_with_port in chosen]
+    places = []  # of devices, and of ports on them
+    for place, device in enumerate(hardware.devices):
+        for number, port in enumerate(device.ports):
+            if RdmaRail(device, port).name_with_port in chosen:
+                places.append((place, number))
     sets: dict[str, TrainingSet | Absent] = {}
     for name in names:
-        own = _rails(fleet.fact(name, "rdma.devices"))
-        rails = tuple([own[place] for place in places])
-        sets[name] = TrainingSet(rails, training.left_out, training.why)
+        own: Sequence[RdmaDevice] = fleet.fact(name, "rdma.devices")
+        rails = [RdmaRail(own[place], own[place].ports[number]) for place, number in places]
+        sets[name] = TrainingSet(tuple(rails), training.left_out, training.why)
     return sets
 
 

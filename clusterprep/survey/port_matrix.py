@@ -263,6 +263,11 @@ class _Listeners:
         for name, count in Counter(itertools.chain.from_iterable(pairs.values())).items():
             shares[name] = -(-len(self.all_ports(name)) // count)  # rounded up
         targets: dict[str, list[Target]] = {}
+        if all(share == 1 for share in shares.values()):  # as in large fleets
+            for dialer, listeners in pairs.items():
+                turns = map(self._next_target.__getitem__, listeners)
+                targets[dialer] = list(map(next, turns))
+            return targets
         for dialer, listeners in pairs.items():
             own = targets[dialer] = []
             for name in listeners:
