@@ -406,37 +406,51 @@ class Fanout:
 
     def ask(
         self, op: str, bodies: Mapping[str, Mapping[str, Any]], timeout: float
-    ) -> dict[str, Frame | LinkLost]:
+    ) -> dict[str, Answer]:
         """Send a request to each node named in `bodies` and return the answers.
 
         A lost node gives its LinkLost. All requests are under way at once. `timeout` is in seconds
         and for all of them together.
         """
+        answers: dict[str, Answer] = {}
+        self.ask_each(op, bodies, timeout, answers.__setitem__)
+        return {name: answers[name] for name in bodies}
+
+    def ask_each(
+        self,
+        op: str,
+        bodies: Mapping[str, Mapping[str, Any]],
+        timeout: float,
+        take: Callable[[str, Answer], object],
+    ) -> None:
+        """Call `take` with the name and the answer of each node as it comes, otherwise as `ask`.
+
+        So the answers of many nodes are not in memory all at once.
+        """
         awaited: dict[str, Awaited] = {}
-        answers: dict[str, Frame | LinkLost] = {}
         if self._budget is not None:
             timeout = min(timeout, self._budget.left())
         for name, body in bodies.items():
             link = self.links.get(name)
             if link is None:
-                answers[name] = LinkLost("hung", "the node was lost earlier")
+                take(name, LinkLost("hung", "the node was lost earlier"))
                 continue
             awaited[name] = (link, link.post(op, **body))
             self._senders.put(link)
-        _take_answers(awaited, answers, timeout, self._deadline.patience)
-        return {name: answers[name] for name in bodies}
+        _take_answers(awaited, take, timeout, self._deadline.patience)
 
 
 Awaited = tuple[Link, int]  # a link, and the number of the request that it is to answer
+Answer = Frame | LinkLost
 
 
 def _take_answers(
     awaited: dict[str, Awaited],
-    answers: dict[str, Frame | LinkLost],
+    take: Callable[[str, Answer], object],
     timeout: float,
     patience: Callable[[], float],
 ) -> None:
-    """Move nodes from `awaited` to `answers` as they answer, or when `timeout` seconds are over.
+    """Call `take` for the nodes in `awaited` as they answer, or when `timeout` seconds are over.
 
     All are read in turn, so that a node that sends slowly or without end holds up no other one.
     `patience` may raise, and returns for how many seconds answers are still awaited.
@@ -447,16 +461,16 @@ def _take_answers(
     while awaited:
         now = running_seconds()
         end = min(end, now + patience())
-        heard = _sweep(awaited, answers, 0.0)
+        heard = _sweep(awaited, take, 0.0)
         if now >= (end + grace if heard else end):
             break
         if awaited and not heard:
-            _sweep(awaited, answers, min(SWEEP, max(end - now, 0.0)))
+            _sweep(awaited, take, min(SWEEP, max(end - now, 0.0)))
     for name in awaited:
-        answers[name] = LinkLost("timed_out", "the agent did not answer in time")
+        take(name, LinkLost("timed_out", "the agent did not answer in time"))
 
 
-def _sweep(awaited: dict[str, Awaited], answers: dict[str, Frame | LinkLost], wait: float) -> bool:
+def _sweep(awaited: dict[str, Awaited], take: Callable[[str, Answer], object], wait: float) -> bool:
     """Read once from each link, and wait for the first one up to `wait` seconds.
 
     Returns whether anything came.
@@ -465,14 +479,14 @@ def _sweep(awaited: dict[str, Awaited], answers: dict[str, Frame | LinkLost], wa
     for name, (link, number) in list(awaited.items()):
         before = link.received
         try:
-            answer: Frame | LinkLost | None = link.receive_now(number, wait)
+            answer: Answer | None = link.receive_now(number, wait)
         except LinkLost as lost:
             answer = lost
         wait = 0.0
         heard = heard or link.received > before
         if answer is not None:
-            answers[name] = answer
             del awaited[name]
+            take(name, answer)
     return heard
 
 

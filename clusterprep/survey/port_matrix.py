@@ -425,18 +425,19 @@ class _Matrix:
                 if self._silent:
                     bodies[name]["silent"] = True
         dials: dict[str, Dials] = {}
-        answers = self._fanout.ask("dial", bodies, limit + ANSWER_MARGIN)
-        for name in list(answers):
-            answer = answers.pop(name)  # its memory is then free for the dials of the next nodes
+
+        def take(name: str, answer: Frame | LinkLost) -> None:
             if isinstance(answer, LinkLost):
                 dials[name] = Absent(answer.reason, answer.message)
-                continue
+                return
             attempts = targets[name]
             if sizes:
                 attempts = [target for target in attempts for _ in sizes]
             dials[name] = _parse_dials(name, attempts, answer)
             self._note_table(name, answer, targets[name])
-        return dials
+
+        self._fanout.ask_each("dial", bodies, limit + ANSWER_MARGIN, take)
+        return {name: dials[name] for name in bodies}
 
     def _note_table(self, name: str, answer: Frame, targets: Sequence[Target]) -> None:
         """Note what a kernel says of its table: the last entries, and all refusals together."""

@@ -369,7 +369,19 @@ class Wires:
     def ask(
         self, op: str, bodies: Mapping[str, Mapping[str, Any]], timeout: float
     ) -> dict[str, Any]:
-        return {name: json.loads(self._answer(op, body)) for name, body in bodies.items()}
+        answers: dict[str, Any] = {}
+        self.ask_each(op, bodies, timeout, answers.__setitem__)
+        return answers
+
+    def ask_each(
+        self,
+        op: str,
+        bodies: Mapping[str, Mapping[str, Any]],
+        timeout: float,
+        take: Callable[[str, Any], object],
+    ) -> None:
+        for name, body in bodies.items():
+            take(name, json.loads(self._answer(op, body)))
 
     def tell(self, op: str, names: Iterable[str]) -> None:
         """Do nothing: answers to this are not waited for."""

@@ -33,6 +33,10 @@ class Agents:
         self.asked += [(op, name, body) for name, body in bodies.items()]
         return {name: self._one(op, name, body) for name, body in bodies.items()}
 
+    def ask_each(self, op: str, bodies: dict[str, Any], timeout: float, take: Any) -> None:
+        for name, answer in self.ask(op, bodies, timeout).items():
+            take(name, answer)
+
     def tell(self, op: str, names: Any) -> None:
         self.asked += [(op, name, {}) for name in names]
 
