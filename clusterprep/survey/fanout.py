@@ -290,7 +290,7 @@ class Fanout:
 
     def _ask_facts(
         self, node: Node, plan: QueryPlan, queries: Queries, sheet: Sheet
-    ) -> dict[str, Any]:
+    ) -> Mapping[str, Any]:
         """Return a node's facts by name. Raises Unreached.
 
         All requests go out in one piece, which costs one round trip. They follow the source of the
@@ -320,8 +320,7 @@ class Fanout:
         answers: list[Json] = []
         if sheet.reads:
             answers = ask_reads(link, sheet.reads, numbers[-1], self._budget)
-        facts = queries.facts(sheet, answers)
-        return {**facts, **brought}
+        return queries.row(queries.facts(sheet, answers), brought)
 
     # ------------------------------------------------------------ single links
 

@@ -343,6 +343,16 @@ class FakeAgents:
             self._signal(op)
         return answers
 
+    def ask_each(
+        self,
+        op: str,
+        bodies: Mapping[str, Mapping[str, Any]],
+        timeout: float,
+        take: Callable[[str, Answer], object],
+    ) -> None:
+        for name, answer in self.ask(op, bodies, timeout).items():
+            take(name, answer)
+
     def load(self, part: str, names: Iterable[str] | None = None) -> None:
         for name in self.nodes if names is None else names:
             if name in self.links:

@@ -349,9 +349,10 @@ def looked(
             seen[node.name] = lost
             continue
         facts = queries.facts(sheet, parsed(frame, in_pieces=True)["answers"])
-        facts |= {"ssh.peer": node.address, "clock.offset": offset(number)}
+        brought = {"ssh.peer": node.address, "clock.offset": offset(number)}
+        row = queries.row(facts, brought)
         seen[node.name] = NodeSnapshot(
-            node.name, node.address, True, facts=facts, seconds=1.0, login=0.5
+            node.name, node.address, True, facts=row, seconds=1.0, login=0.5
         )
     return Fleet(inventory, seen)
 
