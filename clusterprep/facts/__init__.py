@@ -54,8 +54,8 @@ class Fact(Struct, frozen=True):
     * `parse(*answers)` returns what the answers mean. It may raise ValueError, KeyError, IndexError
       or TypeError for an answer that it cannot understand, which makes the fact garbled, and Denied
       for one that was refused. A file that does not exist is knowledge: parse gets None. Any other
-      missing answer makes the fact absent for that answer's reason, without a call of parse. It may
-      not change an answer, which nodes share.
+      missing answer makes the fact absent for that answer's reason, without a call of parse. It
+      must not change an answer, of which other facts may be made.
     * `lenient`: parse is called for missing answers too and gets the Absent itself.
     * `stage`: the fact has no reads; that stage of a run provides its value.
     * `deep`: the reads run code of the job's user (the interpreter, shells with their start-up

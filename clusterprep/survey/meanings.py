@@ -341,15 +341,13 @@ class _Look:
     def differing_from(self, other: _Look) -> Sequence[int]:
         """Return the positions of answers that another node has not alike.
 
-        What was made of the answers that are equal is taken over.
+        The marks of answers that are equal are taken over. Values are not: a parser of a site might
+        change one, and another node would then have it.
         """
         are_equal = list(map(operator.eq, self.data, other.data))
         for position, mark in other._marks.items():
             if are_equal[position]:
                 self._marks[position] = mark
-        for position, value in other._values.items():
-            if are_equal[position]:
-                self._values[position] = value
         return [position for position, is_equal in enumerate(are_equal) if not is_equal]
 
     def mark(self, position: int) -> bytes:

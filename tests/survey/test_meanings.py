@@ -68,6 +68,18 @@ def test_answers_that_equal_those_of_the_node_before_are_not_looked_at() -> None
     assert len(both.calls) == 3
 
 
+def test_a_parser_that_changes_an_answer_changes_that_of_no_other_node() -> None:
+    def parse(rows: list[int], other: int) -> int:
+        return rows.pop() + other
+
+    known = Meanings([Fact("both", parse=parse)])
+    seen = []
+    for other in (10, 20, 30):
+        answers = [piece('["ok", [1, 2]]'), piece(f'["ok", {other}]')]
+        seen.append(known.of([A, B], ((0, 1),), answers)["both"])
+    assert seen == [12, 22, 32]
+
+
 def test_a_node_that_is_lost_changes_nothing_for_the_next() -> None:
     known = Meanings([Fact("a"), Fact("b")])
     layout = ((0,), (1,))
