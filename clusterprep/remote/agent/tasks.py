@@ -38,10 +38,12 @@ def read_tasks(user):
             threads += row["threads"]
     if _stat("1") is None:
         raise NoAnswer("denied", "/proc does not show the tasks of others here (hidepid)")
+    # Before the wait: what the agent has just started is often in D while its files are read.
+    suspects = dict(_of_others(suspects.items(), parent_of))
     seconds = GAP * (LOOKS - 1) if suspects else 0
     clocks = _Clocks()
     stuck = []
-    for name, row in _of_others(_still(suspects), parent_of):
+    for name, row in _still(suspects):
         stuck.append(_described(name, row, children, clocks))
     ended = []
     for name, row in _left(_of_others(sorted(zombies.items()), parent_of), clocks):

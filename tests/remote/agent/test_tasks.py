@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -299,15 +300,32 @@ if os.fork() == 0:
 os.read(0, 1)
 source, sink = os.pipe()
 if os.fork() == 0:
-    stuck = readers.READERS["tasks"](None)["stuck"]
-    os.write(sink, repr([task["pid"] for task in stuck]).encode())
+    found = readers.READERS["tasks"](None)
+    pids = [task["pid"] for task in found["stuck"]]
+    os.write(sink, ("%s\\n%s" % (pids, found["seconds"])).encode())
     os._exit(0)
 print(os.read(source, 4096).decode(), flush=True)
 """
 
 
-def test_what_the_agent_itself_has_started_is_nobody_elses_stuck_task(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
+def test_what_the_agent_itself_has_started_is_no_stuck_task(tmp_path: Path) -> None:
+    seen, told_by_agent, _ = _beside_own_task_in_d(tmp_path / "pipe")
+    assert seen
+    assert not told_by_agent
+
+
+def test_what_the_agent_itself_has_started_is_not_waited_for(tmp_path: Path) -> None:
+    numbers = itertools.count()
+    # More than once, for any other task of the machine may be in D at that moment.
+    assert eventually(lambda: _beside_own_task_in_d(tmp_path / str(next(numbers)))[2] == 0)
+
+
+def _beside_own_task_in_d(pipe: Path) -> tuple[bool, bool, float]:
+    """Have an agent read tasks while a process that it started is in D.
+
+    Returns whether another reader and whether the agent name that process as stuck, and for how
+    many seconds the agent looked at stuck ones.
+    """
     os.mkfifo(pipe)
     argv = [sys.executable, "-c", AGENT, SPAWN, str(pipe)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
@@ -320,11 +338,11 @@ def test_what_the_agent_itself_has_started_is_nobody_elses_stuck_task(tmp_path: 
             seen = [task["pid"] for task in read_tasks(None)["stuck"]]
             agent.stdin.write("x")
             agent.stdin.close()
-            told_by_agent = agent.stdout.readline()
+            pids = agent.stdout.readline().strip("[]\n").split(", ")
+            seconds = float(agent.stdout.readline())
         finally:
             pipe.open("w").close()
-    assert parent in seen
-    assert str(parent) not in told_by_agent.strip("[]\n").split(", ")
+    return parent in seen, str(parent) in pids, seconds
 
 
 def _until_in_d(pid: int) -> None:
