@@ -34,7 +34,7 @@ HOSTS = {
 LIMITS = ("floor-ssh", "ssh")
 SIMULATED = ("simulated nodes: what check computes", "#1b7837")
 CHECK = ("load", "plan", "parse", "pairs", "judge", "report console")  # the stages of a check
-LABELS = (1, 2, 5, 10, 20, 50, 100, 200)  # seconds
+LABELS = (0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)  # seconds
 
 
 def hosts(sizes: list[dict[str, Any]], family: str) -> list[tuple[int, float]]:
@@ -66,7 +66,7 @@ def simulated(costs: list[dict[str, Any]]) -> list[tuple[int, float]]:
 def main(fanout: str, fleets: str, out: str) -> None:
     """Read both files of numbers and write the drawing."""
     measured = json.loads(Path(fanout).read_text())
-    figure, axes = plt.subplots(figsize=(7.5, 4.2), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7.5, 5.0), layout="constrained")
     for family, (label, colour) in HOSTS.items():
         if points := hosts(measured, family):
             style = ":" if family in LIMITS else "-"
@@ -81,7 +81,7 @@ def main(fanout: str, fleets: str, out: str) -> None:
     axes.set_yticks(LABELS, [str(label) for label in LABELS])
     axes.minorticks_off()
     axes.grid(visible=True, color="#dddddd")
-    axes.legend(fontsize="small")
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     figure.savefig(out, metadata={"Date": None, "Creator": None})
 
 
