@@ -247,13 +247,14 @@ class OtherNodes(Struct, frozen=True):
 
     `forgetful` were asked and remember nothing of it, `not_asked` are all others. Those of a batch
     that may not have begun are `perhaps` if they were asked and remember nothing of it either, and
-    else `perhaps_not_asked`.
+    else `perhaps_not_asked`. `taken_back` remember nothing of it, and their batch was taken back.
     """
 
     forgetful: tuple[str, ...] = ()
     not_asked: tuple[str, ...] = ()
     perhaps: tuple[str, ...] = ()
     perhaps_not_asked: tuple[str, ...] = ()
+    taken_back: tuple[str, ...] = ()
 
 
 def other_nodes(remembered: RememberedRuns, run: str) -> OtherNodes:
@@ -282,6 +283,7 @@ def other_nodes(remembered: RememberedRuns, run: str) -> OtherNodes:
         not_asked=tuple(not_asked),
         perhaps=tuple(perhaps),
         perhaps_not_asked=tuple(perhaps_not_asked),
+        taken_back=tuple(name for name in forgetful if name in undone),
     )
 
 

@@ -128,7 +128,8 @@ def test_a_node_that_could_not_stage_its_batch_has_nothing_to_remember() -> None
     batches = (("n1",), ("n2", "n3"))
     first = replace(run(R1, FILE), nodes=("n1",), batch=1, batches=batches)
     second = replace(first, nodes=("n2", "n3"), batch=2, state="undone")
-    assert other_nodes({"n1": [first], "n2": [], "n3": [second]}, R1) == OtherNodes()
+    of_others = other_nodes({"n1": [first], "n2": [], "n3": [second]}, R1)
+    assert of_others == OtherNodes(taken_back=("n2",))
     standing = replace(second, state="done")
     assert other_nodes({"n1": [first], "n2": [], "n3": [standing]}, R1).forgetful == ("n2",)
     later = [second, run(R2, FILE, undoes=R1)]  # it stood until that rollback

@@ -303,6 +303,9 @@ def _kept_text(invocation: Invocation, others: OtherNodes) -> str:
     if others.perhaps:
         nodes = fold(others.perhaps)
         text += f"; {nodes}, of a later batch, remembers nothing of it and keeps what it has"
+    if others.taken_back:
+        nodes = fold(others.taken_back)
+        text += f"; {nodes}, of a batch that was taken back, remembers nothing of it"
     for names, what in (
         (others.not_asked, "wrote"),
         (others.perhaps_not_asked, "may have written"),
