@@ -273,7 +273,8 @@ def test_a_batch_that_could_not_be_staged_does_not_keep_a_rollback_back(command:
     assert has(done.agents) == only("n1", "n2")
     second = again(command, done.agents, run=LATER)
     report = second.rollback()
-    assert (report.code, report.notices) == (0, (f"run {RUN} is undone",))
+    words = f"run {RUN} is undone on n[1-2]; n3, of a batch that was taken back"
+    assert (report.code, report.notices) == (0, (f"{words}, remembers nothing of it",))
     assert has(second.agents) == only()
 
 
