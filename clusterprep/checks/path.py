@@ -42,11 +42,7 @@ def path_mtu(context: CheckContext) -> Iterable[Outcome]:
     sized: Sequence[Dial] = dials.all
     if unmeasured:  # most fleets are measured everywhere, and have many dials
         sized = [dial for dial in dials.all if dial.packet]
-    small = {name for name in sizes if _may_be_too_small(sizes[name], mtus.get(name, 0))}
-    largest = max(mtus.values(), default=0)
-    small.update([name for name, mtu in mtus.items() if mtu < largest])
-    doubtful = [dial for dial in sized if dial.dialer in small or dial.listener in small]
-    causes = find_causes(sized, [dial for dial in doubtful if _is_too_small(dial, mtus)])
+    causes = find_causes(sized, _too_small(sized, sizes, mtus))
     blamed = _blamed_nodes(causes)
     if len(causes) > 1 and all(_is_lost(dial, mtus) for dial in sized):
         yield _nowhere_carried(context, sized, mtus)
@@ -56,6 +52,25 @@ def path_mtu(context: CheckContext) -> Iterable[Outcome]:
         message = "a connection ended before it was known whether a full-size packet gets through"
         yield Outcome("unknown", (name,), message, reason="no full-size packet was measured")
     yield from _carried(context, dials, mtus, blamed | unmeasured)
+
+
+def _too_small(
+    dials: Sequence[Dial], sizes: Mapping[str, Iterable[Sizes]], mtus: Mapping[str, int]
+) -> list[Dial]:
+    """Return the dials whose path does not carry full-size packets.
+
+    `sizes` has the different sizes of each dialer's dials. Nearly all paths of a fleet have the
+    same, so only the dials of nodes with others, or with a smaller MTU, are looked at one by one.
+    """
+    nodes = {name for name, own in sizes.items() if _may_be_too_small(own, mtus.get(name, 0))}
+    largest = max(mtus.values(), default=0)
+    nodes.update([name for name, mtu in mtus.items() if mtu < largest])
+    small = []
+    for dial in dials:
+        is_doubtful = dial.dialer in nodes or dial.listener in nodes
+        if is_doubtful and _is_too_small(dial, mtus):
+            small.append(dial)
+    return small
 
 
 def _carried(
@@ -123,10 +138,7 @@ def _exceeds_listener(dial: Dial, mtus: Mapping[str, int]) -> bool:
 
 
 def _may_be_too_small(sizes: Iterable[Sizes], wanted: int) -> bool:
-    """Return whether a dial of a node whose MTU is `wanted` may be too small, by their sizes.
-
-    Nearly all paths of a fleet have the same, so few dials are looked at one by one.
-    """
+    """Return whether a dial of a node whose MTU is `wanted` may be too small, by their sizes."""
     return any(
         carried != packet or wanted > (path_mtu or LARGEST) for packet, carried, path_mtu in sizes
     )

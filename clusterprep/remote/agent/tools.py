@@ -89,19 +89,22 @@ def has_none(names):
     try:
         if os.listdir(UPDATES):
             return False
-        data = b"\n" + read_bytes(STATUS, MAX_BYTES + 1)
+        data = read_bytes(STATUS, MAX_BYTES)
     except OSError:
         return False
-    if len(data) > MAX_BYTES + 1:
-        return False
     # A name that merely begins so is asked for too: dpkg-query tells the difference.
-    wanted = tuple(PACKAGE + name.encode("utf-8") for name in plain)
+    return len(data) < MAX_BYTES and not _has_package(b"\n" + data, plain)
+
+
+def _has_package(data, names):
+    """Return whether the list has a package whose name begins with one of the names."""
+    wanted = tuple(PACKAGE + name.encode("utf-8") for name in names)
     at = data.find(PACKAGE)
     while at >= 0:
         if data.startswith(wanted, at):
-            return False
+            return True
         at = data.find(PACKAGE, at + 1)
-    return True
+    return False
 
 
 def install(agent):
