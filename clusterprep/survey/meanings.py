@@ -172,13 +172,21 @@ class Meanings:
     def _values(self, group: _Group, look: _Look, positions: tuple[int, ...]) -> Meaning:
         """Return the facts of a group from their answers. Raises LinkLost."""
         if look.size(positions) > LARGE:
-            raw_answers = look.values(positions)
-            return {fact.name: self._parse_process.parse(fact, raw_answers) for fact in group.facts}
-        part = look.part(group, positions[0]) if group.takes_part and positions else None
+            return self._values_of_large(group, look.values(positions))
+        part = None
+        if group.takes_part and positions:
+            part = look.part(group, positions[0])
         if part is None:
             return group.parse(look.pieces(group, positions))
         meaning = self._meaning_of_part(group, as_json(part.part), look, positions[1:])
         return group.with_own(meaning, part.own) if part.own else meaning
+
+    def _values_of_large(self, group: _Group, raw_answers: Sequence[Json]) -> Meaning:
+        """Return the facts of a group from answers that a process of its own parses."""
+        meaning: Meaning = {}
+        for fact in group.facts:
+            meaning[fact.name] = self._parse_process.parse(fact, raw_answers)
+        return meaning
 
     def _meaning_of_part(
         self, group: _Group, part: bytes, look: _Look, others: tuple[int, ...]
