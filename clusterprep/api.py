@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from os import PathLike
 from threading import Thread
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from clusterprep import reports
 from clusterprep.cli.commands import record
@@ -44,7 +44,7 @@ from clusterprep.inventory.load import Overrides, load_inventory
 from clusterprep.model import ChangeRow, Inventory
 from clusterprep.model import Report as CommandReport
 from clusterprep.runtime.deadline import Deadline
-from clusterprep.survey.settings import FORKS
+from clusterprep.survey.settings import FORKS, MOST_FORKS
 
 __all__ = [
     "ChangeFailed",
@@ -82,8 +82,8 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # ---- all functions
     limit: str | None = None  # a set of nodes or a group, such as "gpu[1-8]"
-    forks: Annotated[int, Meta(ge=1, le=4096)] = FORKS
-    timeout: Annotated[float, Meta(gt=0)] | None = None  # seconds, of the whole command
+    forks: int = FORKS  # nodes at once, 1 to 4096
+    timeout: float | None = None  # seconds, of the whole command
     strict: bool = False
     become_password: str = ""  # of sudo
     key_passphrase: str = ""  # of each private key that has one
@@ -411,10 +411,22 @@ def _refuse_options(command: str, options: Options) -> None:
         msgspec.convert(given, Options)
     except msgspec.ValidationError as error:
         raise InputError.of(str(error), key="options") from None
+    _refuse_numbers(options)
     for name, value in given.items():
         if name not in _TAKEN[command] and value != getattr(DEFAULTS, name):
             raise InputError.of(f"{command} has no such option", key=name)
     refuse_empty(given)
+
+
+def _refuse_numbers(options: Options) -> None:
+    """Raise InputError for a number of nodes at once, or for a limit, that no command can have.
+
+    Not declared as `msgspec.Meta`: types that carry it can crash an interpreter that ends.
+    """
+    if not 1 <= options.forks <= MOST_FORKS:
+        raise InputError.of(f"{options.forks} is not in 1 to {MOST_FORKS}", key="forks")
+    if options.timeout is not None and not options.timeout > 0:
+        raise InputError.of(f"{options.timeout} is not above 0 seconds", key="timeout")
 
 
 def _params(command: str, options: Options) -> dict[str, Any]:

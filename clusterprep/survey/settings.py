@@ -10,6 +10,7 @@ from msgspec import Struct
 from clusterprep.survey.selection import Selection
 
 FORKS = 64  # nodes that are talked to at once, unless the command says otherwise
+MOST_FORKS = 4096
 
 
 class RunSettings(Struct, frozen=True):

@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from math import nan
 from pathlib import Path
 from types import FrameType
 
@@ -116,8 +117,11 @@ def test_a_run_is_in_the_history(here: Path) -> None:
             "Expected `str`",
         ),
         (lambda path: api.check(path / "here.yaml", api.Options(only="time.")), "only"),  # type: ignore[arg-type]
-        (lambda path: api.check(path / "here.yaml", api.Options(forks=0)), "forks"),
-        (lambda path: api.check(path / "here.yaml", api.Options(timeout=0)), "timeout"),
+        (lambda path: api.check(path / "here.yaml", api.Options(forks=0)), "forks: 0 is not"),
+        (lambda path: api.check(path / "here.yaml", api.Options(forks=4097)), "forks: 4097 is"),
+        (lambda path: api.check(path / "here.yaml", api.Options(forks=True)), "got `bool`"),
+        (lambda path: api.check(path / "here.yaml", api.Options(timeout=0)), "timeout: 0 is not"),
+        (lambda path: api.check(path / "here.yaml", api.Options(timeout=nan)), "timeout: nan is"),
         (
             lambda path: api.check(path / "here.yaml", api.Options(deep=True, stress=True)),
             "leave deep out",
