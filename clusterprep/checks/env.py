@@ -30,7 +30,7 @@ from clusterprep.checks import (
 from clusterprep.facts.env_files import PROFILE, is_ours
 from clusterprep.facts.environment import Paths, Setting, in_effect
 from clusterprep.facts.rdma import RdmaDevice
-from clusterprep.model import Absent, EnvValue, Node, Severity
+from clusterprep.model import Absent, EnvValue, Inventory, Node, Severity
 from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.model.secrets import REDACTED
 from clusterprep.nccl.environment import FACTS, Environment, planned_environment
@@ -47,7 +47,7 @@ NAMING = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", HCA)
 BASHRC = "/root/.bashrc"
 
 OTHER_SHELL = sentence(
-    "apply to these nodes; where their login shell is zsh, fish or csh, which does not read "
+    "apply to all nodes; where a login shell is zsh, fish or csh, which does not read "
     "/etc/profile.d, with ssh among env_targets of the inventory"
 )
 
@@ -105,12 +105,17 @@ def place(setting: Setting) -> str:
     return f"{setting.file} line {setting.line}"
 
 
-def removal_command(setting: Setting) -> Remedy:
+def removal_command(setting: Setting, inventory: Inventory) -> Remedy:
     """Return a command that comments a setting out, or one that finds it.
 
     The line is found by its text and never by its number: pasted twice, after another fix or on
-    another node, the command changes no other line.
+    another node, the command changes no other line. A file that apply writes is left to apply.
     """
+    if setting.file is not None and is_ours(setting.file, inventory):
+        return shell_line(
+            "clusterprep apply INVENTORY   # it writes {file}, by env: of the inventory",
+            file=setting.file,
+        )
     if setting.file is None:
         return shell_line(
             "grep -rn {name} /etc/environment /etc/profile.d /etc/ssh ~/.bashrc ~/.profile"
@@ -130,9 +135,13 @@ def removal_command(setting: Setting) -> Remedy:
     )
 
 
-def removal_fix(setting: Setting) -> Fix | None:
-    """Return what comments a setting out, None where it is not known which line makes it."""
-    if setting.file is None or setting.line is None:
+def removal_fix(setting: Setting, inventory: Inventory) -> Fix | None:
+    """Return what comments a setting out.
+
+    None where it is not known which line makes it, and where apply has written that line: it would
+    write it again.
+    """
+    if setting.file is None or setting.line is None or is_ours(setting.file, inventory):
         return None
     return fix_of(wanted_state("unset", path=setting.file, name=setting.name))
 
@@ -152,7 +161,9 @@ def removal_fix_of_odd(
         if not odd.issuperset(names_of(nodes)) and settings:
             return None
         if not odd.isdisjoint(names_of(nodes)):
-            fixes.extend(map(removal_fix, settings) if settings else [None])
+            fixes.extend(removal_fix(setting, context.inventory) for setting in settings)
+            if not settings:
+                fixes.append(None)
     is_one = len(odd) < len(context.nodes) and all(fix == fixes[0] for fix in fixes)
     return fixes[0] if fixes and is_one else None
 
@@ -231,8 +242,8 @@ def _overriding(context: CheckContext, node: Node, environment: Environment) -> 
             message,
             describe_setting(setting, where),
             wanted,
-            removal_command(setting),
-            fix=removal_fix(setting),
+            removal_command(setting, context.inventory),
+            fix=removal_fix(setting, context.inventory),
         )
     if not is_overridden:
         yield passed(node, "nothing overrides the environment that apply writes")
@@ -396,7 +407,7 @@ def devices(context: CheckContext) -> Iterable[Outcome]:
         paths: Paths = context.value(node, "env.paths")
         interfaces = [interface.name for interface in context.value(node, "net.interfaces")]
         cards = context.value(node, "rdma.devices")
-        wrong = list(_named_wrong(paths, interfaces, cards))
+        wrong = list(_named_wrong(paths, interfaces, cards, context.inventory))
         for outcome in wrong:
             yield replace(outcome, nodes=names_of(nodes))
         if not wrong:
@@ -405,7 +416,7 @@ def devices(context: CheckContext) -> Iterable[Outcome]:
 
 
 def _named_wrong(
-    paths: Paths, interfaces: list[str], cards: Iterable[RdmaDevice]
+    paths: Paths, interfaces: list[str], cards: Iterable[RdmaDevice], inventory: Inventory
 ) -> Iterable[Outcome]:
     """Yield failures without nodes."""
     ports_of_cards: dict[str, set[str]] = {}
@@ -431,15 +442,14 @@ def _named_wrong(
                 message,
                 seen,
                 f"names of: {names}",
-                removal_command(setting),
-                fix=removal_fix(setting),
+                removal_command(setting, inventory),
+                fix=removal_fix(setting, inventory),
             )
         if doubled:
             message = f"NCCL matches by prefix: {'; '.join(doubled)}"
             wanted = f"{setting.name}=={setting.value}"
-            yield Outcome(
-                "fail", (), message, seen, wanted, removal_command(setting), severity="warning"
-            )
+            remedy = removal_command(setting, inventory)
+            yield Outcome("fail", (), message, seen, wanted, remedy, severity="warning")
 
 
 def resolved(

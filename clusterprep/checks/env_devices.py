@@ -168,7 +168,7 @@ def _judge_node(context: CheckContext, node: Node) -> Iterable[Outcome]:
     remedy: Remedy | None = None
     if setting is not None:
         where = f" ({place(setting)})"
-        remedy = removal_command(setting)
+        remedy = removal_command(setting, context.inventory)
     # Where it is declared, apply writes it to a file that not every launch path reads:
     # env_paths says which.
     allowed = {UNSET}

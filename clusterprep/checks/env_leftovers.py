@@ -133,8 +133,8 @@ def _failures(
                 why,
                 describe_setting(setting, where),
                 "unset",
-                removal_command(setting),
-                fix=removal_fix(setting),
+                removal_command(setting, context.inventory),
+                fix=removal_fix(setting, context.inventory),
             )
         else:
             message = f"{setting.name} is set, and what apply would write is not known: {gap}"
@@ -174,8 +174,8 @@ def _other_libraries(context: CheckContext, node: Node) -> Iterable[Outcome]:
                 message,
                 describe_setting(setting, where),
                 "unset",
-                removal_command(setting),
-                fix=removal_fix(setting),
+                removal_command(setting, context.inventory),
+                fix=removal_fix(setting, context.inventory),
             )
 
 

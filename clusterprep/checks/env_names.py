@@ -36,7 +36,7 @@ from clusterprep.facts import Fact, file, under
 from clusterprep.facts.environment import CONF, Paths, Row, Setting, in_effect
 from clusterprep.facts.nccl_address import Answers, BoundAddress, Taken
 from clusterprep.facts.torch import Torch
-from clusterprep.model import Absent, Node
+from clusterprep.model import Absent, Inventory, Node
 from clusterprep.model.fact_columns import Part
 from clusterprep.model.secrets import REDACTED, redacted
 from clusterprep.model.versions import leading_numbers
@@ -152,7 +152,7 @@ def _judge_of(
             versions = versions_of(context.value(node, "torch.build"))
             of_check = _of_check(check, remarks(paths, versions, families))
             amended = amend(of_check, paths, _answers(context, node))
-            failures = _failures(node, paths, amended, graded)
+            failures = _failures(node, paths, amended, graded, context.inventory)
             outcomes = _limit(failures) or [passed(node, good)]
             yield from about_all(nodes, outcomes)
 
@@ -167,7 +167,9 @@ def _of_check(check: str, remarks: Remarks) -> Remarks:
     return of_check
 
 
-def _failures(node: Node, paths: Paths, remarks: Remarks, graded: bool) -> list[Outcome]:
+def _failures(
+    node: Node, paths: Paths, remarks: Remarks, graded: bool, inventory: Inventory
+) -> list[Outcome]:
     """Return a failure for each remark; with `graded` it has the remark's own severity."""
     launch_paths = settings_by_place(paths)
     failures = []
@@ -181,9 +183,9 @@ def _failures(node: Node, paths: Paths, remarks: Remarks, graded: bool) -> list[
                 message,
                 seen,
                 remark.wanted,
-                removal_command(setting),
+                removal_command(setting, inventory),
                 severity,
-                removal_fix(setting),
+                removal_fix(setting, inventory),
             )
         )
     return failures

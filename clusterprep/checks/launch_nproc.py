@@ -61,7 +61,7 @@ def started(context: CheckContext) -> Iterable[Outcome]:
         declared = node.nproc_per_node
         number = str(declared or _join_counts(by_path(paths, gpus)))
         numbers.update(dict.fromkeys(names_of(nodes), number))
-        yield from about_all(nodes, _judge_node(node, paths, gpus))
+        yield from about_all(nodes, _judge_node(context, node, paths, gpus))
     advice = "with nproc_per_node declared, and out with the lines that set others"
     remedy = shell_line("clusterprep apply INVENTORY   # {advice}", advice=advice)
     what = f"{WHAT} that a launcher starts"
@@ -128,7 +128,7 @@ def _join_counts(counts: Mapping[str, str]) -> str:
     return ", ".join(f"{count} in {path}" for path, count in counts.items())
 
 
-def _judge_node(node: Node, paths: Paths, gpus: int) -> Iterable[Outcome]:
+def _judge_node(context: CheckContext, node: Node, paths: Paths, gpus: int) -> Iterable[Outcome]:
     """Yield the faults of one node that do not depend on other nodes."""
     declared = node.nproc_per_node
     limit = f"at most {gpus}"
@@ -146,8 +146,8 @@ def _judge_node(node: Node, paths: Paths, gpus: int) -> Iterable[Outcome]:
                 message,
                 seen,
                 str(declared),
-                removal_command(setting),
-                fix=removal_fix(setting),
+                removal_command(setting, context.inventory),
+                fix=removal_fix(setting, context.inventory),
             )
         elif declared is None and gpus and count > gpus:
             message = f"{place(setting)} starts more processes than there are GPUs"
@@ -156,8 +156,8 @@ def _judge_node(node: Node, paths: Paths, gpus: int) -> Iterable[Outcome]:
                 message,
                 seen,
                 limit,
-                removal_command(setting),
-                fix=removal_fix(setting),
+                removal_command(setting, context.inventory),
+                fix=removal_fix(setting, context.inventory),
             )
     if declared is not None and gpus and declared > gpus:
         message = "the inventory declares more processes than GPUs"

@@ -71,7 +71,7 @@ def leftovers(context: CheckContext) -> Iterable[Outcome]:
             allowed = RULES[setting.name](seats[node.name])
             if allowed is not None and not _is_allowed(setting.value, allowed):
                 agrees = False
-                yield _contradiction(node, setting, path_names, allowed)
+                yield _contradiction(context, node, setting, path_names, allowed)
         if agrees:
             message = "no launch path has ranks or a rendezvous other than the inventory's"
             yield from about_all(nodes, [passed(node, message)])
@@ -105,7 +105,11 @@ def _with_plain_address(value: str) -> str:
 
 
 def _contradiction(
-    node: Node, setting: Setting, path_names: tuple[str, ...], allowed: frozenset[str]
+    context: CheckContext,
+    node: Node,
+    setting: Setting,
+    path_names: tuple[str, ...],
+    allowed: frozenset[str],
 ) -> Outcome:
     message = f"{place(setting)} has left {setting.name} behind, and it contradicts the inventory"
     seen = describe_setting(setting, path_names)
@@ -115,8 +119,8 @@ def _contradiction(
         message,
         seen,
         wanted,
-        removal_command(setting),
-        fix=removal_fix(setting),
+        removal_command(setting, context.inventory),
+        fix=removal_fix(setting, context.inventory),
     )
 
 

@@ -120,7 +120,7 @@ def _switched_off(context: CheckContext, node: Node) -> Iterable[Outcome]:
             message,
             describe_setting(setting, path_names),
             "unset, as the inventory declares an NVLink domain",
-            removal_command(setting),
+            removal_command(setting, context.inventory),
             severity="warning",
         )
 

@@ -25,7 +25,7 @@ from clusterprep.facts.environment import Paths, Setting, in_effect
 from clusterprep.facts.network import Family
 from clusterprep.facts.rdma import Gid
 from clusterprep.facts.torch import Torch
-from clusterprep.model import Absent, Node
+from clusterprep.model import Absent, Inventory, Node
 from clusterprep.model.fixes import Fix, fix_of, wanted_state
 from clusterprep.model.versions import leading_numbers
 from clusterprep.nccl.gids import (
@@ -104,7 +104,7 @@ def _judge(
         if found is not None:
             wrong[path] = found
     if wrong:
-        yield _failure(node, wrong, roce_family(context.fleet), is_old)
+        yield _failure(context, node, wrong, is_old)
     elif unanswered is not None:
         message = "the variables of a launch path are not known"
         yield unknown(node, unanswered.detail or message, unanswered.reason)
@@ -151,8 +151,11 @@ def _is_reached(rail: RdmaRail, entry: Gid, held: Held, version: int) -> bool:
     return any(usable_gid(alone, held, family, version) is not None for family in FAMILIES)
 
 
-def _failure(node: Node, wrong: Mapping[str, WrongChoice], family: Family, is_old: bool) -> Outcome:
+def _failure(
+    context: CheckContext, node: Node, wrong: Mapping[str, WrongChoice], is_old: bool
+) -> Outcome:
     """Return the failure of launch paths; the first of them stands for all."""
+    family = roce_family(context.fleet)
     first = next(iter(wrong.values()))
     name = first.rail.name
     what = f"index {first.entry.index}, {describe_gid(first.entry)}"
@@ -169,7 +172,7 @@ def _failure(node: Node, wrong: Mapping[str, WrongChoice], family: Family, is_ol
         message,
         f"{name}: {what}",
         WANTED[family],
-        _remedy(decides, family, is_old),
+        _remedy(decides, family, is_old, context.inventory),
         fix=None if decides else _fix(),
     )
     return replace(outcome, severity=severity)
@@ -185,10 +188,10 @@ def _deciding(settings: Settings, family: Family, is_old: bool) -> Setting | Non
     return settings.get(RANGE) or settings.get(VERSION)
 
 
-def _remedy(decides: Setting | None, family: Family, is_old: bool) -> Remedy:
+def _remedy(decides: Setting | None, family: Family, is_old: bool, inventory: Inventory) -> Remedy:
     """Return how to have NCCL take the right entry."""
     if decides is not None:
-        return removal_command(decides)
+        return removal_command(decides, inventory)
     if is_old:
         return shell_line("clusterprep apply INVENTORY   # writes NCCL_IB_GID_INDEX")
     return shell_line(

@@ -225,6 +225,27 @@ def test_a_login_shell_that_does_not_read_our_profile_gets_the_file_that_all_rea
     assert "ssh among env_targets" not in found.remedy
 
 
+@pytest.mark.parametrize("file", [OURS, "/etc/nccl.conf"])
+def test_a_line_that_apply_has_written_is_left_to_apply(file: str) -> None:
+    ours = Setting("NCCL_BUFFSIZE", "8388608", file, 3)
+    theirs = replace(ours, file=BASHRC)
+    (found,) = (f for f in findings(four(ours), "env.nccl_uniform") if f.verdict == "fail")
+    assert found.nodes == ("n2",)
+    assert found.fix is None
+    assert "apply" in found.remedy
+    assert "sed" not in found.remedy
+    (found,) = (f for f in findings(four(theirs), "env.nccl_uniform") if f.verdict == "fail")
+    assert found.fix is not None
+
+
+def test_no_command_that_changes_a_line_that_apply_has_written_is_offered() -> None:
+    ours = Setting("NCCL_BUFFSIZ", "8388608", OURS, 3)
+    for setting, offers_sed in ((ours, False), (replace(ours, file=BASHRC), True)):
+        (found,) = (f for f in findings(four(setting), "env.nccl_unknown") if f.verdict == "fail")
+        assert ("sed -i" in found.remedy) is offers_sed
+        assert (found.fix is not None) is offers_sed
+
+
 def test_without_a_majority_all_are_named() -> None:
     seen = fleet(n1=node(1), n2=node(2, ssh_command=(Setting("NCCL_ALGO", "Ring"),)))
     assert told(seen, "env.nccl_uniform") == {"n1": "fail error", "n2": "fail error"}

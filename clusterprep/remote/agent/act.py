@@ -18,12 +18,14 @@ import stat
 import time
 
 from clusterprep.remote.agent.disk import (
+    Naming,
     Stop,
     attributes_of,
     below_root,
     current,
     decoded,
     encoded_or_none,
+    error_text,
     guarded,
     keep_link,
     make_folder,
@@ -92,7 +94,8 @@ def lock(agent, request):
     make_folder(folder)
     path = os.path.join(folder, "lock")
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    os.fchmod(fd, 0o600)  # every user who may open it may lock it, and so could keep us out
+    with Naming(path):
+        os.fchmod(fd, 0o600)  # every user who may open it may lock it, and so could keep us out
     if not acquire(fd):
         holder = os.read(fd, 200).decode("utf-8", "replace").strip()
         os.close(fd)
@@ -102,9 +105,10 @@ def lock(agent, request):
     if request.get("by"):
         line += ", by %s" % request["by"]
     line = (line + "\n").encode("utf-8", "surrogateescape")
-    # In this order: on a full disk the block of the earlier line is all that there is.
-    os.pwrite(fd, line, 0)
-    os.ftruncate(fd, len(line))
+    with Naming(path):
+        # In this order: on a full disk the block of the earlier line is all that there is.
+        os.pwrite(fd, line, 0)
+        os.ftruncate(fd, len(line))
     _locks[folder] = fd  # it stays open: the lock ends with this process
     return {"last": last_number(request["root"])}
 
@@ -797,7 +801,7 @@ def examine_runs(root):
         except Stop as stop:
             damaged.append((folder, stop.body["why"]))
         except OSError as error:
-            damaged.append((folder, "%s: %s" % (error.filename, error.strerror)))
+            damaged.append((folder, error_text(error)))
     rows = [row for row, _ in sorted(found, key=run_order)]
     return rows, damaged
 
@@ -900,7 +904,7 @@ def described_file(folder, entry):
     except Stop as stop:
         row["strange"] = stop.body["why"]
     except OSError as error:
-        row["strange"] = "%s: %s" % (error.filename, error.strerror)
+        row["strange"] = error_text(error)
     for key, name in (("before", "backup"), ("after", "after")):
         data = read_stored(folder, entry[name])
         row[key] = encoded_or_none(data)

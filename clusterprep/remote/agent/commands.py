@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 
-from clusterprep.remote.agent.disk import Stop
+from clusterprep.remote.agent.disk import Stop, error_text
 from clusterprep.remote.agent.processes import (
     MARK,
     descendants,
@@ -187,12 +187,7 @@ class Task(object):
         except Stop as stop:
             self.answer(stop.body)
         except OSError as error:
-            self.answer(
-                {
-                    "no": "failed",
-                    "why": "%s: %s" % (error.filename, error.strerror),
-                }
-            )
+            self.answer({"no": "failed", "why": error_text(error)})
 
     def answer(self, body):
         self.command = None

@@ -55,13 +55,29 @@ def guarded(operation):
         except Stop as stop:
             return stop.body
         except OSError as error:
-            reason = _REASONS.get(error.errno, "failed")
-            return {
-                "no": reason,
-                "why": "%s: %s" % (error.filename, error.strerror),
-            }
+            return {"no": _REASONS.get(error.errno, "failed"), "why": error_text(error)}
 
     return guard
+
+
+def error_text(error):
+    """Return an OSError as «path: why», or why alone if it names no path."""
+    why = error.strerror or str(error)
+    return "%s: %s" % (error.filename, why) if error.filename else why
+
+
+class Naming(object):
+    """A block whose errors name a path: calls on an open file name none."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = self.path
 
 
 def below_root(root, path):
@@ -134,7 +150,8 @@ def refuse_pinned(path):
 def sync_folder(path):
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(fd)
+        with Naming(path):
+            os.fsync(fd)
     finally:
         os.close(fd)
 
@@ -164,7 +181,7 @@ def write_new(path, data, mode, uid, gid, attributes=None):
     """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(fd, "wb") as sink:
+        with Naming(path), os.fdopen(fd, "wb") as sink:
             # While it is empty: an access control list lets others read what is in it.
             if _set_attributes(fd, path, attributes or {}):
                 os.fchmod(fd, 0o600)
@@ -174,10 +191,8 @@ def write_new(path, data, mode, uid, gid, attributes=None):
                 os.fchown(fd, uid, gid)
             os.fchmod(fd, mode)
             os.fsync(fd)
-    except BaseException as error:
+    except BaseException:
         os.unlink(path)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = path  # a write names no file
         raise
 
 
@@ -316,7 +331,7 @@ def reserve(path, size, mode):
         )
         return
     fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(fd, "wb") as sink:
+    with Naming(path), os.fdopen(fd, "wb") as sink:
         present = sink.seek(0, os.SEEK_END)
         if present < size:
             sink.write(b" " * (size - present))
@@ -353,8 +368,9 @@ def replace_from(spare, path, text):
         size = os.fstat(fd).st_size
         if len(text) > size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        os.pwrite(fd, text.ljust(size), 0)
-        os.fsync(fd)
+        with Naming(spare):
+            os.pwrite(fd, text.ljust(size), 0)
+            os.fsync(fd)
     finally:
         os.close(fd)
     next_spare = remove_leftover(spare)

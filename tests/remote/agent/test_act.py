@@ -650,6 +650,26 @@ def test_a_call_that_is_refused_leaves_all_as_it_was(tmp_path: Path, op: str) ->
     assert number > 10
 
 
+@pytest.mark.parametrize("op", ["stage", "commit"])
+def test_a_refused_call_on_an_open_file_is_told_with_its_path(tmp_path: Path, op: str) -> None:
+    """Such a call names none by itself: `None: No space left on device` was all that was said."""
+    told = set()
+    for number in itertools.count():
+        node = Kinds(tmp_path / str(number))
+        if op == "commit":
+            node.begin()
+        with noted(number, OSError(errno.ENOSPC, "No space left on device")) as calls:
+            answer = node.begin() if op == "stage" else node.ask(op)
+        if not calls.ended:
+            break
+        refused = calls.made[number]
+        if answer and refused.name in ("fchmod", "fchown", "fsync", "ftruncate", "pwrite"):
+            told.add(refused.name)
+            assert refused.path in answer["why"], refused
+            assert "None" not in answer["why"], refused
+    assert "fsync" in told
+
+
 def test_nothing_is_told_before_it_is_on_disk(tmp_path: Path) -> None:
     node = Kinds(tmp_path / "node")
     with noted() as calls:
