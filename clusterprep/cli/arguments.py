@@ -116,10 +116,22 @@ def process_request(params: Mapping[str, Any]) -> LaunchRequest:
         direct=params["direct"],
         env=env,
         folder=folder,
-        here=str(Path.cwd()),
+        here=_current_folder(is_needed=folder is None),
         seed=params["seed"],
         preflight=params["preflight"],
     )
+
+
+def _current_folder(*, is_needed: bool) -> str:
+    """Return the folder that the command runs in. Raises InputError if it was removed."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        if not is_needed:
+            return "/"
+        message = "the folder that this command runs in is no longer there"
+        hint = "cd to one that is there, or name one of the nodes with --chdir"
+        raise InputError.of(message, key="--chdir", hint=hint) from None
 
 
 def bisect_limits(params: Mapping[str, Any]) -> Limits:

@@ -45,7 +45,8 @@ def password(
     """Return a function that gives sudo's password for a node, or None.
 
     The password is typed with -K, else it comes from PASSWORD or PASSWORD_FD. Raises InputError for
-    a password that sudo cannot take, and where it would have to go to one of `nodes` through Slurm.
+    a password that sudo cannot take, where it would have to go to one of `nodes` through Slurm, and
+    with -K where there is no terminal.
     """
     from clusterprep.cli.commands.sudo_password import password_of_all, refuse_through_slurm
 
@@ -53,9 +54,21 @@ def password(
     if text or params.get("ask_become_pass"):
         refuse_through_slurm(nodes, PASSWORD)
     if params.get("ask_become_pass"):
+        _refuse_without_terminal()
         with asking():
             text = click.prompt("sudo password", hide_input=True, err=True)
     return password_of_all(text, PASSWORD)
+
+
+def _refuse_without_terminal() -> None:
+    """Raise InputError if a prompt would find no terminal: getpass would then read any stdin."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        if sys.stdin is None or not sys.stdin.isatty():
+            hint = f"give the password in {PASSWORD}, or in a file with {PASSWORD}_FD"
+            message = "there is no terminal to ask for the password at"
+            raise InputError.of(message, key="--ask-become-pass", hint=hint) from None
 
 
 def passphrases() -> Callable[[str], str]:

@@ -230,6 +230,8 @@ class Fanout:
         def work(node: Node) -> None:
             sheet = sheets[node.name]
             snapshot = self._look(node, plan, queries, sheet)
+            if not snapshot.reached and self._closing.is_set():
+                return  # the command ends, which says nothing of the node
             snapshots[node.name] = snapshot
             if drops_links and not is_coarse(snapshot):
                 self._forget(node.name)

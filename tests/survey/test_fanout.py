@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Collection, Iterator
 
+import pytest
+
+from clusterprep.errors import OutOfTime
 from clusterprep.model import Fleet, Inventory, Node
+from clusterprep.remote.transports.protocol import Channel
 from clusterprep.runtime.budget import Budget
+from clusterprep.runtime.deadline import Deadline
 from clusterprep.survey import registry
 from clusterprep.survey.fanout import SILENT_LIMIT, Fanout
 from clusterprep.survey.queries import plan_queries
-from tests.support.patience import eventually
+from tests.support.patience import LONG, eventually
 from tests.support.silent import SilentTransport
 
 
@@ -29,6 +35,49 @@ class EndingBudget(Budget, frozen=True, dict=True):
 class Watch:
     def stage(self, name: str, total: int, nodes: Collection[str] = ()) -> None: ...
     def step(self, node: str, outcome: str, seconds: float | None = None) -> None: ...
+
+
+class Steps(Watch):
+    """The outcome of each node."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, str] = {}
+
+    def step(self, node: str, outcome: str, seconds: float | None = None) -> None:
+        self.outcomes[node] = outcome
+
+
+class RefusingTransport(SilentTransport):
+    """A transport that notes when it has refused its node, as the command ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = threading.Event()
+
+    def open(self, node: Node, command: str) -> Channel:
+        try:
+            return super().open(node, command)
+        finally:
+            self.refused.set()
+
+
+def test_a_node_that_is_dialled_when_the_command_ends_is_not_told_as_hung() -> None:
+    inventory = Inventory("ending", (Node("n1", "n1", 0),))
+    plan = plan_queries([], registry.facts())
+    transport = RefusingTransport()
+    transports = {"ssh": transport}
+    steps = Steps()
+    deadline = Deadline(0.1)
+    with (
+        deadline,
+        pytest.raises(OutOfTime),
+        Fanout(
+            inventory, {"ssh": transport}, 1, lambda node: None, steps, None, deadline
+        ) as fanout,
+    ):
+        fanout.survey(plan)
+    assert transport.refused.wait(LONG)
+    assert not eventually(lambda: bool(steps.outcomes), seconds=0.5)
 
 
 def survey_until_the_end() -> tuple[Fleet, float]:
