@@ -71,9 +71,7 @@ def test_a_node_that_is_dialled_when_the_command_ends_is_not_told_as_hung() -> N
     with (
         deadline,
         pytest.raises(OutOfTime),
-        Fanout(
-            inventory, {"ssh": transport}, 1, lambda node: None, steps, None, deadline
-        ) as fanout,
+        Fanout(inventory, transports, 1, lambda node: None, steps, None, deadline) as fanout,
     ):
         fanout.survey(plan)
     assert transport.refused.wait(LONG)
