@@ -8,11 +8,16 @@ from typing import Any
 import click
 
 from clusterprep.cli import completion, options
+from clusterprep.cli.exit_codes import OK
+from clusterprep.cli.output import print_result
 
 
-@click.group()
-def certificate() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def certificate(context: click.Context) -> None:
     """Certificates of acceptances, made by `verify --for`."""
+    if context.invoked_subcommand is None:
+        raise SystemExit(print_result((context.get_help(), "\n"), OK))
 
 
 @certificate.command("verify")

@@ -233,4 +233,5 @@ def _write_files(
 
 
 def _wants_color(params: Mapping[str, Any]) -> bool:
-    return not params["no_color"] and "NO_COLOR" not in os.environ
+    is_dumb = os.environ.get("TERM") == "dumb"
+    return not (params["no_color"] or is_dumb or "NO_COLOR" in os.environ)

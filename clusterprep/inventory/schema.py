@@ -16,6 +16,7 @@ from clusterprep.inventory.ansible_hints import ansible_hint
 from clusterprep.inventory.document import Document
 from clusterprep.inventory.yaml_tree import Place
 from clusterprep.model.nodeset import nearest, nearest_word
+from clusterprep.model.secrets import without_secrets_of_urls
 
 _KINDS = {
     dict: "a mapping",
@@ -193,9 +194,8 @@ def shown_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str) and len(value) <= LONGEST_SHOWN:
-        if value.isprintable():
-            return f"'{value}'"
-        return repr(value)
+        text = without_secrets_of_urls(value)
+        return f"'{text}'" if text.isprintable() else repr(text)
     if isinstance(value, (int, float)):
         return str(value)
     if value == []:

@@ -16,6 +16,16 @@ _SECRET = re.compile(
 _NAME = re.compile(r"[\w.-]*$")
 _PARTS_OF_NAMES = ("key", "token", "secret", "pass")
 REDACTED = "<redacted>"
+_PASSWORD_OF_URL = re.compile(r"(//[^/\s:@]*:)[^/\s]+@")
+_QUERY_OF_URL = re.compile(r"(//[^\s?]*\?)[^\s#]+")
+
+
+def without_secrets_of_urls(text: str) -> str:
+    """Return a text without the passwords and the queries of its URLs, where tokens stand, too.
+
+    Such as https://user:password@host/path?token=value.
+    """
+    return _QUERY_OF_URL.sub(rf"\1{REDACTED}", _PASSWORD_OF_URL.sub(rf"\1{REDACTED}@", text))
 
 
 def redacted(lines: str, spared: Callable[[str], bool] = lambda name: False) -> str:

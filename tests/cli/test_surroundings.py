@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,3 +59,28 @@ def test_a_job_is_not_launched_in_a_folder_that_is_gone(
     )
     assert done.returncode == code, done.stderr
     assert ("the folder that this command runs in is no longer there" in done.stderr) is (code == 2)
+
+
+def test_a_group_of_commands_alone_shows_its_help() -> None:
+    done = subprocess.run(
+        (*PROGRAM, "certificate"), check=False, capture_output=True, text=True, timeout=LONG
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: clusterprep certificate")
+    assert done.stdout.count("\n") > 5
+
+
+@pytest.mark.parametrize(
+    ("term", "is_colored"), [("xterm-256color", True), ("dumb", False)], ids=["xterm", "dumb"]
+)
+def test_a_terminal_without_colors_gets_none(inventory: str, term: str, is_colored: bool) -> None:
+    environment = {**os.environ, "TERM": term}
+    environment.pop("NO_COLOR", None)
+    ours, theirs = os.openpty()
+    command = (*PROGRAM, "check", inventory, "--only", "kernel.version")
+    subprocess.run(command, check=False, stdout=theirs, timeout=LONG, env=environment)
+    written = os.read(ours, 1 << 16)
+    os.close(theirs)
+    os.close(ours)
+    assert b"0 errors" in written
+    assert (b"\x1b[" in written) is is_colored
