@@ -80,6 +80,8 @@ def fold(names: Iterable[str]) -> str:
     numbers_by_row: dict[_Row, list[_Number]] = {}
     others: list[str] = []
     distinct = sorted(names)  # mostly they are in order, and each is there once
+    if len(distinct) == 1:
+        return distinct[0]
     if len(set(distinct)) < len(distinct):
         distinct = sorted(set(distinct))
     # Names of one row mostly stand together, and the loop over them is in C.
