@@ -7,7 +7,7 @@ without the kernel.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from ipaddress import ip_address, ip_network
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from clusterprep.checks import (
     CheckContext,
     Outcome,
     Proof,
+    about_all,
     failed,
     names_of,
     passed,
@@ -335,45 +336,62 @@ def firewall(context: CheckContext) -> Iterable[Outcome]:
         yield Outcome("skip", context.names, "there is no other machine", reason="not_applicable")
         return
     choice = choose(context.fleet)
-    filtering = _filtering(context)
+    came_about = _came_about(context.fleet)
+    by_address = _filtering_by_address(context)
     numbers: dict[str, int] = {}
-    if filtering:
+    if by_address:
         numbers = {name: int(ip_address(pick.address)) for name, pick in choice.picks.items()}
     peers = tuple(sorted(numbers.values()))
-    for node in context.nodes:
-        if node.name not in choice.picks:
-            message = "no interface is chosen, so there is no traffic to judge"
-            yield unknown(node, message, "eth.iface_choice")
-        elif len(choice.picks) < 2:
-            message = "no other node was reached, so there is no traffic to judge"
-            yield unknown(node, message, "fewer than two nodes were reached")
-        elif node.name not in filtering:
-            yield passed(node, NO_FILTER, "", WANTED)
-        else:
-            yield _judge_node(context, node, choice, numbers[node.name], peers)
+
+    def apart(node: Node) -> Hashable:
+        """Return what is looked at of a node besides its rules."""
+        pick = choice.picks.get(node.name)
+        if pick is None:
+            return None
+        own = numbers[node.name] if node.name in by_address else None
+        return pick.name, pick.is_ipv6, node.name in came_about, own
+
+    for nodes in context.alike_by(apart, "net.filter", "net.port_range"):
+        outcome = _judge_node(context, nodes[0], choice, numbers, peers)
+        yield from about_all(nodes, [outcome])
 
 
-def _filtering(context: CheckContext) -> set[str]:
-    """Return the nodes that have a chain which packets between nodes enter."""
+def _filtering_by_address(context: CheckContext) -> set[str]:
+    """Return the nodes whose rules name an address."""
     names: set[str] = set()
     for nodes in context.alike("net.filter"):
         rules: Ruleset = context.value(nodes[0], "net.filter")
-        if any(map(_is_base, rules)):
+        if _name_addresses(rules):
             names.update(names_of(nodes))
     return names
+
+
+def _name_addresses(rules: Ruleset) -> bool:
+    for chain in rules:
+        for rule in chain.rules:
+            if any(match.field in (*IPV4_FIELDS, *IPV6_FIELDS) for match in rule.matches):
+                return True
+    return False
 
 
 def _judge_node(
     context: CheckContext,
     node: Node,
     choice: Choice,
-    own: int,
+    numbers: Mapping[str, int],
     peers: tuple[int, ...],
 ) -> Outcome:
-    """Return the outcome for a node that filters.
+    """Return the outcome for a node.
 
-    `own` is its address, and `peers` are those of all nodes, as in Packet.
+    `numbers` are the addresses of all nodes by name, and `peers` as in Packet; both are empty if
+    no rules name an address.
     """
+    if node.name not in choice.picks:
+        message = "no interface is chosen, so there is no traffic to judge"
+        return unknown(node, message, "eth.iface_choice")
+    if len(choice.picks) < 2:
+        message = "no other node was reached, so there is no traffic to judge"
+        return unknown(node, message, "fewer than two nodes were reached")
     rules: Ruleset = context.value(node, "net.filter")
     pick = choice.picks[node.name]
     ports = context.value(node, "net.port_range")
@@ -381,7 +399,7 @@ def _judge_node(
     inbound = Packet(
         inbound=True,
         interface=pick.name,
-        own=own,
+        own=numbers.get(node.name, 0),
         peers=peers,
         ports=ports,
         tried=tried,

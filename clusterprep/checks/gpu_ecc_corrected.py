@@ -43,11 +43,16 @@ def _judged(context: CheckContext, node: Node) -> tuple[JudgedGpus, bool]:
     """Return what is wrong with each GPU, and whether all of them have an earlier count."""
     readings: Readings = context.value(node, "gpu.ecc_corrected")
     sample = _earlier(context, node)
+    before: dict[int, int | None] = {}
     judged: list[tuple[int, Trouble | Absent | None]] = []
-    for index, errors in readings.items():
-        is_known = isinstance(errors, CorrectedErrors)
-        judged.append((index, _trouble(errors, sample) if is_known else errors))
-    return tuple(judged), _is_compared(node, readings, sample)
+    for index, reading in readings.items():
+        trouble = reading
+        if isinstance(reading, CorrectedErrors):
+            before[index] = _before(reading, sample)
+            trouble = _trouble(reading, before[index], sample)
+        judged.append((index, trouble))
+    is_compared = None not in of_job(node, before).values()
+    return tuple(judged), is_compared
 
 
 def _outcomes(node: Node, judged: Readings, is_compared: bool) -> Iterable[Outcome]:
@@ -78,19 +83,11 @@ def _before(errors: CorrectedErrors, sample: Sample | None) -> int | None:
     return None if before is None or before > errors.since_load else before
 
 
-def _is_compared(node: Node, readings: Readings, sample: Sample | None) -> bool:
-    """Return whether every GPU of the job that counts has an earlier count to compare with."""
-    for errors in of_job(node, readings).values():
-        if isinstance(errors, CorrectedErrors) and _before(errors, sample) is None:
-            return False
-    return True
-
-
-def _trouble(errors: CorrectedErrors, sample: Sample | None) -> Trouble | None:
+def _trouble(errors: CorrectedErrors, before: int | None, sample: Sample | None) -> Trouble | None:
+    """Return what is wrong with a GPU whose count was `before` in an earlier run."""
     if errors.ever is not None and errors.ever > MOST:
         message = "more memory errors were corrected than a sound board has in its life"
         return Trouble(message, f"{errors.ever:,}", RETURN)
-    before = _before(errors, sample)
     if before is None or sample is None:
         return None
     growth = errors.since_load - before

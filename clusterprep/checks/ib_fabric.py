@@ -236,25 +236,32 @@ def guids(context: CheckContext) -> Iterable[Outcome]:
     """Judge that each device of the fleet has GUIDs of its own."""
     fabrics: dict[str, Fabric] = context.values("ib.fabric")
     by_node = {name: _guids(fabric) for name, fabric in fabrics.items()}
-    places = _places_of_doubled(context, fabrics) if _any_doubled(by_node) else {}
-    for node in context.nodes:
-        known = by_node[node.name]
-        shared = sorted(set(known) & places.keys()) if places else []
-        unread = _unread(fabrics[node.name])
+    places = _places_of_doubled(context, fabrics) if _may_be_doubled(by_node) else {}
+
+    def told(node: Node) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+        """Return the GUIDs that others have too, what is unread, and how many are known."""
+        known = set(by_node[node.name])
+        shared = sorted(known & places.keys()) if places else ()
+        return tuple(shared), tuple(_unread(fabrics[node.name])), len(known)
+
+    for nodes in context.alike_by(told):
+        node = nodes[0]
+        shared, unread, number = told(node)
         if shared:
             texts = [f"{guid} is {', '.join(places[guid])}" for guid in shared]
             message = "RDMA devices share a GUID, which should tell them apart"
-            yield failed(node, message, "; ".join(texts), "one device each")
+            outcome = failed(node, message, "; ".join(texts), "one device each")
         elif unread:
-            yield unknown(node, f"{', '.join(unread)} cannot be read", "garbled")
-        elif not known:
-            yield skipped(node, "no RDMA device with a GUID here")
+            outcome = unknown(node, f"{', '.join(unread)} cannot be read", "garbled")
+        elif not number:
+            outcome = skipped(node, "no RDMA device with a GUID here")
         else:
-            yield passed(node, "no other device has the GUIDs of this node's", str(len(set(known))))
+            outcome = passed(node, "no other device has the GUIDs of this node's", str(number))
+        yield from about_all(nodes, [outcome])
 
 
-def _any_doubled(by_node: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether several devices have one of these GUIDs, which they mostly have not."""
+def _may_be_doubled(by_node: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether one of these GUIDs is there twice, which they mostly are not."""
     every = list(itertools.chain.from_iterable(by_node.values()))
     return len(set(every)) < len(every)
 
@@ -291,13 +298,11 @@ def _machine(context: CheckContext, node: Node) -> object:
 
 
 def _guids(fabric: Fabric) -> list[str]:
-    """Return each GUID of a node, once for each device that has it."""
-    guids: list[str | None] = []
+    """Return the GUIDs of the devices of a node, and those of ports that have another one."""
+    guids = [device.guid for device in fabric.values()]
     for device in fabric.values():
-        own = {device.guid}
-        for port in device.ports.values():
-            own.add(port.guid)
-        guids.extend(own)
+        own = device.guid
+        guids += [port.guid for port in device.ports.values() if port.guid != own]
     return [guid for guid in guids if guid is not None]
 
 
@@ -305,7 +310,7 @@ def _guids_with_device(fabric: Fabric) -> list[tuple[str, str]]:
     """Return each GUID of a node with the name of the device that has it."""
     guids = []
     for name, device in fabric.items():
-        guids.extend([(guid, name) for guid in _guids({name: device})])
+        guids.extend([(guid, name) for guid in dict.fromkeys(_guids({name: device}))])
     return guids
 
 

@@ -75,17 +75,20 @@ def _judged(
     readings: Readings = context.value(node, "nvlink.errors")
     earlier = context.fleet.fact(node.name, "counters.earlier")
     sample = earlier.recent if isinstance(earlier, Earlier) else None
+    counted_before = _counters(sample)
     growths: dict[int, Growth] = {}
     judged: list[tuple[int, Trouble | Absent | None]] = []
     for index, counted in readings.items():
         reading = counted
         if isinstance(counted, LinkErrors):
-            before = _counted_before(counted, sample)
+            before = counted_before.get(counted.uuid, NOT_COUNTED)
             pair = (id(counted.links), id(before))
             if pair not in compared:
                 compared[pair] = _growth(counted, before)
-            growths[index] = compared[pair]
-            reading = None if sample is None else _trouble(growths[index], sample)
+            growth = growths[index] = compared[pair]
+            reading = None
+            if sample is not None and growth.counts:
+                reading = _trouble(growth, sample)
         judged.append((index, reading))
     is_compared = all(growth.is_known for growth in of_job(node, growths).values())
     return tuple(judged), is_compared
@@ -106,11 +109,11 @@ def _outcomes(node: Node, judged: Readings, is_compared: bool) -> Iterable[Outco
             yield outcome
 
 
-def _counted_before(counted: LinkErrors, sample: Sample | None) -> Mapping[str, int]:
-    """Return the counters of the same GPU in an earlier run, none if they were not noted."""
+def _counters(sample: Sample | None) -> Mapping[str, Mapping[str, int]]:
+    """Return the counters of an earlier run by GPU, none if they were not noted."""
     if sample is None or sample.gpu is None:
-        return NOT_COUNTED
-    return sample.gpu.get(counted.uuid, NOT_COUNTED)
+        return {}
+    return sample.gpu
 
 
 def _growth(counted: LinkErrors, before: Mapping[str, int]) -> Growth:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import is_not
 from typing import Any
 
@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from clusterprep.model import NOT_ASKED, Absent, Fleet, Lasting
 from clusterprep.model.memoize import once_per_facts, once_per_fleet
+from clusterprep.model.node_facts import NodeFacts
 
 _PLAIN = (int, float, str)  # types of values that are compared in no time
 
@@ -86,9 +87,11 @@ def column_of(values: Sequence[Any]) -> Column:
     usual = values[0] if values else NOT_ASKED
     odd = _places_without(values, usual)
     if 2 * len(odd) >= len(values):  # the first value has no majority
-        values = _with_equal_as_one(values)
-        usual = _most_frequent(values)
-        odd = _places_without(values, usual)
+        kept = _with_equal_as_one(values)
+        most_frequent = _most_frequent(kept)
+        if kept is not values or most_frequent is not usual:
+            values, usual = kept, most_frequent
+            odd = _places_without(values, usual)
     return Column(values, usual, odd)
 
 
@@ -117,6 +120,8 @@ def _most_frequent(values: Sequence[Any]) -> Any:
     if not values:
         return NOT_ASKED
     ids = array("Q", map(id, values))  # a list would keep an object for each number
+    if len(set(ids)) == len(ids):  # as of serial numbers
+        return values[0]
     ((most_frequent, _),) = Counter(ids).most_common(1)
     return values[ids.index(most_frequent)]
 
@@ -180,25 +185,35 @@ def _values_by_fact(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Sequence[
     if not rows:
         return {}
     names = tuple(rows[0])
-    if any(tuple(row) != names for row in rows):
+    if not _have_these_facts(rows, names):
         return {}
     values = zip(*[row.values() for row in rows], strict=True)
     return dict(zip(names, values, strict=True))
 
 
+def _have_these_facts(rows: Iterable[Mapping[str, Any]], names: tuple[str, ...]) -> bool:
+    """Return whether each row has these facts, in this order."""
+    different = {}
+    for row in rows:
+        # Rows of nodes that were asked the same share the names.
+        shared = row.places if isinstance(row, NodeFacts) else row
+        different[id(shared)] = shared
+    return all(tuple(each) == names for each in different.values())
+
+
 def _part_of(column: Column, part: Part) -> Column:
     """Return the column of a part, in which equal values are one object."""
     odd_values = [column.values[position] for position in column.odd]
+    values = dict(zip(map(id, odd_values), odd_values, strict=True))
+    values[id(column.usual)] = column.usual
     part_by_id: dict[int, object] = {}
     kept: dict[Hashable, Hashable] = {}
-    for value in (column.usual, *odd_values):
-        if id(value) in part_by_id:
-            continue
+    for key, value in values.items():
         looked_at = value if isinstance(value, Absent) else part.of(value)
-        part_by_id[id(value)] = kept.setdefault(looked_at, looked_at)
+        part_by_id[key] = kept.setdefault(looked_at, looked_at)
     parts = [part_by_id[id(column.usual)]] * len(column.values)
-    for position in column.odd:
-        parts[position] = part_by_id[id(column.values[position])]
+    for position, value in zip(column.odd, odd_values, strict=True):
+        parts[position] = part_by_id[id(value)]
     return column_of(parts)
 
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
-from operator import attrgetter, lt
+from operator import attrgetter
 
 from msgspec.structs import replace
 
-from clusterprep.checks import NO_PEER, Check, CheckContext, Outcome
+from clusterprep.checks import NO_PEER, Check, CheckContext, Outcome, names_of
 from clusterprep.facts.account import Rights
 from clusterprep.model import Absent, Finding, Fleet, Inventory, Node, Severity, Silence
 from clusterprep.model.fact_columns import absences
@@ -249,18 +249,21 @@ def _combined(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
     Most checks give one outcome for each of thousands of nodes.
     """
-    first: dict[Key, Outcome] = {}
-    nodes: dict[Key, list[str]] = {}
+    groups: dict[Key, list[Outcome]] = {}
     for outcome in outcomes:
-        key = _EQUAL_OUTCOMES(outcome)
-        first.setdefault(key, outcome)
-        nodes.setdefault(key, []).extend(outcome.nodes)
+        groups.setdefault(_EQUAL_OUTCOMES(outcome), []).append(outcome)
     combined: list[Outcome] = []
-    for key, outcome in first.items():
-        names = nodes[key]
-        is_alone = len(names) == len(outcome.nodes)
-        combined.append(outcome if is_alone else replace(outcome, nodes=tuple(names)))
+    for equal in groups.values():
+        if len(equal) == 1:
+            combined.append(equal[0])
+        else:
+            combined.append(replace(equal[0], nodes=_nodes_of_all(equal)))
     return combined
+
+
+def _nodes_of_all(parts: Iterable[Outcome | Finding]) -> tuple[str, ...]:
+    """Return the nodes of outcomes or findings, one after the other."""
+    return tuple(itertools.chain.from_iterable([part.nodes for part in parts]))
 
 
 def _without_false_passes(outcomes: Sequence[Outcome]) -> Iterable[Outcome]:
@@ -272,10 +275,12 @@ def _without_false_passes(outcomes: Sequence[Outcome]) -> Iterable[Outcome]:
     for outcome in outcomes:
         if outcome.verdict != "pass":
             yield outcome
-            continue
-        passed = _without(outcome.nodes, troubled)
-        if passed:
-            yield replace(outcome, nodes=passed)
+        elif not troubled.isdisjoint(outcome.nodes):
+            passed = _without(outcome.nodes, troubled)
+            if passed:
+                yield replace(outcome, nodes=passed)
+        elif outcome.nodes:
+            yield outcome
 
 
 # ---------------------------------------------------------------- what is not known
@@ -454,7 +459,8 @@ def merge(
     Their messages may differ unless `by_message`.
     """
     in_order = sorted(inventory.nodes, key=attrgetter("index"))
-    position = {node.name: node.index for node in in_order}
+    known = names_of(in_order)
+    position = {name: place for place, name in enumerate(known)}
     groups: dict[Key, list[Finding]] = {}
     for finding in findings:
         key = _merge_key(finding)
@@ -463,30 +469,18 @@ def merge(
         groups.setdefault(key, []).append(finding)
     merged = []
     for equal in groups.values():
-        if len(equal) == 1 and _is_in_order(equal[0].nodes, position):
-            merged.append(equal[0])  # as most are
-        else:
-            merged.append(_merged(equal, position))
+        one = equal[0] if len(equal) == 1 else _merged(equal)
+        nodes = _in_order(one.nodes, known, position)
+        # Mostly they are in order already.
+        merged.append(one if nodes is one.nodes else replace(one, nodes=nodes))
     return tuple(merged)
 
 
-def _is_in_order(names: Sequence[str], position: Mapping[str, int]) -> bool:
-    """Return whether names stand in inventory order, each once, and the inventory has them all."""
-    # The loops over all names are in C: there may be ten thousand.
-    places = list(map(position.get, names, itertools.repeat(-1)))
-    return -1 not in places and all(map(lt, places, itertools.islice(places, 1, None)))
-
-
-def _merged(findings: Sequence[Finding], position: Mapping[str, int]) -> Finding:
+def _merged(findings: Sequence[Finding]) -> Finding:
     """Return the first of equal findings with the nodes of all of them, and the highest age."""
-    names: dict[str, None] = {}
-    ages: list[float] = []
-    for finding in findings:
-        names.update(dict.fromkeys(finding.nodes))
-        if finding.age is not None:
-            ages.append(finding.age)
+    nodes = _nodes_of_all(findings)
+    ages = [finding.age for finding in findings if finding.age is not None]
     oldest = max(ages, default=None)
-    nodes = _in_order(names, position)
     message = _message_of_all(findings)
     fix = findings[0].fix
     if any(finding.fix != fix for finding in findings):
@@ -519,11 +513,23 @@ def _merge_key(finding: Finding) -> Key:
     return key
 
 
-def _in_order(names: Collection[str], position: Mapping[str, int]) -> tuple[str, ...]:
-    """Return names in inventory order; those that the inventory does not have come last."""
-    known = sorted(_among(names, position), key=position.__getitem__)
-    others = _without(names, position) if len(known) < len(names) else ()
-    return (*known, *others)
+def _in_order(
+    names: tuple[str, ...], known: Sequence[str], position: Mapping[str, int]
+) -> tuple[str, ...]:
+    """Return names in inventory order, each once.
+
+    The inventory has those that are `known`, each at its position; others come last.
+    """
+    try:
+        places = list(map(position.__getitem__, names))
+    except KeyError:
+        inside = _in_order(_among(names, position), known, position)
+        outside = dict.fromkeys(_without(names, position))
+        return (*inside, *outside)
+    in_order = sorted(set(places))
+    if in_order == places:
+        return names
+    return tuple([known[place] for place in in_order])
 
 
 def _among(names: Iterable[str], chosen: Collection[str]) -> tuple[str, ...]:

@@ -506,3 +506,11 @@ def test_without_the_port_matrix_a_named_set_is_not_known_either() -> None:
         seen, {(name, "net.dials"): absent("not_asked") for name in ("n1", "n2", "n3")}
     )
     assert told(lost, "net.firewall")["n2"] == UNSURE
+
+
+def test_rules_that_name_an_address_are_judged_for_each_node() -> None:
+    """The same rules on all nodes are about one of them alone."""
+    found = rules("-A INPUT -d 10.0.0.3/32 -j DROP")
+    same_rules = {(name, "net.filter"): found for name in ("n1", "n2", "n3")}
+    seen = with_facts(filtered(()), same_rules)
+    assert told(seen, "net.firewall") == {"n1": "pass", "n2": "pass", "n3": "fail warning"}

@@ -187,3 +187,10 @@ def test_the_cpu_the_device_and_its_lines_are_named() -> None:
 def test_what_is_no_share_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a percentage"):
         parse_share(text)
+
+
+def test_a_line_that_gpus_share_counts_once() -> None:
+    """Both GPUs tell of the same 200 interrupts, which are fewer than a busy device has."""
+    shared = {"40": {"CPU0": 200}}
+    gpus = [device(name, shared, irqs=1, queues=1, gpu=True) for name in ("gpu0", "gpu1")]
+    assert told(fleet(n1=node(*gpus)), "irq.balance") == {"n1": "skip at_rest"}
