@@ -19,7 +19,7 @@ from clusterprep.model import Inventory, Node, Read
 from clusterprep.remote.untrusted import LONGEST_DEVICE, require_device_name
 
 
-class Gid(Struct, frozen=True):
+class Gid(Struct, frozen=True, gc=False):
     """One entry of a RoCE port's table; `kind` is «RoCE v2» or «IB/RoCE v1»."""
 
     index: int
@@ -44,7 +44,7 @@ class Gid(Struct, frozen=True):
         return not self.address.is_link_local
 
 
-class Port(Struct, frozen=True):
+class Port(Struct, frozen=True, gc=False):
     """One port; `rate` in Gbit/s. The subnet manager assigns `lid`, which only InfiniBand has."""
 
     number: int
@@ -73,7 +73,7 @@ class Port(Struct, frozen=True):
         return True
 
 
-class RdmaDevice(Struct, frozen=True):
+class RdmaDevice(Struct, frozen=True, gc=False):
     """`board` is the vendor's id of the card's make (PSID), `model` the kind of chip (MT4129)."""
 
     name: str

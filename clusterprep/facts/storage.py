@@ -45,7 +45,7 @@ class DeclaredMount(Struct, frozen=True):
     mode: str = ""
 
 
-class Mount(Struct, frozen=True):
+class Mount(Struct, frozen=True, gc=False):
     """A line of mountinfo.
 
     `options` are those of this mount, `inner` those of the file system itself.
@@ -63,7 +63,7 @@ class Mount(Struct, frozen=True):
         return self.type in NETWORK or self.type.startswith(_PREFIXES)
 
 
-class Space(Struct, frozen=True):
+class Space(Struct, frozen=True, gc=False):
     """Bytes and inodes.
 
     `at` is the path without links, `free` is what an ordinary user may still take.
