@@ -177,8 +177,8 @@ def _options(text: str) -> frozenset[str]:
 @functools.lru_cache(4096)
 def _without_address(mount: Mount) -> Mount:
     """Return a mount without the options that name an address, of the server or of the node."""
-    inner = [option for option in mount.inner if "addr=" not in option]
-    return replace(mount, inner=frozenset(inner))
+    inner = sorted(option for option in mount.inner if "addr=" not in option)
+    return replace(mount, inner=_options(",".join(inner)))  # one value for all nodes
 
 
 def _without_addresses(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
