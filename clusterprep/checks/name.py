@@ -109,7 +109,7 @@ def _different_answers(context: CheckContext) -> dict[str, set[Addresses]]:
     different: dict[str, set[Addresses]] = {}
     equal: dict[object, Resolved] = {}
     for node, resolved in context.values("names.resolved").items():
-        others = dict(resolved)
+        others = dict(resolved.items())
         if node in others:
             own = tuple(others.pop(node) or ())
             different.setdefault(node, set()).add(own)

@@ -137,7 +137,7 @@ _DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers, as GPUs are
 _BRIDGE_CLASS = "0x0680"  # other bridges, as NVSwitches are
 
 
-class Gpu(Struct, frozen=True):
+class Gpu(Struct, frozen=True, gc=False):
     index: int  # NVML's, which is PCI order
     name: str
     uuid: str

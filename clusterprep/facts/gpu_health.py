@@ -56,7 +56,7 @@ class Remap(Struct, frozen=True):
     spent: int | None
 
 
-class CorrectedErrors(Struct, frozen=True):
+class CorrectedErrors(Struct, frozen=True, gc=False):
     """Errors of memory that ECC corrected, since the driver was loaded and over the board's life.
 
     `ever` is None where not reported.

@@ -5,19 +5,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import starmap
 from operator import itemgetter
-from typing import Any
 
 from msgspec import Struct
 
 from clusterprep.facts import Fact
-from clusterprep.facts.parts import (
-    LONGEST_PART,
-    MOST_PARTS,
-    read_once,
-    read_text_once,
-    shared_text,
-)
+from clusterprep.facts.parts import LONGEST_TEXT, MOST_PARTS, read_text_once, shared_text
 from clusterprep.model import Read
 from clusterprep.remote.untrusted import LONGEST_DEVICE, require_device_name
 
@@ -29,11 +23,12 @@ _PORT = re.compile(_FOLDER + r"/([^/]+)/ports/(\d+)/(link_layer|sm_lid|gids/0|pk
 _NODE = re.compile(_FOLDER + r"/([^/]+)/node_guid")
 _GROUPS = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4})*")
 _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,4}")
+_GID = "gids/0"
 _NO_GUID = "0000:0000:0000:0000"
 _TEXT = frozenset((str,))
 
 
-class FabricPort(Struct, frozen=True):
+class FabricPort(Struct, frozen=True, gc=False):
     """One port; a field is None where its file holds no such value.
 
     `sm_lid` is 0 where no subnet manager has set the port up. `subnet` has the four groups of the
@@ -48,7 +43,7 @@ class FabricPort(Struct, frozen=True):
     pkeys: Mapping[int, int] | None = None
 
 
-class FabricDevice(Struct, frozen=True):
+class FabricDevice(Struct, frozen=True, gc=False):
     """One RDMA device; `guid` is None where it has none, as EFA.
 
     `unread` says which GUIDs could not be read.
@@ -63,47 +58,62 @@ def parse_fabric(files: Mapping[str, str]) -> dict[str, FabricDevice]:
     """Return the devices by name. A text that is no value costs that value of that device alone."""
     items = files.items()
     texts = [text for _, text in items]
+    are_texts = _TEXT.issuperset(map(type, texts))
+    are_short = are_texts and max(map(len, texts), default=0) <= LONGEST_TEXT
+    parse_rest = _known_rest if are_short else _parse_rest
     devices = {}
     for places in _places_in(tuple([path for path, _ in items])):
-        devices[places.device] = _device(places, places.choose(texts))
+        devices[places.device] = _device(places, texts, parse_rest)
     return devices
 
 
-class _Places(Struct, frozen=True, eq=False):
-    """Which texts of an answer a device is made of: `choose` returns them, and `keys` names them.
+class _PortPlaces(Struct, frozen=True, eq=False):
+    """Which texts of an answer a port is made of: its GID, and the rest by the names of files."""
 
-    Keys are the port, None for the device's own GUID, and the file.
-    """
+    number: int
+    gid: int | None
+    rest_keys: tuple[str, ...]
+    choose_rest: Callable[[Sequence[str]], tuple[str, ...]]
+
+
+class _Places(Struct, frozen=True, eq=False):
+    """Which texts of an answer a device is made of."""
 
     device: str
-    choose: Callable[[Sequence[str]], tuple[str, ...]]
-    keys: tuple[tuple[str | None, str], ...]
+    guid: int | None
+    ports: tuple[_PortPlaces, ...]
 
 
 @functools.lru_cache(maxsize=64)  # nodes of a kind have the same files
 def _places_in(paths: tuple[str, ...]) -> tuple[_Places, ...]:
     """Return the places of each device: first those that have a GUID of their own."""
-    positions_of: dict[str, list[int]] = {}
-    keys_of: dict[str, list[tuple[str | None, str]]] = {}
-    with_guid = []
+    guids: dict[str, int] = {}
+    files_of: dict[str, dict[str, dict[str, int]]] = {}
     for path, position in sorted(zip(paths, range(len(paths)), strict=True)):
         name, number, key = _place_of(path)
+        of_device = files_of.setdefault(name, {})
         if number is None:
-            with_guid.append(name)
-        positions_of.setdefault(name, []).append(position)
-        keys_of.setdefault(name, []).append((number, key))
+            guids[name] = position
+        else:
+            of_device.setdefault(number, {})[key] = position
     places = []
-    for name in dict.fromkeys((*with_guid, *positions_of)):
-        places.append(_Places(name, _chooser(positions_of[name]), tuple(keys_of[name])))
+    for name in dict.fromkeys((*guids, *files_of)):
+        ports = tuple(starmap(_port_places, files_of[name].items()))
+        places.append(_Places(name, guids.get(name), ports))
     return tuple(places)
+
+
+def _port_places(number: str, positions: Mapping[str, int]) -> _PortPlaces:
+    rest = {key: position for key, position in positions.items() if key != _GID}
+    choose_rest = _chooser(tuple(rest.values()))
+    return _PortPlaces(int(number), positions.get(_GID), tuple(rest), choose_rest)
 
 
 def _chooser(positions: Sequence[int]) -> Callable[[Sequence[str]], tuple[str, ...]]:
     """Return what returns the items at these positions."""
-    if len(positions) == 1:
-        (position,) = positions
-        return lambda texts: (texts[position],)
-    return itemgetter(*positions)
+    if len(positions) > 1:
+        return itemgetter(*positions)
+    return lambda texts: tuple([texts[position] for position in positions])
 
 
 @read_text_once
@@ -117,47 +127,65 @@ def _place_of(path: str) -> tuple[str, str | None, str]:
     return require_device_name(match[1], LONGEST_DEVICE), match[2], match[3]
 
 
-def _device(places: _Places, texts: tuple[str, ...]) -> FabricDevice:
-    """Return a device from the texts at its places, one value for equal texts."""
-    if _TEXT.issuperset(map(type, texts)) and sum(map(len, texts)) <= LONGEST_PART:
-        return _known_device(places, texts)
-    return _parse_device(places, texts)
-
-
-def _parse_device(places: _Places, texts: Sequence[Any]) -> FabricDevice:
-    guid_text = None
-    ports: dict[str, dict[str, str]] = {}
-    for (number, key), text in zip(places.keys, texts, strict=True):
-        if number is None:
-            guid_text = text
-        else:
-            ports.setdefault(number, {})[key] = text
-    unread = []
+def _device(
+    places: _Places, texts: Sequence[str], parse_rest: Callable[..., _Rest]
+) -> FabricDevice:
+    guid_text = None if places.guid is None else texts[places.guid]
+    guid = None
+    unread: list[str] = []
     if guid_text is None or not _is_guid(guid_text):
         unread.append("node_guid")
-    parsed = {}
-    for number, of_port in ports.items():
-        port = parsed[int(number)] = _port(of_port)
-        if of_port.get("link_layer", "InfiniBand") == "InfiniBand" and port.guid is None:
-            unread.append(f"GUID of port {number}")
+    elif guid_text != _NO_GUID:
+        guid = guid_text
+    ports = {}
+    for of_port in places.ports:
+        port, is_infiniband = _port(of_port, texts, guid, parse_rest)
+        ports[of_port.number] = port
+        if is_infiniband and port.guid is None:
+            unread.append(f"GUID of port {of_port.number}")
+    return FabricDevice(guid, ports, tuple(unread))
+
+
+def _port(
+    places: _PortPlaces,
+    texts: Sequence[str],
+    device_guid: str | None,
+    parse_rest: Callable[..., _Rest],
+) -> tuple[FabricPort, bool]:
+    """Return a port, and whether it is one of InfiniBand or may be one."""
+    gid = "" if places.gid is None else texts[places.gid]
+    has_gid = len(gid) == 39 and _GROUPS.fullmatch(gid) and not gid.endswith(_NO_GUID)
+    rest = parse_rest(places.rest_keys, places.choose_rest(texts))
+    if not has_gid:
+        return rest.port, rest.may_be_infiniband
     guid = None
-    if "node_guid" not in unread and guid_text != _NO_GUID:
-        guid = guid_text and shared_text(guid_text)
-    return FabricDevice(guid, parsed, tuple(unread))
+    if rest.is_infiniband:
+        # As a rule the GUID is that of the device: one object for both.
+        guid = gid[20:] if device_guid is None or not gid.endswith(device_guid) else device_guid
+    port = FabricPort(rest.port.sm_lid, shared_text(gid[:19]), guid, rest.port.pkeys)
+    return port, rest.may_be_infiniband
 
 
-_known_device = functools.lru_cache(maxsize=MOST_PARTS)(_parse_device)
+class _Rest(Struct, frozen=True):
+    """A port without what its GID says, which is another one on each node.
+
+    `may_be_infiniband`: it is one of InfiniBand, or does not say what it is.
+    """
+
+    port: FabricPort
+    is_infiniband: bool
+    may_be_infiniband: bool
 
 
-def _port(texts: Mapping[str, str]) -> FabricPort:
-    gid = texts.get("gids/0", "")
-    subnet = guid = None
-    if len(gid) == 39 and _GROUPS.fullmatch(gid) and not gid.endswith(_NO_GUID):
-        subnet = shared_text(gid[:19])
-        if texts.get("link_layer") == "InfiniBand":
-            guid = shared_text(gid[20:])  # as a rule that of the device
-    pkeys = {key: text for key, text in texts.items() if key.startswith("pkeys/")}
-    return FabricPort(_number(texts.get("sm_lid")), subnet, guid, _table(pkeys))
+def _parse_rest(keys: Sequence[str], texts: Sequence[str]) -> _Rest:
+    files = dict(zip(keys, texts, strict=True))
+    pkeys = {key: text for key, text in files.items() if key.startswith("pkeys/")}
+    port = FabricPort(_number(files.get("sm_lid")), pkeys=_table(pkeys))
+    is_infiniband = files.get("link_layer") == "InfiniBand"
+    return _Rest(port, is_infiniband, is_infiniband or "link_layer" not in files)
+
+
+_known_rest = functools.lru_cache(maxsize=MOST_PARTS)(_parse_rest)
 
 
 def _is_guid(text: str) -> bool:
@@ -171,7 +199,6 @@ def _number(text: str | None) -> int | None:
     return int(text, 16)
 
 
-@read_once
 def _table(texts: Mapping[str, str]) -> dict[int, int] | None:
     """Return the partition keys by row; None if there is no table, or a row is no key."""
     rows = {}

@@ -12,7 +12,7 @@ from clusterprep.facts.parts import read_once, shared_text
 from clusterprep.model import Read
 
 
-class InterruptDevice(Struct, frozen=True):
+class InterruptDevice(Struct, frozen=True, gc=False):
     """A card with its interrupt lines.
 
     `lines` has those that were active: line → CPU → interrupts in the window. `queues` is the

@@ -345,7 +345,7 @@ def _with_journal(log: KernelLog, answer: Any) -> KernelLog:
 
 def parse_xids(ring: Any, journal: Any, pci: Any) -> Xids | Absent:
     """Return the Xids of the log; Absent where neither the bus nor the log shows a GPU."""
-    has_no_gpu = not isinstance(pci, Absent) and not parse_pci(pci)
+    has_no_gpu = not isinstance(pci, Absent) and not _gpus_on_bus(pci)
     log = parse_log(ring, journal)
     if isinstance(log, Absent):
         return _NO_GPU if has_no_gpu else log
@@ -356,6 +356,7 @@ def parse_xids(ring: Any, journal: Any, pci: Any) -> Xids | Absent:
 
 
 _NO_GPU = Absent("not_applicable", "no NVIDIA GPU here")
+_gpus_on_bus = read_once(parse_pci)  # the same on nearly all nodes
 
 
 def xids_in(text: str) -> tuple[Xid, ...]:
@@ -466,6 +467,7 @@ _SWITCH_CLASS = "0x0680"  # a bridge of another kind: NVSwitches of A100 and H10
 _SEVERITIES = {"Severity 0": "Non-fatal", "Severity 1": "Fatal"}  # of the line with a number
 
 
+@read_once
 def _has_switch(rows: Sequence[Mapping[str, Any]]) -> bool:
     return any(str(row["class"]).startswith(_SWITCH_CLASS) for row in rows)
 
@@ -533,7 +535,7 @@ XIDS = Fact(
     _device_reads,
     parse_xids,
     lenient=True,
-    pieces=(Raw, Raw, None),
+    pieces=(Raw, Raw, Raw),
     needs=NEEDS,
     costly=JOURNAL,
 )
@@ -542,7 +544,7 @@ SXIDS = Fact(
     _device_reads,
     parse_sxids,
     lenient=True,
-    pieces=(Raw, Raw, None),
+    pieces=(Raw, Raw, Raw),
     needs=NEEDS,
     costly=JOURNAL,
 )

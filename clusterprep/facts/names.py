@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Mapping
 from typing import Any
 
 from clusterprep.facts import Fact
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.model.colocation import one_machine
+from clusterprep.model.joined import Joined
 
 # Up to this many nodes, every node resolves every name. In a larger fleet each resolves a sample of
 # about as many.
@@ -41,26 +43,26 @@ def _sample(count: int) -> tuple[int, ...]:
     return tuple(generator.sample(range(count), FULL_MESH_LIMIT - 2))
 
 
-def parse_names(answer: dict[str, Any]) -> dict[str, tuple[str, ...] | None]:
+def parse_names(answer: Mapping[str, Any]) -> Mapping[str, tuple[str, ...] | None]:
     """Return addresses by name, None for a name that has none."""
     lists = [addresses for _, addresses in answer.items()]
     if not _ADDRESSES.issuperset(map(type, lists)):
         lists = list(map(parse_addresses, lists))
-    return dict(map(_shared_entry, answer, lists))
+    names = tuple(answer)
+    # In a large fleet a node resolves its own name first, and then names that most resolve alike.
+    own = {name: addresses or None for name, addresses in zip(names[:1], lists, strict=False)}
+    return Joined(own, _by_name(names[1:], tuple(lists[1:])))
 
 
 _ADDRESSES = frozenset((tuple, type(None)))  # in which only pieces of an answer come
 
 
-@functools.lru_cache(1 << 14)
-def _shared_entry(
-    name: str, name_addresses: tuple[str, ...] | None
-) -> tuple[str, tuple[str, ...] | None]:
-    """Return the arguments, None for no addresses.
-
-    All nodes answer nearly the same, and through the cache they share the values.
-    """
-    return name, name_addresses or None
+@functools.lru_cache(64)  # of the nodes of a large fleet, and of those in the sample
+def _by_name(
+    names: tuple[str, ...], lists: tuple[tuple[str, ...] | None, ...]
+) -> Mapping[str, tuple[str, ...] | None]:
+    """Return addresses by name, one value for equal arguments. It must not be changed."""
+    return {name: addresses or None for name, addresses in zip(names, lists, strict=True)}
 
 
 def parse_addresses(answer: Any) -> tuple[str, ...] | None:

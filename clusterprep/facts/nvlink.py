@@ -64,7 +64,7 @@ class NvLinks(Struct, frozen=True):
     speeds: tuple[int, ...] = ()
 
 
-class LinkErrors(Struct, frozen=True):
+class LinkErrors(Struct, frozen=True, gc=False):
     """Errors since the driver was loaded, by link and kind (LINK_ERRORS of the agent)."""
 
     uuid: str

@@ -25,7 +25,10 @@ from clusterprep.remote.transports.frames import decoded
 
 Value = TypeVar("Value")
 
-MOST_PARTS = 4096  # that are remembered of each kind
+# How many are remembered of each kind. Parts are rows of a node, of which a part may be another one
+# on each: what is remembered of these is for nothing.
+MOST_PARTS = 1024
+MOST_TEXTS = 4096
 # What is longer is read each time: else nodes that lie could fill the memory.
 LONGEST_PART = 4096  # bytes of JSON
 LONGEST_TEXT = 256  # characters
@@ -67,7 +70,7 @@ def read_text_once(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 
     The value must not be changed.
     """
-    remembered = functools.lru_cache(maxsize=MOST_PARTS)(parse)
+    remembered = functools.lru_cache(maxsize=MOST_TEXTS)(parse)
 
     @functools.wraps(parse)
     def parse_text(text: str) -> Value:

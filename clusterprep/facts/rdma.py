@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from clusterprep.facts import Fact, file, under, user_of_job
 from clusterprep.facts.env_files import written_files
 from clusterprep.facts.network import Family, network_of
-from clusterprep.facts.parts import read_once, read_text_once, shared_text
+from clusterprep.facts.parts import as_json, read_once, read_text_once, shared_text
 from clusterprep.model import Inventory, Node, Read
 from clusterprep.remote.untrusted import LONGEST_DEVICE, require_device_name
 
 
-class Gid(Struct, frozen=True):
+class Gid(Struct, frozen=True, gc=False):
     """One entry of a RoCE port's table; `kind` is «RoCE v2» or «IB/RoCE v1»."""
 
     index: int
@@ -44,7 +44,7 @@ class Gid(Struct, frozen=True):
         return not self.address.is_link_local
 
 
-class Port(Struct, frozen=True):
+class Port(Struct, frozen=True, gc=False):
     """One port; `rate` in Gbit/s. The subnet manager assigns `lid`, which only InfiniBand has."""
 
     number: int
@@ -73,7 +73,7 @@ class Port(Struct, frozen=True):
         return True
 
 
-class RdmaDevice(Struct, frozen=True):
+class RdmaDevice(Struct, frozen=True, gc=False):
     """`board` is the vendor's id of the card's make (PSID), `model` the kind of chip (MT4129)."""
 
     name: str
@@ -101,7 +101,7 @@ def parse_devices(files: Any, tree: Mapping[str, Any]) -> tuple[RdmaDevice, ...]
     devices = []
     rows = dict(tree.items())
     for name in _in_natural_order(tuple(rows)):
-        devices.append(_device((name, rows[name], files_of.pop(name, {}))))
+        devices.append(_device((name, rows[name], files_of.pop(name, _NO_FILES))))
     # The files and the tree were read one after the other: a device may have gone in between.
     if files_of:
         raise _came_or_went(min(files_of))
@@ -109,8 +109,11 @@ def parse_devices(files: Any, tree: Mapping[str, Any]) -> tuple[RdmaDevice, ...]
 
 
 @read_once
-def _files_by_device(files: Any) -> dict[str, dict[str, str]]:
-    """Return the texts of the ports of each device, by their places below its ports."""
+def _files_by_device(files: Any) -> dict[str, Raw]:
+    """Return the texts of the ports of each device, by their places below its ports, as JSON.
+
+    Nearly all nodes have the same: as JSON they are a part of `_device` that costs nothing.
+    """
     if not isinstance(files, Mapping):
         raise TypeError("files by their paths were expected")
     files_of: dict[str, dict[str, str]] = {}
@@ -119,7 +122,10 @@ def _files_by_device(files: Any) -> dict[str, dict[str, str]]:
         if place is not None:
             name, file = place
             files_of.setdefault(name, {})[file] = text
-    return files_of
+    return {name: Raw(as_json(texts)) for name, texts in files_of.items()}
+
+
+_NO_FILES = Raw(b"{}")
 
 
 def _came_or_went(name: str) -> ValueError:
@@ -187,7 +193,7 @@ def _port(number: str, row: Mapping[str, Any], files: Mapping[str, str]) -> Port
     gids = []
     for index, text, kind, interface in row["gids"]:
         address = _address(text) if isinstance(text, str) else IPv6Address(text)
-        gids.append(Gid(int(index), address, kind or "", interface))
+        gids.append(Gid(int(index), address, _if_text(kind or ""), _if_text(interface)))
     return Port(
         number=int(number),
         state=_state(files[f"{number}/state"]),
@@ -197,6 +203,11 @@ def _port(number: str, row: Mapping[str, Any], files: Mapping[str, str]) -> Port
         lid=None if row["lid"] is None else int(row["lid"], 16),
         gids=tuple(gids),
     )
+
+
+def _if_text(value: Any) -> Any:
+    """Return a text as one object for equal texts, and what is none as it is."""
+    return shared_text(value) if isinstance(value, str) else value
 
 
 @read_text_once  # two entries of a table have one address

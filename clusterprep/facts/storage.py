@@ -45,7 +45,7 @@ class DeclaredMount(Struct, frozen=True):
     mode: str = ""
 
 
-class Mount(Struct, frozen=True):
+class Mount(Struct, frozen=True, gc=False):
     """A line of mountinfo.
 
     `options` are those of this mount, `inner` those of the file system itself.
@@ -63,7 +63,7 @@ class Mount(Struct, frozen=True):
         return self.type in NETWORK or self.type.startswith(_PREFIXES)
 
 
-class Space(Struct, frozen=True):
+class Space(Struct, frozen=True, gc=False):
     """Bytes and inodes.
 
     `at` is the path without links, `free` is what an ordinary user may still take.
@@ -177,8 +177,8 @@ def _options(text: str) -> frozenset[str]:
 @functools.lru_cache(4096)
 def _without_address(mount: Mount) -> Mount:
     """Return a mount without the options that name an address, of the server or of the node."""
-    inner = [option for option in mount.inner if "addr=" not in option]
-    return replace(mount, inner=frozenset(inner))
+    inner = sorted(option for option in mount.inner if "addr=" not in option)
+    return replace(mount, inner=_options(",".join(inner)))  # one value for all nodes
 
 
 def _without_addresses(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from clusterprep.model import Absent, Json
-from clusterprep.model.quick_json import QuickEncoder, encode_address, quick_encoder
+from clusterprep.model.quick_json import QuickEncoder, encode_other, quick_encoder
 from clusterprep.model.records import field_names
 
 LEFT_OUT = Absent("left out", "too long for the history")
@@ -88,4 +88,4 @@ def _plain_level(value: Any) -> Json:
 
 
 _SLOW = json.JSONEncoder(separators=(",", ":"), default=_plain_level)
-_PACKER = msgspec.msgpack.Encoder(enc_hook=encode_address)
+_PACKER = msgspec.msgpack.Encoder(enc_hook=encode_other)

@@ -22,11 +22,12 @@ import msgspec
 from msgspec import Struct
 
 from clusterprep.model import Absent
+from clusterprep.model.joined import Joined
 
 _OURS = __name__.partition(".")[0] + "."
 _SCALARS = frozenset((type(None), bool, int, float, str))
 _KEYS = frozenset((int, str))
-_CONTAINERS = frozenset((dict, list, tuple))
+_CONTAINERS = frozenset((dict, Joined, list, tuple))
 _ADDRESSES = (IPv4Address, IPv6Address)
 _MAPPINGS = (dict, Mapping)
 _SEQUENCES_AND_UNIONS = (list, tuple, Sequence, Union, types.UnionType)
@@ -39,8 +40,10 @@ Held = frozenset[type]
 _NOTHING: Held = frozenset()
 
 
-def encode_address(value: object) -> str:
-    """Return an address as text. Raises TypeError for anything else that msgspec does not know."""
+def encode_other(value: object) -> str | dict[str, Any]:
+    """Return an address as text, and Joined as a dictionary. Raises TypeError for anything else."""
+    if type(value) is Joined:
+        return value.merged()
     if type(value) is IPv6Address and value.scope_id is None:
         # The standard library takes five times as long for them, and each node has a dozen: RDMA
         # devices have link-local addresses. Their second half begins behind the first zeros.
@@ -53,9 +56,9 @@ def encode_address(value: object) -> str:
     raise TypeError(f"no text is known for {type(value).__name__}")
 
 
-_ENCODER = msgspec.json.Encoder(enc_hook=encode_address)
+_ENCODER = msgspec.json.Encoder(enc_hook=encode_other)
 # Sorts sets, and the keys of dictionaries too, whose order shall stay: not for values with both.
-_SORTING = msgspec.json.Encoder(enc_hook=encode_address, order="deterministic")
+_SORTING = msgspec.json.Encoder(enc_hook=encode_other, order="deterministic")
 
 
 # What is raised for a class that msgspec does not know, half of a surrogate pair, and more than 64
@@ -122,13 +125,13 @@ def _collect(values: Iterable[Any], held: set[type], levels: int) -> bool:
             return False
         if not containers:
             return True
-        if dict in kinds:
+        if dict in kinds or Joined in kinds:
             held.add(dict)
         kinds = set()
         contents = []
         for container in containers:
             items: Iterable[Any] = container
-            if type(container) is dict:
+            if isinstance(container, (dict, Joined)):
                 if not _KEYS.issuperset(map(type, container)):
                     return False
                 items = container.values()

@@ -15,7 +15,8 @@ from clusterprep.facts.clock import Offset
 from clusterprep.facts.rdma import Gid
 from clusterprep.facts.storage import Mount
 from clusterprep.model import Absent, RankGpu
-from clusterprep.model.quick_json import encode_address, quick_encoder
+from clusterprep.model.joined import Joined
+from clusterprep.model.quick_json import encode_other, quick_encoder
 from clusterprep.reports.json_report import json_of
 
 
@@ -60,6 +61,8 @@ def test_a_text_keeps_its_characters(text: str) -> None:
         pytest.param(Absent("hung"), id="absent"),
         pytest.param([1, {"a": [Absent("hung")]}], id="absent-within"),
         pytest.param({"b": 1, "a": {"d": 2, "c": 3}}, id="order-of-keys"),
+        pytest.param(Joined({"b": ("x", None)}, {"a": 1.5}), id="joined"),
+        pytest.param([{"c": Joined({}, {"a": {"d": 2}})}], id="joined-within"),
         pytest.param(RankGpu("u", 0, "p", None), id="record"),
         pytest.param(Gid(1, IPv6Address("fe80::1"), "RoCE v2", None), id="address"),
         pytest.param([8e-05, 1e15, 1e16, {"a": (-1.5e-07, None)}], id="small-and-large"),
@@ -77,6 +80,7 @@ def test_honest_values_are_encoded_here(value: Any) -> None:
         pytest.param("\udcff", id="surrogate"),
         pytest.param({1.5: 1}, id="odd-key"),
         pytest.param({"a": {(1, 2): 1}}, id="odd-inner-key"),
+        pytest.param(Joined({}, {"a": b"x"}), id="bytes-that-are-joined"),
         pytest.param(frozenset("ab"), id="set"),
         pytest.param({"b": MOUNT, "a": 1}, id="set-and-order-of-keys"),
         pytest.param(b"ab", id="bytes"),
@@ -102,12 +106,12 @@ def test_an_encoder_says_whether_there_may_be_infinities(value: Any, may_hold_fl
 def test_an_address_is_written_as_the_standard_library_does(host: int) -> None:
     for prefix in (0xFE80 << 48, 0xFEC0 << 48, 0):
         address = IPv6Address(prefix << 64 | host)
-        assert encode_address(address) == str(address)
+        assert encode_other(address) == str(address)
 
 
 @pytest.mark.parametrize("text", ["fe80::1%eth0", "fe80::1:0:0:1", "fe80::1:2:3:4%ib0", "::1"])
 def test_an_odd_address_is_written_as_the_standard_library_does(text: str) -> None:
-    assert encode_address(IPv6Address(text)) == str(IPv6Address(text))
+    assert encode_other(IPv6Address(text)) == str(IPv6Address(text))
 
 
 def test_one_value_that_is_left_to_json_takes_others_with_it() -> None:
