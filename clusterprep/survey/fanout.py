@@ -46,6 +46,7 @@ from clusterprep.survey.worker_pool import WorkerPool
 SILENT_LIMIT = 1.0  # seconds until a node that has sent nothing no longer occupies a slot
 LOOK_INTERVAL = 0.1  # seconds between two looks at whether the command is to end
 CLOSING_LIMIT = 1.0  # seconds for ending the agents of a command that was told to end
+CLOSERS = 4  # threads that end agents, as long as none of them is held up
 PULSE_INTERVAL = 5.0  # seconds between signs of life; an agent gives up after 30 s
 LEAST_WAIT = 0.05  # seconds that each answer is waited for, even when the time of all is over
 SWEEP = 0.02  # seconds that one node's answer is waited for until those of the others are looked at
@@ -122,7 +123,10 @@ class Fanout:
         """
         until = None if self._budget is None else self._budget.closing
         pool = WorkerPool(links, Link.close)
-        pool.start_threads(self._forks)
+        # Over SSH nothing is waited for, and a thread's start takes as long as to close.
+        pool.start_threads(min(CLOSERS, self._forks))
+        began = time.monotonic()
+        is_wide = False
         stopped = time.monotonic() if self._deadline.error else None
         while pool.unfinished:
             remaining = self._remaining(until)
@@ -130,6 +134,9 @@ class Fanout:
             if remaining == 0.0 or waited > CLOSING_LIMIT:
                 break
             pool.wait(LOOK_INTERVAL if remaining is None else min(LOOK_INTERVAL, remaining))
+            if not is_wide and time.monotonic() - began > LOOK_INTERVAL:
+                is_wide = True
+                pool.start_threads(self._forks)
 
     def _keep_sending(self) -> None:
         """Send signs of life, and see to it that nodes that take nothing hold up no others."""
@@ -459,36 +466,44 @@ def _take_answers(
     end = running_seconds() + timeout
     # What has come by then is still read, if no node sends without end.
     grace = LEAST_WAIT * len(awaited)
+    wait = 0.0
     while awaited:
         now = running_seconds()
         end = min(end, now + patience())
-        heard = _sweep(awaited, take, 0.0)
+        heard, has_parts = _sweep(awaited, take, wait)
         if now >= (end + grace if heard else end):
             break
-        if awaited and not heard:
-            _sweep(awaited, take, min(SWEEP, max(end - now, 0.0)))
+        # Without a wait all links would be read without a pause while answers come one by one.
+        wait = 0.0 if has_parts else min(SWEEP, max(end - now, 0.0))
     for name in awaited:
         take(name, LinkLost("timed_out", "the agent did not answer in time"))
 
 
-def _sweep(awaited: dict[str, Awaited], take: Callable[[str, Answer], object], wait: float) -> bool:
-    """Read once from each link, and wait for the first one up to `wait` seconds.
+def _sweep(
+    awaited: dict[str, Awaited], take: Callable[[str, Answer], object], wait: float
+) -> tuple[bool, bool]:
+    """Read once from each link, and wait up to `wait` seconds for the one that was asked last.
 
-    Returns whether anything came.
+    When that one answers, most of the others have. Returns whether anything came, and whether any
+    of it was a part of an answer, whose rest may be there already.
     """
     heard = False
-    for name, (link, number) in list(awaited.items()):
+    has_parts = False
+    for name, (link, number) in reversed(list(awaited.items())):
         before = link.received
         try:
             answer: Answer | None = link.receive_now(number, wait)
         except LinkLost as lost:
             answer = lost
         wait = 0.0
-        heard = heard or link.received > before
+        has_come = link.received > before
+        heard = heard or has_come
         if answer is not None:
             del awaited[name]
             take(name, answer)
-    return heard
+        elif has_come:
+            has_parts = True
+    return heard, has_parts
 
 
 def _agent_parts(plan: QueryPlan, sheets: Iterable[Sheet], inventory: Inventory) -> tuple[str, ...]:

@@ -4,10 +4,14 @@ A send may block for as long as the other end takes nothing: SSH has a window, T
 either end may negotiate keys. Then one thread waits for that node, and another thread goes on with
 the others. So there are WIDTH threads at most, and one more for each node that takes nothing. Each
 holds the text that it sends: no more threads are started while these texts are MOST_BYTES together.
+
+A send that is taken at once needs no thread of its own, and a thread's start costs more than the
+send. So the first threads are few, and as soon as one is held up there are as many as links wait.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -15,6 +19,7 @@ from collections import deque
 from clusterprep.remote.transports.link import Link
 
 WIDTH = 16  # threads that send at once, besides those that are held up
+SHARE = 16  # links that wait for one thread, as long as none is held up
 MOST_BYTES = 256 << 20
 HELD_UP = 0.2  # seconds in one node's send after which a thread counts as held up
 
@@ -32,14 +37,15 @@ class Senders:
         """Have a thread send what waits on a link."""
         with self._lock:
             self._links.append(link)
-            self._start_threads()
+            self._start_threads(math.ceil(len(self._links) / SHARE))
 
     def relieve(self) -> None:
         """Start threads in place of those that are held up, if links wait."""
         with self._lock:
-            self._start_threads()
+            self._start_threads(len(self._links))
 
-    def _start_threads(self) -> None:
+    def _start_threads(self, count: int) -> None:
+        """Start threads until `count` of them send, WIDTH at most. The caller holds the lock."""
         now = time.monotonic()
         going_on = 0
         under_way = 0
@@ -48,7 +54,7 @@ class Senders:
             under_way += link.under_way if link is not None else 0
         if under_way > MOST_BYTES:
             return
-        for _ in range(min(WIDTH, len(self._links)) - going_on):
+        for _ in range(min(WIDTH, count) - going_on):
             thread = threading.Thread(target=self._send, daemon=True, name="sender")
             self._sending[thread] = (now, None)
             thread.start()

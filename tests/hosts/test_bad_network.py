@@ -19,7 +19,7 @@ pytestmark = pytest.mark.hosts
 FAR = 40  # milliseconds each way
 # How often the controller speaks after an answer, on one connection; docs/why/performance.md says
 # what each is for.
-TURNS = {"kernel.version": 8, "time.offset": 12, "": 15}
+TURNS = {"kernel.version": 6, "time.offset": 10, "": 13}
 
 
 def words(only: str) -> list[str]:

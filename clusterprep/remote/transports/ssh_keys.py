@@ -49,6 +49,7 @@ class KeyRing:
     def __init__(self, ask: Ask | None = None) -> None:
         self._ask = ask
         self._files: dict[tuple[str, str], Candidate] = {}
+        self._public_parts: dict[str, bytes] = {}  # by path of the key file
         self._agents: dict[str, tuple[SshAgent, dict[bytes, Identity]]] = {}
         # Held while a passphrase is typed: the other threads want the same key.
         self._file_turn = threading.Lock()
@@ -74,7 +75,7 @@ class KeyRing:
 
     def _configured(self, route: Route, held: dict[bytes, Identity]) -> Iterator[Candidate]:
         """Yield the configured keys, then the agent's other ones unless IdentitiesOnly is set."""
-        blobs = {path: public_part(path) for path in route.identities}
+        blobs = {path: self._public_part(path) for path in route.identities}
         for path, blob in blobs.items():
             yield held.get(blob) or self._from_file(path)
         if route.identities_only:
@@ -90,7 +91,7 @@ class KeyRing:
         With IdentitiesOnly only the default keys, by the agent where it holds them.
         """
         files = filter(os.path.exists, route.identities)
-        blobs = {path: public_part(path) for path in files}
+        blobs = {path: self._public_part(path) for path in files}
         if not route.identities_only:
             yield from held.values()
         for path, blob in blobs.items():
@@ -122,6 +123,12 @@ class KeyRing:
         for path, certificate in pairs:
             if os.path.exists(certificate) and os.path.exists(path):
                 yield self._from_file(path, certificate)
+
+    def _public_part(self, path: str) -> bytes:
+        """Return the public half of a key file; read once."""
+        if path not in self._public_parts:
+            self._public_parts[path] = public_part(path)
+        return self._public_parts[path]
 
     def _from_file(self, path: str, certificate: str = "") -> Candidate:
         """Return the key of a file with its certificate, or why it cannot be used; read once."""

@@ -190,6 +190,22 @@ def test_the_agent_knows_the_passphrase(
     assert who(transport, sshd.node(tmp_path, identity_file=str(key))) == "root"
 
 
+def test_a_key_s_file_is_read_for_the_first_node_alone(
+    sshd: Sshd, transport: SshTransport, tmp_path: Path, agent: Path, allow: Path
+) -> None:
+    """A home on a network file system is not asked for it once for each node."""
+    key = new_key(tmp_path / "key")
+    add(key)
+    allow.write_text(public(key))
+    config = tmp_path / "config"
+    config.write_text("IdentitiesOnly yes")
+    node = sshd.node(tmp_path, identity_file=str(key), config=str(config))
+    assert who(transport, node) == "root"
+    key.unlink()
+    (tmp_path / "key.pub").unlink()
+    assert who(transport, replace(node, name="n2")) == "root"
+
+
 def test_the_agent_s_keys_are_left_alone(
     fresh: Fresh, sshd: Sshd, tmp_path: Path, home: Path, agent: Path, allow: Path
 ) -> None:
