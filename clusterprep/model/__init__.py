@@ -616,3 +616,4 @@ class Report(Struct, frozen=True):
     inventory: str = ""  # path as it was given; empty where none was read
     fixes: tuple[FixRow, ...] | None = None  # of a fix: each failure that it looked at
     groups: tuple[NodeGroup, ...] | None = None  # of the inventory, with the nodes of this report
+    held_by: tuple[str, ...] = ()  # not reached: without --partial nothing is written elsewhere

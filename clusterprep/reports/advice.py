@@ -12,6 +12,8 @@ NAMED = 4  # checks that a command to be pasted names
 # Label and text. The text of the label "next" is a sentence, that of any other label is a command.
 Advice = list[tuple[str, str]]
 
+_WRITING = ("apply", "plan", "fix", "rollback")
+
 
 def advice(report: Report, place: str = "above") -> Advice:
     """Return what to do about this report. `place` says where the findings stand on the page."""
@@ -66,6 +68,9 @@ def _after_failure(report: Report, place: str) -> Advice:
     if finding and finding.remedy.is_command:
         step = f"paste the fixes {place}"
     sentence = f"{step}, then run the same command again"
+    if report.held_by:
+        without = f"{sentence}; or go on without {fold_nodes(report.held_by)}"
+        return [("next", without), ("add", "--partial")]
     # What this user may not do, fix may not do either.
     cure = [] if "not-started" in outcomes else _fix(report)
     return [("next", sentence), *cure, *_undo(report), *_explain(report, finding)]
@@ -74,16 +79,23 @@ def _after_failure(report: Report, place: str) -> Advice:
 def _fix(report: Report) -> Advice:
     """Return the command that cures what needs no person, unless this one was it."""
     names = curable_checks(report.findings or ())
-    if not names or report.fixes is not None:
+    if not names or report.fixes is not None or _has_twins(report):
         return []
-    if len(names) > NAMED:
-        return [("fix", shell_line("clusterprep fix {inventory}", inventory=_inventory(report)))]
-    command = shell_line(
-        "clusterprep fix {inventory} --only {only}",
-        inventory=_inventory(report),
-        only=",".join(names),
-    )
+    words = "clusterprep fix {inventory}"
+    if len(names) <= NAMED:
+        words += " --only {only}"
+    if any(not node.reached for node in report.nodes or ()):
+        words += " --partial"
+    command = shell_line(words, inventory=_inventory(report), only=",".join(names))
     return [("fix", command)]
+
+
+def _has_twins(report: Report) -> bool:
+    """Return whether two entries of the inventory are one machine: then `fix` writes nothing."""
+    return any(
+        finding.check == "host.identity" and finding.verdict == "fail"
+        for finding in report.findings or ()
+    )
 
 
 def _after_launch(launch: LaunchResult) -> Advice:
@@ -116,9 +128,11 @@ def _after_unknown(report: Report, place: str) -> Advice:
         sentence = f"bring back {missing}; the others have what is reported {place}"
         return [("next", sentence), *_undo(report)]
     steps = [("next", f"bring back {missing}, or go on without")]
-    if report.command in ("apply", "plan", "fix"):
+    if report.held_by:
         # With --limit apply refuses what all nodes must share.
         return [*steps, ("add", "--partial")]
+    if report.command in _WRITING:  # --partial was given already
+        return [("next", f"bring back {missing}, then run the same command again")]
     limit = fold_nodes(reached, None)
     # A longer set is no option that a person would paste.
     if len(limit) <= NODES:
