@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterprep.facts.account import Rights
 from clusterprep.model import Finding, LaunchResult, Report
 from clusterprep.remedies import shell_line
 from clusterprep.reports.fixes import curable_checks
@@ -81,13 +82,23 @@ def _fix(report: Report) -> Advice:
     names = curable_checks(report.findings or ())
     if not names or report.fixes is not None or _has_twins(report):
         return []
-    words = "clusterprep fix {inventory}"
+    users = _without_root(report)
+    if any(rights.sudo != 0 for rights in users):
+        return []
+    command = shell_line("clusterprep fix {inventory}", inventory=_inventory(report))
     if len(names) <= NAMED:
-        words += " --only {only}"
+        command = shell_line("{command} --only {only}", command=command, only=",".join(names))
     if any(not node.reached for node in report.nodes or ()):
-        words += " --partial"
-    command = shell_line(words, inventory=_inventory(report), only=",".join(names))
+        command = shell_line("{command} --partial", command=command)
+    if users:
+        command = shell_line("{command} --become", command=command)
     return [("fix", command)]
+
+
+def _without_root(report: Report) -> list[Rights]:
+    """Return the rights of the login users that are not root, of whom `fix` wants sudo."""
+    found = [node.facts.get("ssh.rights") for node in report.nodes or ()]
+    return [rights for rights in found if isinstance(rights, Rights) and rights.uid != 0]
 
 
 def _has_twins(report: Report) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from clusterprep.facts.account import Rights
 from clusterprep.model import (
     ChangeRow,
     EnvPath,
@@ -134,6 +135,25 @@ def test_the_fix_that_is_recommended_is_none_that_fix_refuses() -> None:
     assert "clusterprep fix" not in shown(failing("check", TWINS))
 
 
+@pytest.mark.parametrize(("sudo", "said"), [(0, " --become\n"), (1, None), (None, None)])
+def test_a_user_without_root_is_told_a_fix_that_may_write(
+    sudo: int | None, said: str | None
+) -> None:
+    facts = {"ssh.rights": Rights(1000, "ops", sudo)}
+    text = shown(replace(failing("check"), nodes=reached(FOUR, facts)))
+    assert ("clusterprep fix" in text) == (said is not None)
+    assert said is None or f"--only lim.memlock{said}" in text
+
+
+def test_a_message_that_is_cut_is_whole_with_verbose() -> None:
+    fingerprints = [f"n{number} has SHA256:{number:043}" for number in range(64)]
+    finding = Finding("ssh.reach", "fail", "error", FOUR, "; ".join(fingerprints))
+    short = shown(report("check", findings=(finding,)))
+    assert "-v shows all of it" in short
+    assert fingerprints[-1] not in " ".join(short.split())
+    assert fingerprints[-1] in " ".join(shown(report("check", findings=(finding,)), 1).split())
+
+
 @pytest.mark.parametrize("fmt", ["console", "json", "markdown", "html", "junit", "nagios"])
 def test_every_format_says_without_which_node_nothing_is_written(fmt: str) -> None:
     text = render(unreachable(), fmt)
@@ -226,7 +246,7 @@ def test_what_was_not_learned_now_says_when() -> None:
     lines = shown(report("check", findings=findings)).splitlines()
     assert [line.split("  (")[1] for line in lines if "as of" in line] == [
         "as of 12 min 1 s ago)",
-        "as of 60 s ago)  n1  nccl.iface",
+        "as of 60 s ago)  n1  once the node answers again",
     ]
 
 
