@@ -534,8 +534,8 @@ class BisectResult(Struct, frozen=True):
 class NodeLists(Struct, frozen=True):
     """Which nodes a job may use, each list in inventory order.
 
-    `picked` are those that --pick chose, None without it. `folder` has the lists as files, "" if
-    they were not written.
+    `picked` are those that --pick chose, None without it, and `wanted` how many it wants, if fewer
+    pass. `folder` has the lists as files, "" if they were not written.
     """
 
     passing: tuple[str, ...]
@@ -543,6 +543,7 @@ class NodeLists(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
     picked: tuple[str, ...] | None = None
     folder: str = ""
+    wanted: int | None = None
 
 
 class CommandResult(Struct, frozen=True):

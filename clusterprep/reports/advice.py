@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusterprep.facts.account import Rights
 from clusterprep.model import Finding, LaunchResult, Report
+from clusterprep.model.units import pluralize
 from clusterprep.remedies import shell_line
 from clusterprep.reports.fixes import curable_checks
 from clusterprep.reports.plain import NODES, fold_nodes
@@ -57,7 +58,8 @@ def _after_failure(report: Report, place: str) -> Advice:
     finding = worst(report, "fail")
     if report.verify and report.verify.culprits:
         nodes = fold_nodes(report.verify.culprits[0].nodes)
-        return [("next", f"look at {nodes} first, then verify again"), *_explain(report, finding)]
+        again = f"look at {nodes} first, then verify again"
+        return [("next", again), *_undo(report), *_explain(report, finding)]
     outcomes = {row.outcome for row in report.changes or ()}
     if outcomes & {"failed", "rolled-back", "unanswered"}:
         again = "mend what made the change fail, then run the same command again"
@@ -69,6 +71,9 @@ def _after_failure(report: Report, place: str) -> Advice:
     if finding and finding.remedy.is_command:
         step = f"paste the fixes {place}"
     sentence = f"{step}, then run the same command again"
+    if report.lists is not None and report.lists.wanted is not None and report.lists.passing:
+        most = pluralize(len(report.lists.passing), "node")
+        sentence = f"pick at most {most}, or {sentence}"
     if report.held_by:
         without = f"{sentence}; or go on without {fold_nodes(report.held_by)}"
         return [("next", without), ("add", "--partial")]
@@ -165,14 +170,16 @@ def _after_success(report: Report) -> Advice:
 def _undo(report: Report) -> Advice:
     """Return how to undo an apply that wrote something, also if it failed afterwards."""
     outcomes = {row.outcome for row in report.changes or ()}
-    if report.command in ("apply", "fix") and "done" in outcomes:
-        undo = shell_line(
-            "clusterprep rollback {inventory} --run {run}",
-            inventory=_inventory(report),
-            run=report.run,
-        )
-        return [("undo", undo)]
-    return []
+    if report.command not in ("apply", "fix") or "done" not in outcomes:
+        return []
+    undo = shell_line(
+        "clusterprep rollback {inventory} --run {run}",
+        inventory=_inventory(report),
+        run=report.run,
+    )
+    if any(not node.reached for node in report.nodes or ()):
+        undo = shell_line("{undo} --partial", undo=undo)
+    return [("undo", undo)]
 
 
 def _explain(report: Report, finding: Finding | None) -> Advice:

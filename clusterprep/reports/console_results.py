@@ -532,7 +532,9 @@ def _device(row: RankRow) -> str:
 def write_culprit(page: ReportPage, culprit: Culprit) -> None:
     """Write a culprit, its cause and the evidence."""
     label: Part = ("CULPRIT", "bold red")
-    kind: Part = (f"{culprit.kind} ", "bold")
+    kind: Part = ("", "")  # its place says that it is a rank
+    if culprit.kind != "rank" or culprit.rank is None:
+        kind = (f"{culprit.kind} ", "bold")
     place: Part = (_culprit_place(culprit), "bold cyan")
     page.blank()
     page.row(label, kind, place, f"  {culprit.confidence:.0%} sure")

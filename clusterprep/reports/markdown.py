@@ -568,7 +568,8 @@ def _culprit(culprit: Culprit) -> list[str]:
         place = f"{code(culprit.source)} → {code(culprit.target)}"
     kind: str = culprit.kind
     if culprit.rank is not None:
-        kind = f"{culprit.kind} rank {culprit.rank}"
+        number = f"rank {culprit.rank}"
+        kind = number if kind == "rank" else f"{kind} {number}"
     sure = f"{culprit.confidence:.0%} sure"
     lines = [f"- **CULPRIT** {kind} {place}, {sure}: {inline(culprit.cause)}"]
     for evidence in culprit.evidence[:ROWS]:

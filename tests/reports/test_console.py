@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from clusterprep.facts.account import Rights
 from clusterprep.model import (
     ChangeRow,
+    Culprit,
     EnvPath,
     EnvValue,
     Finding,
@@ -99,7 +100,7 @@ def test_who_has_gone_on_without_a_node_is_not_told_to(
     )
     text = shown(told)
     assert said in text
-    assert ("--partial" in text) == bool(held_by)
+    assert ("add: --partial" in text) == bool(held_by)
 
 
 CURE = Fix((wanted_state("limits", item="memlock"),))
@@ -125,6 +126,22 @@ def test_an_error_does_not_hide_how_to_go_on_without_a_node() -> None:
     row = ChangeRow(FOUR, "file", "/etc/x", "update", "not-started")
     text = shown(failing("apply", changes=(row,), held_by=("n9",)))
     assert "or go on without n9 add: --partial" in " ".join(text.split())
+
+
+def test_what_was_written_can_be_undone_also_where_the_trial_names_a_culprit() -> None:
+    row = ChangeRow(FOUR, "file", "/etc/x", "update", "done")
+    trial = verify_culprit().verify
+    text = shown(replace(failing("apply", changes=(row,)), verify=trial))
+    assert "undo: clusterprep rollback lab.yaml --run" in text
+    assert f"--run {failing('apply').run} --partial\n" in text  # n9 was not reached
+
+
+def test_a_rank_is_called_so_once() -> None:
+    culprit = Culprit("rank", ("n3",), 0.9, "it is slow", rank=2)
+    trial = replace(verify_culprit().verify, culprits=(culprit,))
+    one = report("verify", verdict="fail", code=1, verify=trial)
+    assert "CULPRIT  rank 2 on n3  90% sure" in shown(one)
+    assert "**CULPRIT** rank 2 `n3`" in render(one, "markdown")
 
 
 def test_the_fix_that_is_recommended_is_none_that_fix_refuses() -> None:
