@@ -116,6 +116,27 @@ def chain(first: Remedy, *others: Remedy) -> Remedy:
     return _make("; ".join(shown), is_command=True, note=note, is_bare=is_bare)
 
 
+def with_all_words(remedies: Sequence[Remedy]) -> Remedy:
+    """Return lines that differ in one word as one line with all of these words in its place.
+
+    For commands that take any number of them. What differs otherwise, or would be too long, is
+    chained.
+    """
+    distinct = list(dict.fromkeys(remedies))
+    rows = [remedy.split(" ") for remedy in distinct]
+    are_alike = len({len(row) for row in rows}) == 1
+    if len(distinct) > 1 and are_alike and all(remedy.is_command for remedy in distinct):
+        columns = list(zip(*rows, strict=True))
+        differing = [place for place, words in enumerate(columns) if len(set(words)) > 1]
+        place = differing[0]
+        line = " ".join((*rows[0][:place], *columns[place], *rows[0][place + 1 :]))
+        if len(differing) == 1 and len(line) <= LONGEST_LINE:
+            notes = "; ".join(dict.fromkeys(remedy.note for remedy in distinct if remedy.note))
+            is_bare = all(remedy.is_bare for remedy in distinct)
+            return _make(line, is_command=True, note=notes, is_bare=is_bare)
+    return chain(*distinct)
+
+
 def noted(remedy: Remedy, template: str, /, **words: Word) -> Remedy:
     """Return the remedy with one more note."""
     return chain(remedy, sentence(template, **words))

@@ -297,6 +297,13 @@ def _start_cure(node: Node, words: str) -> Remedy:
             "(runtime:)"
         )
     user = node.job_user or node.ssh.user or "the job's user"
+    if "is closed to" in words:
+        return shell_line(
+            "namei -l {python}   # on the node: open what is closed to {user}, or set `python:` to "
+            "an interpreter that this user may run",
+            python=node.python,
+            user=user,
+        )
     if "shared librar" in words:
         return shell_line(
             "ldd {python} | grep 'not found'   # as {user}: install that library, or correct "

@@ -18,15 +18,17 @@ from clusterprep.checks import (
 )
 from clusterprep.facts.account import Rights
 from clusterprep.model import Absent, Node, NodeSnapshot, Verdict
-from clusterprep.remedies import Remedy, sentence, shell_line
+from clusterprep.remedies import NO_REMEDY, Remedy, sentence, shell_line, with_all_words
 
 BECOME = sentence("set `ssh: {{become: true}}` for these nodes in the inventory")
 USABLE = "login and Python work"
 NAMED = 8  # facts in one message
+KEY_UNKNOWN = "host_key_unknown"
 
 
 def reach(context: CheckContext) -> Iterable[Outcome]:
     """Judge every node: one that refused us fails, one that gave no answer is unknown."""
+    keyless = _remedy_for_unknown_keys(context.fleet.snapshots.values())
     for snapshot in context.fleet.snapshots.values():
         if snapshot.reached:
             yield Outcome(
@@ -36,8 +38,19 @@ def reach(context: CheckContext) -> Iterable[Outcome]:
                 USABLE,
                 USABLE,
             )
+        elif snapshot.reason == KEY_UNKNOWN:
+            yield _judge_unreached(replace(snapshot, remedy=keyless))
         else:
             yield _judge_unreached(snapshot)
+
+
+def _remedy_for_unknown_keys(snapshots: Iterable[NodeSnapshot]) -> Remedy:
+    """Return one command for all nodes whose host keys are not known.
+
+    ssh-keyscan takes any number of hosts.
+    """
+    remedies = [snapshot.remedy for snapshot in snapshots if snapshot.reason == KEY_UNKNOWN]
+    return with_all_words(remedies) if remedies else NO_REMEDY
 
 
 def _judge_unreached(snapshot: NodeSnapshot) -> Outcome:

@@ -36,7 +36,12 @@ def history(**params: Any) -> None:
     cluster = params["cluster"]
     limit = -1 if params["everything"] else LISTED
     recorded = _read(lambda runs: runs.all(cluster, limit))
-    answer = _new_report("history", cluster or "", runs=tuple(recorded))
+    notices: tuple[str, ...] = ()
+    if cluster is not None and not recorded:
+        known = sorted({run.cluster for run in _read(lambda runs: runs.all())})
+        if known:
+            notices = (f"no run of cluster {cluster!r} is recorded, but of {', '.join(known)}",)
+    answer = _new_report("history", cluster or "", runs=tuple(recorded), notices=notices)
     _finish(answer, params)
 
 

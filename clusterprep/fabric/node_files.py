@@ -41,11 +41,15 @@ Moved = Callable[[int], None]
 
 
 class Failed(Exception):
-    """A file was not brought; the text says why. `is_placed`: it is in place all the same."""
+    """A file was not brought; the text says why. `is_placed`: it is in place all the same.
 
-    def __init__(self, why: str, is_placed: bool = False) -> None:
+    `reason` is the node's own word for it, "" where the node was not asked.
+    """
+
+    def __init__(self, why: str, is_placed: bool = False, reason: str = "") -> None:
         super().__init__(why)
         self.is_placed = is_placed
+        self.reason = reason
 
 
 class RemoteFile(Struct, frozen=True):
@@ -96,7 +100,8 @@ class NodeFiles:
             answer = self._link.receive_now(number, WAIT)
         if "no" in answer:
             why = shortened(answer.get("why") or answer["no"])
-            raise Failed(why, is_placed=answer.get("placed") is True)
+            is_placed = answer.get("placed") is True
+            raise Failed(why, is_placed, str(answer["no"]))
         return answer
 
     def put(self, source: Path, place: str) -> None:

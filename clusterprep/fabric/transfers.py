@@ -160,15 +160,20 @@ class NodeCopy(_NodeTransfer):
 
     def _transfer(self, files: NodeFiles) -> list[Moved]:
         request = self._request
-        answer = files.ask(
-            "copy_look",
-            path=request.path,
-            sha=request.sha,
-            size=request.size,
-            mode=request.mode,
-            user=request.user,
-            group=request.group,
-        )
+        try:
+            answer = files.ask(
+                "copy_look",
+                path=request.path,
+                sha=request.sha,
+                size=request.size,
+                mode=request.mode,
+                user=request.user,
+                group=request.group,
+            )
+        except Failed as failed:
+            if failed.reason == "missing":  # even the folder
+                self._action = "create"
+            raise
         if answer.get("same"):
             return [Moved(request.path, "none", "unchanged")]
         self._action = _action(answer)

@@ -534,8 +534,8 @@ class BisectResult(Struct, frozen=True):
 class NodeLists(Struct, frozen=True):
     """Which nodes a job may use, each list in inventory order.
 
-    `picked` are those that --pick chose, None without it. `folder` has the lists as files, "" if
-    they were not written.
+    `picked` are those that --pick chose, None without it, and `wanted` how many it wants, if fewer
+    pass. `folder` has the lists as files, "" if they were not written.
     """
 
     passing: tuple[str, ...]
@@ -543,6 +543,7 @@ class NodeLists(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
     picked: tuple[str, ...] | None = None
     folder: str = ""
+    wanted: int | None = None
 
 
 class CommandResult(Struct, frozen=True):
@@ -616,3 +617,4 @@ class Report(Struct, frozen=True):
     inventory: str = ""  # path as it was given; empty where none was read
     fixes: tuple[FixRow, ...] | None = None  # of a fix: each failure that it looked at
     groups: tuple[NodeGroup, ...] | None = None  # of the inventory, with the nodes of this report
+    held_by: tuple[str, ...] = ()  # not reached: without --partial nothing is written elsewhere

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from clusterprep.facts.account import Rights
 from clusterprep.model import Finding, LaunchResult, Report
+from clusterprep.model.units import pluralize
 from clusterprep.remedies import shell_line
 from clusterprep.reports.fixes import curable_checks
 from clusterprep.reports.plain import NODES, fold_nodes
@@ -11,6 +13,8 @@ from clusterprep.survey.consequences import standing
 NAMED = 4  # checks that a command to be pasted names
 # Label and text. The text of the label "next" is a sentence, that of any other label is a command.
 Advice = list[tuple[str, str]]
+
+_WRITING = ("apply", "plan", "fix", "rollback")
 
 
 def advice(report: Report, place: str = "above") -> Advice:
@@ -54,7 +58,8 @@ def _after_failure(report: Report, place: str) -> Advice:
     finding = worst(report, "fail")
     if report.verify and report.verify.culprits:
         nodes = fold_nodes(report.verify.culprits[0].nodes)
-        return [("next", f"look at {nodes} first, then verify again"), *_explain(report, finding)]
+        again = f"look at {nodes} first, then verify again"
+        return [("next", again), *_undo(report), *_explain(report, finding)]
     outcomes = {row.outcome for row in report.changes or ()}
     if outcomes & {"failed", "rolled-back", "unanswered"}:
         again = "mend what made the change fail, then run the same command again"
@@ -66,6 +71,12 @@ def _after_failure(report: Report, place: str) -> Advice:
     if finding and finding.remedy.is_command:
         step = f"paste the fixes {place}"
     sentence = f"{step}, then run the same command again"
+    if report.lists is not None and report.lists.wanted is not None and report.lists.passing:
+        most = pluralize(len(report.lists.passing), "node")
+        sentence = f"pick at most {most}, or {sentence}"
+    if report.held_by:
+        without = f"{sentence}; or go on without {fold_nodes(report.held_by)}"
+        return [("next", without), ("add", "--partial")]
     # What this user may not do, fix may not do either.
     cure = [] if "not-started" in outcomes else _fix(report)
     return [("next", sentence), *cure, *_undo(report), *_explain(report, finding)]
@@ -74,16 +85,33 @@ def _after_failure(report: Report, place: str) -> Advice:
 def _fix(report: Report) -> Advice:
     """Return the command that cures what needs no person, unless this one was it."""
     names = curable_checks(report.findings or ())
-    if not names or report.fixes is not None:
+    if not names or report.fixes is not None or _has_twins(report):
         return []
-    if len(names) > NAMED:
-        return [("fix", shell_line("clusterprep fix {inventory}", inventory=_inventory(report)))]
-    command = shell_line(
-        "clusterprep fix {inventory} --only {only}",
-        inventory=_inventory(report),
-        only=",".join(names),
-    )
+    users = _without_root(report)
+    if any(rights.sudo != 0 for rights in users):
+        return []
+    command = shell_line("clusterprep fix {inventory}", inventory=_inventory(report))
+    if len(names) <= NAMED:
+        command = shell_line("{command} --only {only}", command=command, only=",".join(names))
+    if any(not node.reached for node in report.nodes or ()):
+        command = shell_line("{command} --partial", command=command)
+    if users:
+        command = shell_line("{command} --become", command=command)
     return [("fix", command)]
+
+
+def _without_root(report: Report) -> list[Rights]:
+    """Return the rights of the login users that are not root, of whom `fix` wants sudo."""
+    found = [node.facts.get("ssh.rights") for node in report.nodes or ()]
+    return [rights for rights in found if isinstance(rights, Rights) and rights.uid != 0]
+
+
+def _has_twins(report: Report) -> bool:
+    """Return whether two entries of the inventory are one machine: then `fix` writes nothing."""
+    return any(
+        finding.check == "host.identity" and finding.verdict == "fail"
+        for finding in report.findings or ()
+    )
 
 
 def _after_launch(launch: LaunchResult) -> Advice:
@@ -116,9 +144,11 @@ def _after_unknown(report: Report, place: str) -> Advice:
         sentence = f"bring back {missing}; the others have what is reported {place}"
         return [("next", sentence), *_undo(report)]
     steps = [("next", f"bring back {missing}, or go on without")]
-    if report.command in ("apply", "plan", "fix"):
+    if report.held_by:
         # With --limit apply refuses what all nodes must share.
         return [*steps, ("add", "--partial")]
+    if report.command in _WRITING:  # --partial was given already
+        return [("next", f"bring back {missing}, then run the same command again")]
     limit = fold_nodes(reached, None)
     # A longer set is no option that a person would paste.
     if len(limit) <= NODES:
@@ -140,14 +170,16 @@ def _after_success(report: Report) -> Advice:
 def _undo(report: Report) -> Advice:
     """Return how to undo an apply that wrote something, also if it failed afterwards."""
     outcomes = {row.outcome for row in report.changes or ()}
-    if report.command in ("apply", "fix") and "done" in outcomes:
-        undo = shell_line(
-            "clusterprep rollback {inventory} --run {run}",
-            inventory=_inventory(report),
-            run=report.run,
-        )
-        return [("undo", undo)]
-    return []
+    if report.command not in ("apply", "fix") or "done" not in outcomes:
+        return []
+    undo = shell_line(
+        "clusterprep rollback {inventory} --run {run}",
+        inventory=_inventory(report),
+        run=report.run,
+    )
+    if any(not node.reached for node in report.nodes or ()):
+        undo = shell_line("{undo} --partial", undo=undo)
+    return [("undo", undo)]
 
 
 def _explain(report: Report, finding: Finding | None) -> Advice:

@@ -383,6 +383,8 @@ def _decided_by(report: Report, kinds: Mapping[tuple[str, str], int]) -> str:
     severities = ("error", "warning") if report.strict else ("error",)
     if report.verdict == "pass" or any(kinds[report.verdict, one] for one in severities):
         return ""
+    if report.lists is not None and report.lists.wanted is not None:
+        return f"--pick {report.lists.wanted} chose none"
     return _decided_by_changes(report) or _decided_by_ranks(report)
 
 

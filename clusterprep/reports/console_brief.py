@@ -15,6 +15,7 @@ from clusterprep.reports.page import GUTTER, Part, ReportPage
 from clusterprep.reports.plain import fold_nodes, safe_text
 
 NODES = 32  # characters of a node set: what was seen has to fit beside it
+OPEN = 3  # checks that the same thing would make known, by name
 REASONS = 3  # different reasons of checks that are not judged
 _REASON = 40  # characters of one of them
 
@@ -46,24 +47,29 @@ def write_open(page: ReportPage, blocks: Iterable[Block]) -> None:
 
 
 def _open_line(way: str, group: Sequence[Block]) -> list[Part]:
-    """Return `with --become: 12 checks  n[1-4]  env.shadow, …`."""
+    """Return `env.shadow, lim.nproc, ssh.mesh and 9 others  n[1-4]  with --become`."""
     nodes: dict[str, None] = {}
     checks: dict[str, None] = {}
     for block in group:
         nodes.update(dict.fromkeys(block.nodes))
         checks[safe_text(block.check)] = None
     oldest = max(group, key=lambda block: block.age or 0.0)
-    number: Part = (pluralize(len(checks), "check"), "bold")
-    names: Part = (", ".join(checks), "dim")
     return [
-        f"{way}: ",
-        number,
+        (_first_names(list(checks)), "bold"),
         describe_age(oldest),
         "  ",
         (fold_nodes(nodes, NODES), "cyan"),
         "  ",
-        names,
+        way,
     ]
+
+
+def _first_names(names: Sequence[str]) -> str:
+    """Return all names, or the first of many and how many others there are."""
+    others = len(names) - OPEN
+    if others <= 1:  # a name is no longer than the words that stand for it
+        return ", ".join(names)
+    return f"{', '.join(names[:OPEN])} and {others} others"
 
 
 def write_settled(page: ReportPage, silenced: Iterable[Block], fixed: Iterable[Block]) -> None:

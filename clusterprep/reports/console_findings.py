@@ -24,12 +24,13 @@ from clusterprep.reports.blocks import (
     troubles,
 )
 from clusterprep.reports.page import GUTTER, Part, ReportPage
-from clusterprep.reports.plain import fold_nodes, safe_text
+from clusterprep.reports.plain import FIELD, fold_nodes, safe_text
 
 VALUES = 3  # lines for the different values of one check without -v
 REMEDIES = 2  # lines for its different remedies
 GAPS = 12  # checks that one missing answer leaves open, by name
 MESSAGES = 3  # different messages
+MESSAGE = 20_000  # characters of one with -v
 COLUMN = 28  # columns of the names with -v
 
 _LABELS: dict[tuple[str, str], Part] = {
@@ -286,7 +287,13 @@ def _write_messages(page: ReportPage, block: Block) -> None:
     messages = block.messages
     shown = page.shown(messages, MESSAGES)
     for message in shown:
-        page.under(safe_text(message))
+        # It may say of many nodes what each has said.
+        if page.verbose:
+            page.under(safe_text(message, MESSAGE))
+        else:
+            page.under(safe_text(message))
+            if len(message) > FIELD:
+                page.under(("… -v shows all of it", "dim"))
     _write_rest(page, len(messages) - len(shown), "more message")
 
 

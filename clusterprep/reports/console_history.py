@@ -71,7 +71,7 @@ def write_runs(page: ReportPage, report: Report) -> None:
     """Write a line for each run, newest first; with -v its inventory, version and size."""
     if report.runs is None:
         return
-    if not report.runs:
+    if not report.runs and not report.notices:
         commands = "check, plan, apply, verify, rollback, launch and bisect"
         page.row("", f"no run is recorded yet; every {commands} will be")
     rows = [_cells(run, report.started) for run in report.runs]

@@ -28,6 +28,7 @@ def write_lists(page: ReportPage, lists: NodeLists | None) -> None:
         page.row("  picked", page.nodes(lists.picked), indent=INDENT, keep=True)
         page.under("findings of other nodes do not count", indent=INDENT)
     elif lists.picked is not None:
-        page.row("  picked", ("none", "bold red"), indent=INDENT)
+        why = "" if lists.wanted is None else f": {lists.wanted} wanted, {passing} {verb}"
+        page.row("  picked", ("none", "bold red"), why, indent=INDENT)
     if lists.folder:
         page.row("  lists", safe_text(lists.folder), indent=INDENT, keep=True)

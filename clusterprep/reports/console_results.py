@@ -190,8 +190,7 @@ def write_changes(page: ReportPage, changes: Sequence[ChangeRow] | None) -> None
             changed.append(row)
     if not changed and not page.verbose:
         page.blank()
-        wanted = f"none; already as wanted: {_targets(unchanged)}" if unchanged else "none"
-        page.line(("Changes", "bold"), wanted)
+        page.line(("Changes", "bold"), "none", *_settled(unchanged, "; "))
         return
     listed = changed
     if page.verbose:
@@ -205,7 +204,7 @@ def write_changes(page: ReportPage, changes: Sequence[ChangeRow] | None) -> None
         _write_change(page, row)
     _write_rest(page, len(listed) - len(shown), "more change")
     if unchanged and not page.verbose:
-        page.under((f"already as wanted: {_targets(unchanged)}", "dim"), indent=INDENT)
+        page.under(*_settled(unchanged), indent=INDENT)
 
 
 def write_batches(page: ReportPage, batches: Sequence[BatchRow] | None) -> None:
@@ -262,6 +261,20 @@ def _count_outcomes(rows: Iterable[ChangeRow | BatchRow]) -> str:
         if number:
             parts.append(f"{number} {outcome}")
     return ", ".join(parts)
+
+
+def _settled(rows: Sequence[ChangeRow], before: str = "") -> list[Part]:
+    """Return `already as wanted on n[1-2]: /etc/x`, after `before`; nothing without rows."""
+    if not rows:
+        return []
+    nodes: dict[str, None] = {}
+    for row in rows:
+        nodes.update(dict.fromkeys(row.nodes))
+    return [
+        (f"{before}already as wanted on ", "dim"),
+        (fold_nodes(nodes), "cyan"),
+        (f": {_targets(rows)}", "dim"),
+    ]
 
 
 def _targets(rows: Iterable[ChangeRow]) -> str:
@@ -519,7 +532,9 @@ def _device(row: RankRow) -> str:
 def write_culprit(page: ReportPage, culprit: Culprit) -> None:
     """Write a culprit, its cause and the evidence."""
     label: Part = ("CULPRIT", "bold red")
-    kind: Part = (f"{culprit.kind} ", "bold")
+    kind: Part = ("", "")  # its place says that it is a rank
+    if culprit.kind != "rank" or culprit.rank is None:
+        kind = (f"{culprit.kind} ", "bold")
     place: Part = (_culprit_place(culprit), "bold cyan")
     page.blank()
     page.row(label, kind, place, f"  {culprit.confidence:.0%} sure")

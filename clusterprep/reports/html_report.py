@@ -307,15 +307,18 @@ def _changes_context(changes: Sequence[ChangeRow], roster: Roster) -> dict[str, 
     """Return what the template's section about changes uses, by name."""
     changed = []
     unchanged = []
+    still_on: dict[str, None] = {}
     for row in changes:
         if row.outcome == "unchanged":
             unchanged.append(row.target)
+            still_on.update(dict.fromkeys(row.nodes))
         else:
             changed.append(row)
     return {
         "changes": [_change(row, roster) for row in changed[:CHANGES]],
         "changes_left": max(0, len(changed) - CHANGES),
         "still": unchanged,
+        "still_on": roster.label(tuple(still_on)),
     }
 
 

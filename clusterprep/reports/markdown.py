@@ -473,9 +473,11 @@ def _changes(changes: Sequence[ChangeRow] | None) -> str:
     if len(changed) > ROWS:
         more = pluralize(len(changed) - ROWS, "more change")
         body += f"- {more}\n"
-    unchanged = len(changes) - len(changed)
+    unchanged = [row for row in changes if row.outcome == "unchanged"]
     if unchanged:
-        body += f"- {pluralize(unchanged, 'change')} already as wanted\n"
+        nodes = dict.fromkeys(node for row in unchanged for node in row.nodes)
+        count = pluralize(len(unchanged), "change")
+        body += f"- {count} already as wanted {_where(tuple(nodes))}\n"
     summary = f"Changes: {pluralize(len(changed), 'change')}"
     return details(summary, body)
 
@@ -566,7 +568,8 @@ def _culprit(culprit: Culprit) -> list[str]:
         place = f"{code(culprit.source)} → {code(culprit.target)}"
     kind: str = culprit.kind
     if culprit.rank is not None:
-        kind = f"{culprit.kind} rank {culprit.rank}"
+        number = f"rank {culprit.rank}"
+        kind = number if kind == "rank" else f"{kind} {number}"
     sure = f"{culprit.confidence:.0%} sure"
     lines = [f"- **CULPRIT** {kind} {place}, {sure}: {inline(culprit.cause)}"]
     for evidence in culprit.evidence[:ROWS]:

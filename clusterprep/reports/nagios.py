@@ -57,6 +57,8 @@ def describe_report(report: Report) -> str:
         parts.append(f"{safe_text(culprit.cause)} on {nodes}")
     parts += _trouble(report)
     parts += _failed_changes(report)
+    if report.held_by:
+        parts.append(f"nothing is written without {fold_nodes(report.held_by, NODES)}")
     # Among findings, those of the check ssh.reach name the nodes that were not reached.
     if report.findings is None:
         parts += _unreached(report)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from clusterprep.model import Finding, Fleet
+from clusterprep.model.nodeset import fold
 
 # What has to be known of every node that a command uses. The job's own logins between nodes,
 # ssh.mesh, are not among it.
@@ -13,6 +16,24 @@ LOGIN_CHECKS = ("ssh.reach", "ssh.sudo")
 GATES = ("rt.engine", "torch.version", "net.ports", "eth.iface_choice")
 # GPUs are in use by another job: no rank is started without --on-busy.
 BUSY = "gpu.busy"
+
+
+class Obstacle(Struct, frozen=True):
+    """Why nothing may be written. With `--partial` the nodes `unreached` would not be in the way.
+
+    `unreached` is empty where `--partial` would not help.
+    """
+
+    reason: str
+    unreached: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The reason, and the option that goes on all the same if there is one."""
+        if not self.unreached:
+            return self.reason
+        them = "it" if len(self.unreached) == 1 else "them"
+        return f"{self.reason} (`--partial` goes on without {them})"
 
 
 def blocking_findings(findings: Iterable[Finding], on_busy: bool) -> list[Finding]:
@@ -37,16 +58,23 @@ def _is_gate(check: str) -> bool:
     return check in GATES or check in LOGIN_CHECKS
 
 
-def blocked(fleet: Fleet, findings: Iterable[Finding], partial: bool) -> bool:
-    """Return whether nothing may be written.
+def obstacle(fleet: Fleet, findings: Iterable[Finding], partial: bool) -> Obstacle | None:
+    """Return why nothing may be written, None if it may.
 
-    True if two entries of the inventory are one machine, if no node was reached, and, unless
-    `partial`, if one was not.
+    Two entries of the inventory are one machine, no node was reached, or, unless `partial`, one
+    was not.
     """
+    twins: dict[str, None] = {}
     for finding in findings:
         if finding.check == "host.identity" and finding.verdict == "fail":
-            return True
+            twins.update(dict.fromkeys(finding.nodes))
+    if twins:
+        return Obstacle(f"{fold(twins)} are not different machines (host.identity)")
     if not fleet.reached:
-        return True
-    is_incomplete = len(fleet.reached) < len(fleet.inventory.nodes)
-    return is_incomplete and not partial
+        return Obstacle("no node was reached")
+    reached = {node.name for node in fleet.reached}
+    missing = tuple(node.name for node in fleet.inventory.nodes if node.name not in reached)
+    if partial or not missing:
+        return None
+    verb = "was" if len(missing) == 1 else "were"
+    return Obstacle(f"{fold(missing)} {verb} not reached", missing)

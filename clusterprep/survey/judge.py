@@ -293,8 +293,9 @@ def _unknown_outcome(fleet: Fleet, check: Check, node: Node, absent: Absent) -> 
         message = absent.detail or "does not apply here"
         return Outcome("skip", names, message, reason=absent.reason)
     remedy: Remedy | None = None
-    if absent.reason == "denied" and not _is_root(fleet, node):
-        remedy = BECOME
+    if absent.reason == "denied":
+        # The check's own remedy mends a fault, and none was seen.
+        remedy = NO_REMEDY if _is_root(fleet, node) else BECOME
     message = absent.detail or "could not be determined"
     severity: Severity = "error" if check.grave(fleet, node) else check.severity
     return Outcome(

@@ -191,6 +191,8 @@ def test_a_node_that_reboots_is_waited_for_and_locked_again(
 
 # ---------------------------------------------------------------- before anything is written
 
+ALONE = "n2 was not reached (`--partial` goes on without it)"
+
 
 def test_a_node_that_is_missing_stops_it(command: Make) -> None:
     done = command()
@@ -198,6 +200,30 @@ def test_a_node_that_is_missing_stops_it(command: Make) -> None:
     report = done.apply()
     assert (report.code, ends(report.changes)) == (3, {"n1": "not-started", "n3": "not-started"})
     assert not done.agents.sent
+    assert report.notices[0] == f"nothing was started: {ALONE}"
+    assert report.held_by == ("n2",)
+    planned = done.plan()
+    assert planned.notices[0] == f"apply would start nothing: {ALONE}"
+
+
+def test_several_nodes_that_are_missing_are_named_together(command: Make) -> None:
+    done = command()
+    done.agents.unreachable.update(("n2", "n3"))
+    why = "n[2-3] were not reached (`--partial` goes on without them)"
+    assert done.apply().notices[0] == f"nothing was started: {why}"
+    done.agents.unreachable.add("n1")
+    report = done.apply()
+    assert report.notices[0] == "nothing was started: no node was reached"
+    assert report.held_by == ()
+
+
+def test_a_rollback_says_without_which_node_it_does_nothing(command: Make) -> None:
+    agents = applied(command)
+    agents.unreachable.add("n2")
+    report = command(agents=agents).rollback()
+    assert report.notices[0] == f"nothing was rolled back: {ALONE}"
+    assert report.held_by == ("n2",)
+    assert motd(agents) == dict.fromkeys(NAMES, b"new\n")
 
 
 def test_partial_goes_on_without_it_and_says_so(command: Make) -> None:

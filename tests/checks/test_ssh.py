@@ -122,3 +122,23 @@ def test_the_remedy_is_what_works_there(rights: Rights, words: str) -> None:
     (found,) = findings(fleet(n1={"ssh.rights": rights, **DENIED}), "ssh.sudo")
     assert found.remedy.startswith(words)
     assert found.message == "2 facts need root: kernel.log, pcie.acs"
+
+
+def unknown_key(name: str, address: str) -> NodeSnapshot:
+    remedy = shell_line(
+        "ssh-keyscan -t ed25519 -p 22 {host} >> ~/.ssh/known_hosts   # first compare",
+        host=address,
+    )
+    error = Unreached("host_key_unknown", f"the host key of {address} is not known", remedy)
+    return NodeSnapshot(
+        name, address, False, error.reason, error.message, error.remedy, error.answered
+    )
+
+
+def test_one_command_adds_the_host_keys_of_all_nodes() -> None:
+    seen = {f"n{number}": unknown_key(f"n{number}", f"10.0.0.{number}") for number in (1, 2, 3)}
+    (found,) = findings(fleet(**seen), "ssh.reach")
+    hosts = "10.0.0.1 10.0.0.2 10.0.0.3"
+    assert found.remedy == f"ssh-keyscan -t ed25519 -p 22 {hosts} >> ~/.ssh/known_hosts"
+    assert found.remedy.note == "first compare"
+    assert "the host key of 10.0.0.3 is not known (n3)" in found.message

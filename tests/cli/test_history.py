@@ -49,7 +49,12 @@ def test_the_list_of_runs(state: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert [run["run"] for run in told["runs"]] == list(NAMES[::-1])
     assert [run["verdict"] for run in told["runs"]] == ["unknown", "fail", "pass"]
     assert [run["reached"] for run in told["runs"]] == [4, 8, 8]
-    assert answer(capsys, "history", "--cluster", "other")[1]["runs"] == []
+    other = answer(capsys, "history", "--cluster", "other")[1]
+    said = ["no run of cluster 'other' is recorded, but of test"]
+    assert (other["runs"], other["notices"]) == ([], said)
+    _, out, _ = asked(capsys, "history", "--cluster", "other")
+    assert said[0] in out
+    assert "no run is recorded yet" not in out
 
 
 @pytest.mark.parametrize("make", FLEETS)

@@ -246,6 +246,7 @@ def test_a_copy_that_failed_before_its_place_changed_nothing() -> None:
     moved = copied(Failed("no folder /etc/none"))
     assert (moved.outcome, moved.action) == ("failed", "update")
     assert moved.detail == "no folder /etc/none; nothing was changed there"
+    assert copied(Failed("no folder /etc/none", reason="missing")).action == "create"
 
 
 def test_a_copy_that_failed_names_what_it_would_have_done() -> None:

@@ -232,7 +232,7 @@ def test_a_login_shell_that_runs_nothing_is_said_and_neither_sudo_nor_python_is_
     (found,) = answer.findings("ssh.reach")
     assert (found["reason"], found["nodes"]) == ("denied", list(SHELLS))
     assert f"the login shell of {USER} does not run our command" in found["message"]
-    assert "n1 says: This account is currently not available" in found["message"]
+    assert "it says: This account is currently not available" in found["message"]
     assert found["remedy"] == f"getent passwd {USER}"
 
 

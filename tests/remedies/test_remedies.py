@@ -18,6 +18,7 @@ from clusterprep.remedies import (
     placed,
     sentence,
     shell_line,
+    with_all_words,
 )
 from tests.project.test_architecture import MODULES, calls, none, place
 from tests.support.pasting import (
@@ -207,3 +208,34 @@ def test_whatever_a_node_says_is_one_word(words: list[str]) -> None:
         lines += [remedy, remedy.note, sentence("it's {word}", word=word)]
     assert not run_words(lines)
     assert not not_shown_safely(lines)
+
+
+def scan(host: str, type_: str = "rsa") -> Remedy:
+    return shell_line("ssh-keyscan -t {type} {host} >> kh   # compare", type=type_, host=host)
+
+
+def test_lines_that_differ_in_one_word_are_one_line_with_all_of_them() -> None:
+    together = with_all_words([scan("n1"), scan("n2"), scan("n1")])
+    assert (together, together.note) == ("ssh-keyscan -t rsa n1 n2 >> kh", "compare")
+    assert together.is_command
+    assert with_all_words([scan("n1")]) == scan("n1")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(scan("n2", "ed25519"), id="two-words"),
+        pytest.param(shell_line("true"), id="another-line"),
+        pytest.param(scan("n" * 1000), id="short-enough-to-be-chained"),
+    ],
+)
+def test_lines_that_differ_otherwise_are_chained(other: Remedy) -> None:
+    remedies = [scan("n1"), other]
+    if "nnn" in other:
+        remedies += [scan(f"{number}" * 1000) for number in range(1, 5)]
+    assert with_all_words(remedies) == chain(*remedies)
+
+
+def test_what_is_no_line_is_chained() -> None:
+    said = sentence("look at it")
+    assert with_all_words([scan("n1"), said]) == chain(scan("n1"), said)

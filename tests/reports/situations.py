@@ -147,7 +147,11 @@ def unreachable() -> Report:
         "apply",
         verdict="unknown",
         code=3,
-        notices=("limited to n[1-4] by --limit; 12 other nodes were not contacted",),
+        notices=(
+            "nothing was started: n4 was not reached (`--partial` goes on without it)",
+            "limited to n[1-4] by --limit; 12 other nodes were not contacted",
+        ),
+        held_by=("n4",),
         nodes=(*reached(up), lost),
         findings=(
             *passes(up, *WELL[:8]),

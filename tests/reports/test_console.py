@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
+from clusterprep.facts.account import Rights
 from clusterprep.model import (
     ChangeRow,
+    Culprit,
     EnvPath,
     EnvValue,
     Finding,
@@ -15,6 +19,7 @@ from clusterprep.model import (
     VerifyResult,
     Workaround,
 )
+from clusterprep.model.fixes import Fix, wanted_state
 from clusterprep.remedies import shell_line
 from clusterprep.reports import render
 from clusterprep.reports.plain import fold_nodes, fold_ranks, format_rate, format_seconds
@@ -72,11 +77,15 @@ def test_what_was_not_changed_is_not_counted_as_a_change(outcomes: list[str], sa
 
 
 @pytest.mark.parametrize(
-    ("outcome", "said", "added"),
-    [("not-started", "or go on without", True), ("done", "the others have what is", False)],
+    ("outcome", "held_by", "said"),
+    [
+        ("not-started", ("n9",), "bring back n9, or go on without"),
+        ("done", (), "bring back n9; the others have what is"),
+        ("unchanged", (), "bring back n9, then run the same command again"),
+    ],
 )
 def test_who_has_gone_on_without_a_node_is_not_told_to(
-    outcome: str, said: str, added: bool
+    outcome: str, held_by: tuple[str, ...], said: str
 ) -> None:
     lost = NodeSnapshot("n9", "10.77.0.9", reached=False, reason="timed_out")
     row = ChangeRow(FOUR, "file", "/etc/x", "update", outcome)  # type: ignore[arg-type]
@@ -87,10 +96,93 @@ def test_who_has_gone_on_without_a_node_is_not_told_to(
         nodes=(*reached(FOUR), lost),
         findings=(),
         changes=(row,),
+        held_by=held_by,
     )
     text = shown(told)
-    assert f"bring back n9, {said}" in text or f"bring back n9; {said}" in text
-    assert ("--partial" in text) == added
+    assert said in text
+    assert ("add: --partial" in text) == bool(held_by)
+
+
+CURE = Fix((wanted_state("limits", item="memlock"),))
+TWINS = Finding("host.identity", "fail", "error", FOUR[:2], "n1 and n2 are one machine")
+
+
+def failing(command: str, *findings: Finding, **values: Any) -> Report:
+    """A report of four nodes, one with an error, and of n9, which was not reached."""
+    lost = NodeSnapshot("n9", "10.77.0.9", reached=False, reason="timed_out")
+    curable = Finding("lim.memlock", "fail", "error", FOUR[:1], "m", "64 KiB", fix=CURE)
+    return report(
+        command,
+        verdict="fail",
+        code=1,
+        inventory="lab.yaml",
+        nodes=(*reached(FOUR), lost),
+        findings=(curable, *findings),
+        **values,
+    )
+
+
+def test_an_error_does_not_hide_how_to_go_on_without_a_node() -> None:
+    row = ChangeRow(FOUR, "file", "/etc/x", "update", "not-started")
+    text = shown(failing("apply", changes=(row,), held_by=("n9",)))
+    assert "or go on without n9 add: --partial" in " ".join(text.split())
+
+
+def test_what_was_written_can_be_undone_also_where_the_trial_names_a_culprit() -> None:
+    row = ChangeRow(FOUR, "file", "/etc/x", "update", "done")
+    trial = verify_culprit().verify
+    text = shown(replace(failing("apply", changes=(row,)), verify=trial))
+    assert "undo: clusterprep rollback lab.yaml --run" in text
+    assert f"--run {failing('apply').run} --partial\n" in text  # n9 was not reached
+
+
+def test_a_rank_is_called_so_once() -> None:
+    culprit = Culprit("rank", ("n3",), 0.9, "it is slow", rank=2)
+    trial = replace(verify_culprit().verify, culprits=(culprit,))
+    one = report("verify", verdict="fail", code=1, verify=trial)
+    assert "CULPRIT  rank 2 on n3  90% sure" in shown(one)
+    assert "**CULPRIT** rank 2 `n3`" in render(one, "markdown")
+
+
+def test_the_fix_that_is_recommended_is_none_that_fix_refuses() -> None:
+    command = "fix: clusterprep fix lab.yaml --only lim.memlock"
+    assert f"{command} --partial\n" in shown(failing("check"))
+    whole = replace(failing("check"), nodes=reached(FOUR))
+    assert f"{command}\n" in shown(whole)
+    assert "clusterprep fix" not in shown(failing("check", TWINS))
+
+
+@pytest.mark.parametrize(("sudo", "said"), [(0, " --become\n"), (1, None), (None, None)])
+def test_a_user_without_root_is_told_a_fix_that_may_write(
+    sudo: int | None, said: str | None
+) -> None:
+    facts = {"ssh.rights": Rights(1000, "ops", sudo)}
+    text = shown(replace(failing("check"), nodes=reached(FOUR, facts)))
+    assert ("clusterprep fix" in text) == (said is not None)
+    assert said is None or f"--only lim.memlock{said}" in text
+
+
+def test_a_message_that_is_cut_is_whole_with_verbose() -> None:
+    fingerprints = [f"n{number} has SHA256:{number:043}" for number in range(64)]
+    finding = Finding("ssh.reach", "fail", "error", FOUR, "; ".join(fingerprints))
+    short = shown(report("check", findings=(finding,)))
+    assert "-v shows all of it" in short
+    assert fingerprints[-1] not in " ".join(short.split())
+    assert fingerprints[-1] in " ".join(shown(report("check", findings=(finding,)), 1).split())
+
+
+@pytest.mark.parametrize("fmt", ["console", "json", "markdown", "html", "junit", "nagios"])
+def test_every_format_says_without_which_node_nothing_is_written(fmt: str) -> None:
+    text = render(unreachable(), fmt)
+    said = "nothing is written without n4" if fmt == "nagios" else "n4 was not reached ("
+    assert said in text
+
+
+@pytest.mark.parametrize("fmt", ["console", "markdown", "html"])
+def test_what_is_as_wanted_names_its_nodes(fmt: str) -> None:
+    row = ChangeRow(("n1", "n2"), "env", "/etc/nccl.conf", "none", "unchanged")
+    text = render(report("apply", nodes=reached(FOUR), changes=(row,)), fmt).replace("`", "")
+    assert "already as wanted on n[1-2]" in text
 
 
 def test_every_remedy_stands_on_a_line_of_its_own_however_long() -> None:
@@ -171,7 +263,7 @@ def test_what_was_not_learned_now_says_when() -> None:
     lines = shown(report("check", findings=findings)).splitlines()
     assert [line.split("  (")[1] for line in lines if "as of" in line] == [
         "as of 12 min 1 s ago)",
-        "as of 60 s ago)  n1  nccl.iface",
+        "as of 60 s ago)  n1  once the node answers again",
     ]
 
 
@@ -251,7 +343,7 @@ def test_failed_changes_come_first_and_diffs_are_cut() -> None:
 
 def test_nothing_to_do_is_said() -> None:
     row = ChangeRow(FOUR, "env", "/etc/nccl.conf", "none", "unchanged")
-    assert "Changes  none; already as wanted: /etc/nccl.conf\n" in shown(
+    assert "Changes  none; already as wanted on n[1-4]: /etc/nccl.conf\n" in shown(
         report("apply", changes=(row,))
     )
 

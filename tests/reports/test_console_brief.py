@@ -168,12 +168,28 @@ def test_unknown_checks_are_grouped_by_what_would_make_them_known() -> None:
     )
     lines = shown(report("check", findings=findings))
     assert [line for line in lines if line.startswith("UNKNOWN")] == [
-        "UNKNOWN  with --become: 2 checks  n[1-4]  env.shadow, log.kernel",
-        "UNKNOWN  with more rights: 1 check  n[1-4]  pcie.acs",
-        "UNKNOWN  with python: set: 1 check  n[1-4]  torch.version",
-        "UNKNOWN  with a tool that the node lacks: 1 check  n[1-4]  disk.nvme",
-        "UNKNOWN  see explain (some other reason): 1 check  n[1-4]  gpu.busy",
+        "UNKNOWN  env.shadow, log.kernel  n[1-4]  with --become",
+        "UNKNOWN  pcie.acs  n[1-4]  with more rights",
+        "UNKNOWN  torch.version  n[1-4]  with python: set",
+        "UNKNOWN  disk.nvme  n[1-4]  with a tool that the node lacks",
+        "UNKNOWN  gpu.busy  n[1-4]  see explain (some other reason)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (4, "a.0, a.1, a.2, a.3"),
+        (5, "a.0, a.1, a.2 and 2 others"),
+    ],
+)
+def test_however_long_the_reason_an_unknown_check_is_named(number: int, said: str) -> None:
+    reason = "fewer than three pairs were measured, which is no comparison"
+    findings = [not_known(f"a.{place}", reason) for place in range(number)]
+    assert any(
+        line.startswith(f"UNKNOWN  {said}  n[1-4]  see explain (fewer than")
+        for line in shown(report("check", findings=tuple(findings)))
+    )
 
 
 def test_what_is_unknown_and_an_error_is_shown_whole() -> None:
@@ -205,7 +221,7 @@ def unchanged(verdict: str = "pass") -> Report:
 def test_apply_that_changes_nothing_is_short() -> None:
     text = "\n".join(shown(unchanged()))
     assert len(text.splitlines()) <= 10
-    assert f"Changes  none; already as wanted: {PROFILE}" in text
+    assert f"Changes  none; already as wanted on n[1-4]: {PROFILE}" in text
     assert "Verify   PASS  gloo, 8 ranks, all_reduce 1.21 GB/s at 64 MiB" in text
     assert "NCCL_SOCKET_IFNAME" not in text
 

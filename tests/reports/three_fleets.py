@@ -200,7 +200,10 @@ def half_dead() -> Report:
         code=1,
         seconds=13.1,
         nodes=(*_seen()[:4], *lost),
-        notices=("gpu[05-08] was not reached; nothing is written without --partial",),
+        notices=(
+            "nothing was started: gpu[05-08] were not reached (`--partial` goes on without them)",
+        ),
+        held_by=down,
         findings=(
             *passes(up, *WELL),
             Finding(

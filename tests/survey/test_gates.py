@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from clusterprep.model import Finding, Fleet
-from clusterprep.survey.gates import blocked, blocking_findings
+from clusterprep.survey.gates import Obstacle, blocking_findings, obstacle
 from tests.support.fleet import healthy, silent
 
 
@@ -41,10 +41,20 @@ def test_what_a_verify_could_only_hang_on(one: Finding, on_busy: bool, stands: b
 
 def test_a_missing_node_stops_the_writing_and_partial_goes_on() -> None:
     whole, part = healthy(3), without(3, "n2")
-    assert [blocked(whole, (), False), blocked(part, (), False), blocked(part, (), True)] == [
-        False,
-        True,
-        False,
-    ]
-    assert blocked(whole, [finding("host.identity")], True)
-    assert blocked(without(1, "n1"), (), True)
+    missing = Obstacle("n2 was not reached", ("n2",))
+    assert obstacle(whole, (), partial=False) is None
+    assert obstacle(part, (), partial=False) == missing
+    assert obstacle(part, (), partial=True) is None
+    assert missing.sentence == "n2 was not reached (`--partial` goes on without it)"
+
+
+@pytest.mark.parametrize("partial", [True, False])
+def test_partial_helps_neither_two_names_of_one_machine_nor_where_no_node_was_reached(
+    partial: bool,
+) -> None:
+    twins = [replace(finding("host.identity"), nodes=("n1", "n3"))]
+    same = obstacle(without(3, "n2"), twins, partial)
+    assert same == Obstacle("n[1,3] are not different machines (host.identity)")
+    none = obstacle(without(1, "n1"), (), partial)
+    assert none == Obstacle("no node was reached")
+    assert none.sentence == none.reason

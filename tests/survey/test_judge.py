@@ -132,6 +132,12 @@ def test_sudo_is_the_remedy_for_what_is_denied_to_a_user(
     assert (found.remedy == BECOME) is expected
 
 
+def test_what_is_denied_to_root_is_not_mended_by_what_mends_a_fault() -> None:
+    facts = {"ssh.rights": Rights(0, "root"), "rdma.devices": ()}
+    seen = fleet(n1={"lim.memlock": absent("denied"), **facts})
+    assert [found.remedy for found in findings(seen, "lim.memlock")] == [""]
+
+
 def test_a_fact_that_was_never_asked_for_is_not_known() -> None:
     assert told(fleet(n1={}), "kernel.version") == {"n1": "unknown warning not_asked"}
 

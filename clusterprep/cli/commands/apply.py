@@ -15,7 +15,7 @@ from clusterprep.changes.recovery import Recovery
 from clusterprep.changes.step_runner import NotRolledBack, StepRunner, roll_back_run
 from clusterprep.changes.transaction import Receipt, Transaction
 from clusterprep.cli import exit_codes
-from clusterprep.cli.commands.report import cut_report, survey_report
+from clusterprep.cli.commands.report import cut_report, held_report, survey_report
 from clusterprep.cli.commands.roll_out import refuse_ungated, refuse_wrong_batches, roll_out
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import (
@@ -49,7 +49,7 @@ from clusterprep.model import ChangeRow, Finding, Report, StepOutcome
 from clusterprep.nccl.environment import Environment, render
 from clusterprep.nccl.launch_paths import FACTS as PATHS
 from clusterprep.survey.fanout import Fanout
-from clusterprep.survey.gates import blocked
+from clusterprep.survey.gates import Obstacle, obstacle
 from clusterprep.survey.queries import QueryPlan
 
 
@@ -231,8 +231,9 @@ def survey_plan(invocation: Invocation) -> QueryPlan:
     return plan_survey(invocation, facts=facts, steps=invocation.steps)
 
 
-def _is_blocked(invocation: Invocation, surveyed: Survey) -> bool:
-    return blocked(surveyed.fleet, surveyed.findings, invocation.settings.partial)
+def obstacle_to(invocation: Invocation, surveyed: Survey) -> Obstacle | None:
+    """Return what these nodes have in the way of anything being written on them."""
+    return obstacle(surveyed.fleet, surveyed.findings, invocation.settings.partial)
 
 
 def _prepare(
@@ -245,7 +246,7 @@ def _prepare(
     """Finish interrupted runs, then plan against the nodes as they are."""
     recovery = Recovery()
     lacks_root = users_without_root(surveyed.fleet)
-    if not lacks_root and not _is_blocked(invocation, surveyed):
+    if not lacks_root and obstacle_to(invocation, surveyed) is None:
         recovery = finish_earlier_runs(invocation, fanout, transaction, surveyed.fleet)
     _refuse_differing(recovery)
     if recovery.runs:
@@ -268,7 +269,7 @@ def _refuse_differing(recovery: Recovery) -> None:
 
 
 def _may_write(invocation: Invocation, prepared: Prepared) -> bool:
-    if _is_blocked(invocation, prepared.surveyed):
+    if obstacle_to(invocation, prepared.surveyed) is not None:
         return False
     return not prepared.change_plan.gaps and not prepared.recovery.stuck
 
@@ -329,13 +330,14 @@ def _refused_report(invocation: Invocation, prepared: Prepared) -> Report:
     code = exit_codes.worst(findings_code, gaps_code)
     rows = prepared.change_plan.none_started(prepared.recovery.stuck)
     env = prepared.environment
-    return survey_report(
+    report = survey_report(
         invocation,
         code,
         prepared.surveyed,
         env=env,
         changes=rows,
     )
+    return held_report(report, obstacle_to(invocation, prepared.surveyed), "nothing was started")
 
 
 def _final_report(

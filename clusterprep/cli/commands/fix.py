@@ -1,7 +1,8 @@
 """`clusterprep fix`: does what cures the findings, and says what it leaves to people.
 
 The stages are: survey, make steps of the findings, drop what a node cannot have, go through the
-stages of apply, log in anew and survey again.
+stages of apply, log in anew and survey again. Apply writes nothing if a node is in the way, and the
+report then says which.
 """
 
 from __future__ import annotations
@@ -22,14 +23,13 @@ from clusterprep.changes.fixes import (
 from clusterprep.changes.planner import predict_changes
 from clusterprep.changes.playbook.steps import resources, site_resources
 from clusterprep.cli import exit_codes
-from clusterprep.cli.commands.apply import apply_changes, remember, survey_plan
-from clusterprep.cli.commands.report import survey_report
+from clusterprep.cli.commands.apply import apply_changes, obstacle_to, remember, survey_plan
+from clusterprep.cli.commands.report import held_report, survey_report
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import Survey, plan_survey, survey, survey_again
 from clusterprep.model import ChangeRow, FixRow, Report
 from clusterprep.nccl.environment import Environment, render
 from clusterprep.survey.fanout import Fanout
-from clusterprep.survey.gates import blocked
 from clusterprep.survey.queries import QueryPlan
 
 NOT_WRITTEN = "nothing was written"
@@ -57,8 +57,6 @@ def cure(invocation: Invocation, fanout: Fanout, *, dry: bool) -> Report:
     first = survey(invocation, fanout, plan_survey(invocation))
     if invocation.deadline.over:
         raise invocation.deadline.over
-    if blocked(first.fleet, first.findings, invocation.settings.partial):
-        return _not_begun(invocation, first, _proposal(invocation, first))
     offer = _offer(invocation, fanout, first)
     if not offer.proposal.steps:
         return _not_begun(invocation, first, offer.proposal)
@@ -111,9 +109,10 @@ def _proposal(invocation: Invocation, first: Survey) -> Proposal:
 
 
 def _not_begun(invocation: Invocation, first: Survey, proposal: Proposal) -> Report:
-    """Return the report of a fix that has nothing to do, or must not do it."""
+    """Return the report of a fix that has nothing to do."""
     code = exit_codes.findings_code(first.findings, invocation.settings.strict)
     report = survey_report(invocation, code, first)
+    report = held_report(report, obstacle_to(invocation, first), "nothing was started")
     return _with_fixes(report, planned_rows(proposal, "not done", NOT_WRITTEN))
 
 
@@ -131,6 +130,7 @@ def _planned(offer: Offer) -> Report:
     findings_code = exit_codes.findings_code(offer.surveyed.findings, invocation.settings.strict)
     code = exit_codes.worst(findings_code, exit_codes.gaps_code(change_plan.gaps))
     report = survey_report(invocation, code, offer.surveyed, changes=change_plan.rows())
+    report = held_report(report, obstacle_to(invocation, offer.surveyed), "fix would start nothing")
     return _with_fixes(report, planned_rows(offer.proposal))
 
 
@@ -155,8 +155,7 @@ def _done(offer: Offer, fanout: Fanout, first: Survey) -> Report:
     )
     changes = report.changes or ()
     if not any(row.outcome == "done" for row in changes):
-        why = REFUSED if any(refused) else NOT_WRITTEN
-        return _not_done(offer, report, why)
+        return _not_done(offer, report, _why_not(offer, refused=any(refused)))
     if report.error is not None:  # its time is over
         return _with_fixes(report, _fixes(offer, report, Survey(first.fleet, ())))
     fanout.log_out()
@@ -169,6 +168,14 @@ def _done(offer: Offer, fanout: Fanout, first: Survey) -> Report:
         changes=changes,
     )
     return _with_fixes(final, _fixes(offer, report, again))
+
+
+def _why_not(offer: Offer, *, refused: bool) -> str:
+    """Return why no step was done; `refused` says that the user did not confirm."""
+    if refused:
+        return REFUSED
+    hindered = obstacle_to(offer.invocation, offer.surveyed)
+    return NOT_WRITTEN if hindered is None else f"{NOT_WRITTEN}: {hindered.reason}"
 
 
 def _not_done(offer: Offer, report: Report, why: str) -> Report:

@@ -75,8 +75,9 @@ def conclude(
     if is_short(invocation, lists):
         # With no node reached the findings decide alone, as for every command.
         code = exit_codes.FAILED if surveyed.fleet.reached else exit_codes.OK
-        invocation.notices.append(_shortage(invocation.settings.pick or 0, lists))
-        lists = msgspec.structs.replace(lists, picked=())
+        wanted = invocation.settings.pick or 0
+        invocation.notices.append(_shortage(wanted, lists))
+        lists = msgspec.structs.replace(lists, picked=(), wanted=wanted)
     folder = invocation.settings.write_lists
     if folder is None:
         return lists, code

@@ -6,8 +6,8 @@ import msgspec
 
 from clusterprep.changes.planner import ChangePlan, predict_changes
 from clusterprep.cli import exit_codes
-from clusterprep.cli.commands.apply import clashes
-from clusterprep.cli.commands.report import survey_report
+from clusterprep.cli.commands.apply import clashes, obstacle_to
+from clusterprep.cli.commands.report import held_report, survey_report
 from clusterprep.cli.commands.roll_out import planned_batches, refuse_ungated
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import Survey, plan_survey, survey
@@ -43,6 +43,7 @@ def planned_changes(invocation: Invocation, fanout: Fanout) -> Report:
         env=environment,
         changes=rows,
     )
+    report = held_report(report, obstacle_to(invocation, surveyed), "apply would start nothing")
     if not invocation.settings.in_batches:
         return report
     return msgspec.structs.replace(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # reports of `validate` and of usage errors need none of thes
     from clusterprep.cli.commands.session import Invocation
     from clusterprep.cli.commands.stages import Survey
     from clusterprep.nccl.environment import Environment
+    from clusterprep.survey.gates import Obstacle
 
 
 def new_report(
@@ -100,6 +101,19 @@ def survey_report(
         site_checks=_site_checks(invocation.inventory.extensions, surveyed.findings),
         groups=_groups(invocation.inventory, fleet.snapshots),
         **places,
+    )
+
+
+def held_report(report: Report, obstacle: Obstacle | None, outcome: str) -> Report:
+    """Return the report with a note that says why nothing may be written, unless it may.
+
+    `outcome` begins the note: `nothing was started`.
+    """
+    if obstacle is None:
+        return report
+    notice = f"{outcome}: {obstacle.sentence}"
+    return msgspec.structs.replace(
+        report, notices=(notice, *report.notices), held_by=obstacle.unreached
     )
 
 

@@ -26,7 +26,7 @@ from clusterprep.changes.step_rollback import StepRollback
 from clusterprep.changes.step_runner import NotRolledBack, roll_back_files
 from clusterprep.changes.transaction import Receipt, Transaction
 from clusterprep.cli import exit_codes
-from clusterprep.cli.commands.report import survey_report
+from clusterprep.cli.commands.report import held_report, survey_report
 from clusterprep.cli.commands.session import Invocation
 from clusterprep.cli.commands.stages import JOURNAL, Survey, plan_survey, survey, survey_again
 from clusterprep.cli.commands.write_stages import (
@@ -41,7 +41,7 @@ from clusterprep.model import ChangeRow, Report, StepOutcome
 from clusterprep.model.files import FileChange
 from clusterprep.model.nodeset import fold
 from clusterprep.survey.fanout import Fanout
-from clusterprep.survey.gates import LOGIN_CHECKS, blocked
+from clusterprep.survey.gates import LOGIN_CHECKS, Obstacle, obstacle
 from clusterprep.survey.queries import QueryPlan
 
 CHECKS = (*LOGIN_CHECKS, "host.identity", JOURNAL)
@@ -93,8 +93,9 @@ def roll_back_changes(invocation: Invocation, fanout: Fanout, query_plan: QueryP
 
 def _roll_back_changes(invocation: Invocation, fanout: Fanout, query_plan: QueryPlan) -> Report:
     surveyed = survey(invocation, fanout, query_plan)
-    if blocked(surveyed.fleet, surveyed.findings, invocation.settings.partial):
-        return _blocked_report(invocation, surveyed)
+    hindered = obstacle(surveyed.fleet, surveyed.findings, invocation.settings.partial)
+    if hindered is not None:
+        return _hindered_report(invocation, surveyed, hindered)
     lacks_root = users_without_root(surveyed.fleet)
     if lacks_root:
         rows = gap_rows(lacks_root)
@@ -319,10 +320,11 @@ def _kept_text(invocation: Invocation, others: OtherNodes) -> str:
     return text
 
 
-def _blocked_report(invocation: Invocation, surveyed: Survey) -> Report:
+def _hindered_report(invocation: Invocation, surveyed: Survey, hindered: Obstacle) -> Report:
     findings_code = exit_codes.findings_code(surveyed.findings)
     code = exit_codes.worst(findings_code, exit_codes.UNKNOWN)
-    return survey_report(invocation, code, surveyed)
+    report = survey_report(invocation, code, surveyed)
+    return held_report(report, hindered, "nothing was rolled back")
 
 
 def _aside_report(invocation: Invocation, surveyed: Survey, aside: SetAside) -> Report:

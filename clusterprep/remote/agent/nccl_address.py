@@ -25,6 +25,7 @@ from clusterprep.remote.agent.readers import (
     MAX_TEXT,
     OUR_SCRIPT,
     NoAnswer,
+    closed_to_job,
     failed_python,
     offer,
     read_job_python,
@@ -80,7 +81,7 @@ def read_nccl_address(python, user, session, script, runtime=None):
     """
     inside = None if runtime is None else loads(runtime)
     if inside is None:
-        require_python(python)
+        require_python(python, user or os.environ.get("SUDO_USER"))
     entry, given = account(user, session)
     if inside is not None and "container" in inside:
         # What shells and services of the host have is not handed on.
@@ -303,6 +304,9 @@ def output(argv, environment, seconds):
         raise NoAnswer("timed_out", why)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
     if code == NOT_STARTED and not text:
+        # This process is the job's user already.
+        if not os.access(argv[0], os.X_OK):
+            raise closed_to_job(argv[0], None)
         raise NoAnswer("denied", "%s could not be run" % argv[0])
     return text, code
 

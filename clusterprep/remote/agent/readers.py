@@ -393,6 +393,7 @@ NO_LOADER = "the loader that %s names is not on the node"
 OUR_SCRIPT = 'File "<string>"'  # how Python names what stands behind -c
 MOST_SAID = 300  # characters of the line in which a loader says what it misses
 CLOSED_PYTHON = "%s cannot be reached by this user: a folder on its way is closed"
+CLOSED_TO_JOB = "%s runs the ranks, and %s, or a folder on its way, is closed to %s"
 
 
 def read_job_python(python, user, script):
@@ -402,24 +403,47 @@ def read_job_python(python, user, script):
     that user may be able to write what the interpreter imports.
     """
     user = user_of_job(python, user)
-    require_python(python)
+    require_python(python, user)
     try:
         result = run([python, "-c", script], user=user)
     except NoAnswer as no:
         if no.reason == "missing_tool":
             raise NoAnswer(NO_START, NO_LOADER % python)
+        if no.reason == "denied" and may_run_others(user):
+            raise closed_to_job(python, user)
         raise
     return printed_json(python, result)
 
 
-def require_python(python):
-    """Raise NoAnswer for a missing interpreter of the job, and one where this user may not go."""
+def require_python(python, user):
+    """Raise NoAnswer for a missing interpreter of the job, and one where this user may not go.
+
+    `user` is the job's; None stands for this one.
+    """
     try:
         os.stat(python)
     except OSError as error:
-        if error.errno == errno.EACCES:
-            raise NoAnswer("denied", CLOSED_PYTHON % python)
-        raise NoAnswer("missing_tool", NO_PYTHON % python)
+        if error.errno != errno.EACCES:
+            raise NoAnswer("missing_tool", NO_PYTHON % python)
+        if is_own(user):
+            raise closed_to_job(python, user)
+        raise NoAnswer("denied", CLOSED_PYTHON % python)
+
+
+def may_run_others(user):
+    """Return whether any program can be run as the job's user: in some containers root may not."""
+    try:
+        return run(["true"], user=user)["code"] == 0
+    except NoAnswer:
+        return False
+
+
+def closed_to_job(python, user):
+    """Return the NoAnswer of an interpreter that the job's user may not run: no rank starts."""
+    import pwd
+
+    name = user or pwd.getpwuid(os.geteuid()).pw_name
+    return NoAnswer(NO_START, CLOSED_TO_JOB % (name, python, name))
 
 
 def user_of_job(python, user):

@@ -78,8 +78,10 @@ class HostKeys:
         objection = self._unreadable(route) or objection
         if _is_known(route, type_, blob, under_first, under_others, objection):
             return
-        if route.host_keys == "strict" or self._unreadable(route):
+        if self._unreadable(route):
             raise unknown_key_error(route, type_, blob, objection)
+        if route.host_keys == "strict":
+            raise unknown_key_error(route, type_, blob, objection, may_accept=True)
         self._accept(route, type_, blob)
 
     def _keys_of(self, names: Iterable[str], route: Route) -> list[KnownKey]:
@@ -269,11 +271,18 @@ def changed_key_error(
     return Unreached("host_key_changed", message, remedy)
 
 
-def unknown_key_error(route: Route, type_: str, blob: bytes, reason: str) -> Unreached:
-    """Return the error for a key that is not known to be the node's."""
+def unknown_key_error(
+    route: Route, type_: str, blob: bytes, reason: str, *, may_accept: bool = False
+) -> Unreached:
+    """Return the error for a key that is not known to be the node's.
+
+    With `may_accept` the remedy names the option that takes it.
+    """
     seen = f"{type_} {fingerprint(blob)}"
     message = f"the host key of {route.host} is not known: seen {seen}; {reason}"
     remedy = _compared(_command_to_add(route, type_, blob), type_)
+    if may_accept:
+        remedy = noted(remedy, "or add --host-keys accept-new, which takes what the nodes show")
     return Unreached("host_key_unknown", message, remedy)
 
 

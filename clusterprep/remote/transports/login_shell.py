@@ -23,9 +23,10 @@ def shell_trouble(node: Node, output: str, stderr: str) -> Unreached | None:
         return None
     user = node.ssh.user
     account = "the login user" if user is None else user
-    said = last_of(f"{output} {stderr}") or "nothing"
-    # One finding may stand for many nodes, so the words of this one bear its name.
-    message = f"the login shell of {account} does not run our command ({node.name} says: {said})"
+    said = last_of(f"{output} {stderr}")
+    # Without the node's name, so that equal words of many nodes are one sentence.
+    words = f"it says: {said}" if said else "it says nothing"
+    message = f"the login shell of {account} does not run our command; {words}"
     look = shell_line("getent passwd $USER")
     if user:
         look = shell_line("getent passwd {user}", user=user)

@@ -176,6 +176,22 @@ def test_a_node_that_is_not_reached_stops_it(command: Make) -> None:
     assert not done.agents.sent
     assert report.code == 1
     assert set(told(report).values()) == {"not done", "by hand"}
+    why = "n1 was not reached"
+    assert report.notices[0] == f"nothing was started: {why} (`--partial` goes on without it)"
+    assert report.held_by == ("n1",)
+    reasons = {row.reason for row in report.fixes or () if row.outcome == "not done"}
+    assert reasons == {f"nothing was written: {why}"}
+    # What it would have done is there to be read.
+    assert {row.outcome for row in report.changes or () if row.action != "none"} == {"not-started"}
+
+
+def test_a_dry_run_without_a_node_says_that_fix_would_do_nothing(command: Make) -> None:
+    done = command()
+    done.agents.unreachable.add("n1")
+    report = done.fix(dry=True)
+    assert told(report)["site.motd", "n3"] == "planned"
+    why = "fix would start nothing: n1 was not reached (`--partial` goes on without it)"
+    assert report.notices[0] == why
 
 
 def test_healthy_nodes_have_nothing_to_cure(command: Make) -> None:

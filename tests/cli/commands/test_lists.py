@@ -138,6 +138,19 @@ def test_the_console_shows_the_choice_and_the_folder(
     assert {"Nodes 1 node passes; failing n2", "picked n1", "lists lists"} <= set(shown)
 
 
+def test_the_console_says_how_many_were_wanted_where_fewer_pass(
+    check: Check, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check({"n1": GOOD, "n2": GOOD})
+    words = ("--only", "kernel.version", "--pick", "9")
+    code, out, _ = asked(capsys, "check", "inventory.yaml", *words)
+    shown = " ".join(out.split())
+    assert code == 1
+    assert "picked none: 9 wanted, 2 nodes pass" in shown
+    assert "FAIL --pick 9 chose none; 0 errors" in shown
+    assert "next: pick at most 2 nodes" in shown
+
+
 # ---------------------------------------------------------------- what is refused
 
 

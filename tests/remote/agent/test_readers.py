@@ -175,6 +175,19 @@ def test_an_interpreter_for_a_newer_glibc_is_told_in_the_words_of_the_loader(
     assert refused(python) == ("no_start", words)
 
 
+@pytest.mark.machine
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_an_interpreter_that_is_closed_to_the_user_of_the_job_does_not_start(
+    tmp_path: Path,
+) -> None:
+    python = interpreter(tmp_path, "#!/bin/sh\n")
+    tmp_path.chmod(0o700)
+    with pytest.raises(NoAnswer) as caught:
+        readers.read_job_python(python, "nobody", "print(1)")
+    why = f"nobody runs the ranks, and {python}, or a folder on its way, is closed to nobody"
+    assert (caught.value.reason, caught.value.why) == ("no_start", why)
+
+
 def test_an_interpreter_without_its_own_modules_does_not_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

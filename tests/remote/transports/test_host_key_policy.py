@@ -55,6 +55,7 @@ def test_an_unknown_key(sshd: Sshd, transport: SshTransport, tmp_path: Path) -> 
     assert (
         f"ssh-keyscan -t ed25519 -p {sshd.port} 127.0.0.1 >> {tmp_path}/known_hosts" in error.remedy
     )
+    assert "--host-keys accept-new" in error.remedy.note
     assert not (tmp_path / "known_hosts").exists()
 
 

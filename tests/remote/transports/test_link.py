@@ -56,14 +56,14 @@ SHELL = f"echo {bootstrap.SHELL_RUNS}; "
         (
             SHELL + "echo 'rbash: line 1: exec: restricted' >&2; exit 126",
             "denied",
-            r"\(n1 says: rbash: line 1: exec: restricted\)$",
+            "; it says: rbash: line 1: exec: restricted$",
         ),
         (
             "echo This account is currently not available.; exit 1",
             "denied",
-            r"^the login shell of the login user does not run our command \(n1 says: This account",
+            "^the login shell of the login user does not run our command; it says: This account",
         ),
-        ("exit 1", "denied", r"\(n1 says: nothing\)$"),
+        ("exit 1", "denied", "; it says nothing$"),
     ],
 )
 def test_a_node_that_lets_us_in_and_starts_no_python_refuses_us(
