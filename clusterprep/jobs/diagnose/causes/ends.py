@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterprep.jobs.diagnose.launchers import HOSTS
 from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
 from clusterprep.remedies import shell_line
 
@@ -163,8 +164,8 @@ TERMINATION = Cause(
         ),
         Sign(
             "node fail",
-            r"Node failure on (?P<node>[\w.-]+)|DUE TO NODE FAILURE",
-            "srun: error: Node failure on gpu-07",
+            rf"Node failure on (?P<node>{HOSTS})|DUE TO NODE FAILURE",
+            "srun: error: Node failure on gpu[03-04]",
             culprit="host {node}",
         ),
         Sign(

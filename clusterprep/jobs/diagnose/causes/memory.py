@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterprep.jobs.diagnose.exits import detect_signals
+from clusterprep.jobs.diagnose.launchers import HOSTS
 from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
 from clusterprep.remedies import shell_line
 
@@ -169,13 +170,13 @@ HOST = Cause(
         ),
         Sign(
             "out of memory",
-            r"srun: error: (?P<node>[\w.-]+): tasks? (?P<tasks>[\d,-]+): out of memory",
-            "srun: error: gpu-07: task 3: Out Of Memory",
+            rf"srun: error: (?P<node>{HOSTS}): tasks? [\d,-]+: out of memory",
+            "srun: error: gpu[03-04]: tasks 16-31: Out Of Memory",
             culprit="host {node}",
         ),
         Sign(
             "srun: error:",
-            r"srun: error: (?P<node>[\w.-]+): tasks? [\d,-]+: Killed",
+            rf"srun: error: (?P<node>{HOSTS}): tasks? [\d,-]+: Killed",
             "srun: error: gpu-07: task 3: Killed",
             Weight.SYMPTOM,
             "host {node}",

@@ -95,7 +95,7 @@ PROGRAM = Cause(
             "floating point exception",
             r"Floating point exception",
             "srun: error: gpu-07: task 3: Floating point exception (core dumped)",
-            culprit="rank {rank}",
+            culprit="rank {rank}|host {host}",
             note="a process ended by SIGFPE",
         ),
         Sign(
@@ -228,10 +228,10 @@ PROGRAM = Cause(
         ),
         Sign(
             "execve(): ",
-            r"srun: error: (?P<node>[\w.-]+): task .*execve\(\): |execve\(\): \S+: "
+            r"srun: error: .*: tasks? .*execve\(\): |execve\(\): \S+: "
             r"(?:No such file|Permission denied)",
             "slurmstepd: error: execve(): train.sh: No such file or directory",
-            culprit="host {node}|host {host}",
+            culprit="host {host}",
             note="Slurm cannot start the program",
         ),
         Sign(
