@@ -112,6 +112,8 @@ def worded(cause: Cause, evidence: Sequence[Evidence], log: LogFile) -> str | No
         writers = _writers(lines) or _only_host(log)
         if writers:
             return _in_words(writers, evidence, log)
+    if not cause.blames_process:
+        return None
     return _spawned(log, [e.line for e in evidence if e.weight == weights[0]])
 
 
@@ -205,7 +207,7 @@ def _peer(names: Sequence[str], evidence: Sequence[Evidence]) -> str | None:
     if len(names) > 1:
         return None
     (peer,) = names
-    hosts = {e.line.host for e in evidence if e.culprits}
+    hosts = {e.line.host for e in evidence if e.culprits and e.line.host}
     host = hosts.pop() if len(hosts) == 1 else None
     if not host or host == peer:
         return f"peer {peer}"

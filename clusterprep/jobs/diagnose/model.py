@@ -192,6 +192,8 @@ class Cause(Struct, frozen=True):
     yields_to: frozenset[str] = field(default_factory=frozenset)  # causes that explain this one
     # Whether the hosts that wrote the lines are to blame if no sign names a culprit.
     blames_host: bool = False
+    # Whether the process that prints a line may be to blame. It is not where it tells of another.
+    blames_process: bool = True
     # What happened as far as it is known where no line says the cause itself; else `message`.
     doubt: str = ""
 

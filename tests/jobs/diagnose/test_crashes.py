@@ -350,7 +350,8 @@ def test_a_spawned_process_that_lost_a_peer_is_no_failure_of_its_own() -> None:
     lost = (
         "RuntimeError: [gloo/transport/tcp/pair.cc:575] Connection closed by peer [127.0.1.1]:10482"
     )
-    assert not told(SPAWNED.replace("{last}", f"x\n{lost}")).causes
+    (found,) = told(SPAWNED.replace("{last}", f"x\n{lost}")).causes
+    assert (found.cause.name, found.culprit) == ("peer_lost", None)
 
 
 def test_a_module_that_is_started_and_not_there_is_named() -> None:
