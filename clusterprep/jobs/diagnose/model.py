@@ -185,7 +185,7 @@ class Cause(Struct, frozen=True):
     looks: str  # what the log looks like
     unlike: str  # what looks similar and is something else
     remedy: Remedy
-    check: str | None  # the check that finds it before the job starts
+    check: str | None  # the check that finds it, or what `finds` says, before the job starts
     signs: tuple[Sign, ...] = ()
     detect: Detector | None = None  # for causes that only several lines together show
     needles: tuple[str, ...] = ()  # in small letters, part of the lines that `detect` needs
@@ -196,6 +196,8 @@ class Cause(Struct, frozen=True):
     blames_process: bool = True
     # What happened as far as it is known where no line says the cause itself; else `message`.
     doubt: str = ""
+    # What the check finds, where that is one of the reasons that the cause may have.
+    finds: str = ""
 
 
 class DiagnosedCause(Struct, frozen=True):

@@ -327,3 +327,9 @@ def test_the_hosts_that_slurm_folds_are_the_culprits(
 ) -> None:
     found = told(line).causes[0]
     assert (found.cause.name, found.culprit) == (cause, culprit)
+
+
+def test_no_check_is_said_to_find_what_a_scheduler_does_later() -> None:
+    text = page_of(FROM_OUTSIDE[0])
+    assert "external_termination" in text
+    assert "before the job starts" not in text

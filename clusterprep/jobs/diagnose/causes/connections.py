@@ -340,6 +340,7 @@ PORT = Cause(
         "or give this one another --master-port"
     ),
     check="net.ports",
+    finds="a rendezvous port that is taken",
     signs=(
         Sign(
             "address already in use",

@@ -31,7 +31,7 @@ TERMINATION = Cause(
         "sacct -j JOB -o State,Reason,Elapsed,Timelimit   # nohup or tmux against SIGHUP; "
         "checkpoints against preemption"
     ),
-    check="slurm.state",
+    check=None,
     # Launchers end the other nodes by a signal after one of these; no signal leads to one of these.
     yields_to=frozenset(
         {"program", "rank_gpu_oom", "host_oom_kill", "invalid_device_ordinal", "port_in_use"}

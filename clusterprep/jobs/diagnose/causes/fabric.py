@@ -93,6 +93,7 @@ HARDWARE = Cause(
         "replace the GPU"
     ),
     check="gpu.xid",
+    finds="errors that a GPU had before",
     signs=(
         Sign(
             "fallen off the bus",
@@ -490,7 +491,7 @@ TOPOLOGY = Cause(
         "unset NCCL_TOPO_FILE NCCL_GRAPH_FILE   # or the file that the provider has for this "
         "machine and release"
     ),
-    check="env.nccl_unknown",
+    check="fabric.topology",
     blames_host=True,
     signs=(
         Sign(

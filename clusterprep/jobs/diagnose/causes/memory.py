@@ -19,6 +19,7 @@ GPU = Cause(
         "checkpointing"
     ),
     check="gpu.busy",
+    finds="memory that other processes hold",
     signs=(
         Sign(
             "out of memory",
@@ -100,6 +101,7 @@ HOST = Cause(
         "or more memory for the job"
     ),
     check="mem.free",
+    finds="memory that is in use already",
     signs=(
         Sign(
             "killed process",
@@ -403,6 +405,7 @@ MEMLOCK = Cause(
         "of containerd, --ulimit memlock=-1"
     ),
     check="lim.memlock",
+    finds="a limit that is too low",
     blames_host=True,
     signs=(
         Sign(
