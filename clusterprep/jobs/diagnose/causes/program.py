@@ -255,9 +255,17 @@ PROGRAM = Cause(
         Sign(
             "terminate called after",
             r"terminate called after throwing an instance of "
-            r"'(?P<what>(?!c10|gloo|nccl|at::|tensorpipe|torch)[^']+)'",
+            r"'(?P<what>(?!c10|gloo|nccl|at::|tensorpipe|torch|std::runtime_error)[^']+)'",
             "terminate called after throwing an instance of 'std::bad_alloc'",
             Weight.LIKELY,
+            note="a native library raised {what}",
+        ),
+        Sign(
+            "terminate called after",
+            r"terminate called after throwing an instance of '(?P<what>std::runtime_error)'",
+            "terminate called after throwing an instance of 'std::runtime_error'",
+            # torch's watchdog throws it too, up to 2.0, whatever made a collective fail.
+            Weight.SYMPTOM,
             note="a native library raised {what}",
         ),
         Sign(
