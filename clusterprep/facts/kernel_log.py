@@ -393,7 +393,7 @@ def _xids(records: Sequence[KernelRecord]) -> tuple[Xid, ...]:
         match = _OFF_THE_BUS.search(record.text)
         if XID in record.text or OFF_THE_BUS not in record.text or match is None:
             continue
-        pci = _without_function(match[1])
+        pci = address_of(match[1])
         if pci not in fallen:
             fallen.add(pci)
             events.append(Xid(pci, _FELL_OFF, record, printed=False))
@@ -419,9 +419,10 @@ def _causes(events: Sequence[Xid]) -> list[Xid]:
     return causes
 
 
-def _without_function(pci: str) -> str:
-    """Return 0000:91:00 for 0000:91:00.0, as Xids have it."""
-    return pci.lower().partition(".")[0]
+def address_of(pci: str) -> str:
+    """Return 0000:91:00 as Xids have it, for 0000:91:00.0 and nvidia-smi's 00000000:91:00.0."""
+    address = pci.lower().partition(".")[0]
+    return re.sub(r"^0000(?=[0-9a-f]{4}:)", "", address)
 
 
 def _xid(record: KernelRecord) -> Xid:

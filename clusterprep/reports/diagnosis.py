@@ -174,7 +174,8 @@ def _write_remedy(page: ReportPage, found: DiagnosedCause) -> None:
     check = found.cause.check
     command = command_that_finds(check)
     if command:
-        page.row((f"{command:>7}:", "dim"), f"{check} finds this before the job starts")
+        finds = found.cause.finds or "this"
+        page.row((f"{command:>7}:", "dim"), f"{check} finds {finds} before the job starts")
 
 
 def _write_unexplained(page: ReportPage, diagnosis: Diagnosis) -> None:

@@ -140,7 +140,10 @@ def causes_page() -> str:
 
 def _cause_entry(cause: Cause) -> str:
     command = command_that_finds(cause.check)
-    found = f" `{cause.check}` of `{command}` finds it before the job starts." if command else ""
+    finds = cause.finds or "it"
+    found = f" `{cause.check}` of `{command}` finds {finds} before the job starts."
+    if not command:
+        found = ""
     rows = [
         f"{cause.message} {GRADES_OF_CAUSES[cause.severity]}{found}",
         f"Looks like: {cause.looks}",

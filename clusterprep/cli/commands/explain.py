@@ -273,7 +273,7 @@ def cause_page(cause: Cause) -> str:
     parts.extend(_time_limits(cause.name))
     parts.append(_remedy(cause.remedy))
     if cause.check:
-        parts.append(_found_before(cause.check))
+        parts.append(_found_before(cause.check, cause.finds or "it"))
     return "\n\n".join(parts)
 
 
@@ -286,15 +286,15 @@ def _time_limits(topic: str) -> list[str]:
     return [f"Time limits that fire here\n{listed}\n  all with their sources: explain time-limits"]
 
 
-def _found_before(check: str) -> str:
-    """Return which command finds a cause before the job starts."""
+def _found_before(check: str, finds: str) -> str:
+    """Return which command finds a cause, or some of its reasons, before the job starts."""
     command = command_that_finds(check)
     if command.startswith("check"):
         option = command.removeprefix("check")
-        return f"`clusterprep check --only {check}{option}` finds it before the job starts."
+        return f"`clusterprep check --only {check}{option}` finds {finds} before the job starts."
     if command == "verify":
-        return f"`clusterprep verify` looks for it before the job starts ({check})."
-    return f"A check that finds it before the job starts, {check}, is not built yet."
+        return f"`clusterprep verify` looks for {finds} before the job starts ({check})."
+    return f"A check that finds {finds} before the job starts, {check}, is not built yet."
 
 
 def _paragraph(title: str, text: str) -> str:

@@ -14,7 +14,8 @@ those that explain it. What needs several lines is a function of the log: `stuck
 differs or is missing when a collective times out; `collectives` reads torch's lines for it, `clues`
 what stands beside them of work, data and calls), `exits` (which rank failed first, and which ones
 torchrun ended itself), `crashes` (the exception of the program from which the rest follows),
-`endings` (whether a process ended after a line, and whether the job ended well) and `compared`
-(which host says other things about itself than the rest). `messages` knows what many programs
-print, and `records` reads what stands beside logs: dumps of the flight recorder, RAS, stacks.
+`endings` (whether a process ended after a line, and whether the job ended well), `lost_peers`
+(which process went away first, where nothing else is known) and `compared` (which host says other
+things about itself than the rest). `messages` knows what many programs print, and `records` reads
+what stands beside logs: dumps of the flight recorder, RAS, stacks.
 """

@@ -9,6 +9,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from clusterprep.facts.kernel_log import address_of
+from clusterprep.jobs.diagnose.launchers import hosts_of_tasks, unfolded
 from clusterprep.jobs.diagnose.model import (
     Cause,
     Culprit,
@@ -49,7 +51,10 @@ _PLURAL = {
 
 
 def named(sign: Sign, match: re.Match[str], line: LogLine) -> Culprits:
-    """Return the culprit of one line as ((kind, name),), or () if the line does not name it."""
+    """Return the culprit of one line as ((kind, name),), or () if the line does not name it.
+
+    Hosts that a launcher folds are a culprit each.
+    """
     for template in sign.culprit.split("|"):
         if not template:
             continue
@@ -61,15 +66,22 @@ def named(sign: Sign, match: re.Match[str], line: LogLine) -> Culprits:
         if not brace:  # «rank 0»: the last word is the name
             kind = kind.rpartition(" ")[0]
         name = text[len(kind) :].strip()
+        if kind == "host":
+            return tuple((kind, host) for host in unfolded(name))
         return ((kind, name),)
     return ()
 
 
 def filled(template: str, match: re.Match[str], line: LogLine) -> str | None:
-    """Return a template with what the line says in it, or None if something is missing."""
+    """Return a template with what the line says in it, or None if something is missing.
+
+    {pci} and {place} are the address of a GPU as Xids have it, so that one GPU has one name.
+    """
     values = {name: value for name, value in match.groupdict().items() if value}
-    for name in ("rank", "host", "gpu"):
-        value = getattr(line, name)
+    for name in values.keys() & {"pci", "place"}:
+        values[name] = address_of(values[name])
+    host = line.host or hosts_of_tasks(line.message) or None
+    for name, value in (("rank", line.rank), ("host", host), ("gpu", line.gpu)):
         if value is not None:
             values.setdefault(name, str(value))
     try:
@@ -100,6 +112,8 @@ def worded(cause: Cause, evidence: Sequence[Evidence], log: LogFile) -> str | No
         writers = _writers(lines) or _only_host(log)
         if writers:
             return _in_words(writers, evidence, log)
+    if not cause.blames_process:
+        return None
     return _spawned(log, [e.line for e in evidence if e.weight == weights[0]])
 
 
@@ -179,7 +193,8 @@ def _are_all(kind: str, names: Sequence[str], log: LogFile) -> bool:
     if len(names) < 2:
         return False
     if kind == "host":
-        return len(names) * 2 > len(log.hosts)
+        # Hosts that only a launcher names are no share of those that wrote lines.
+        return not log.hosts.isdisjoint(names) and len(names) * 2 > len(log.hosts)
     if kind not in {"rank", "ranks"}:
         return False
     if kind == "ranks" and len(names) == 2:
@@ -192,7 +207,7 @@ def _peer(names: Sequence[str], evidence: Sequence[Evidence]) -> str | None:
     if len(names) > 1:
         return None
     (peer,) = names
-    hosts = {e.line.host for e in evidence if e.culprits}
+    hosts = {e.line.host for e in evidence if e.culprits and e.line.host}
     host = hosts.pop() if len(hosts) == 1 else None
     if not host or host == peer:
         return f"peer {peer}"

@@ -1,16 +1,32 @@
-"""Reads which hosts a launcher says ended by themselves."""
+"""Reads which hosts a launcher names, and which of them it says ended by themselves."""
 
 from __future__ import annotations
 
 import re
 
 from clusterprep.jobs.diagnose.model import Culprits, LogFile
+from clusterprep.model.nodeset import expand
 
+# A host, or a list of hosts as Slurm folds it: «gpu[03-04,07]».
+HOSTS = r"[\w.\[\],-]*[\w\]]"
 NEEDLES = ("exited with exit code",)
-_SRUN = re.compile(
-    r"(?:srun|slurmstepd): (?:error: )?(?P<host>[\w.-]+): tasks? [\d,-]+: Exited with exit code",
-    re.IGNORECASE,
+_TASKS = re.compile(
+    rf"(?:srun|slurmstepd): (?:error: )?(?P<hosts>{HOSTS}): tasks? [\d,-]+: ", re.IGNORECASE
 )
+
+
+def unfolded(hosts: str) -> list[str]:
+    """Return the hosts of «gpu[03-04]», or the text itself if it is no list of hosts."""
+    try:
+        return expand(hosts)
+    except ValueError:
+        return [hosts]
+
+
+def hosts_of_tasks(message: str) -> str:
+    """Return the hosts whose tasks Slurm tells of, as it folds them, or an empty text."""
+    match = _TASKS.search(message)
+    return match["hosts"] if match else ""
 
 
 def host_that_exited(log: LogFile) -> Culprits:
@@ -20,7 +36,7 @@ def host_that_exited(log: LogFile) -> Culprits:
     """
     hosts: set[str] = set()
     for line in log.lines_with(*NEEDLES):
-        match = _SRUN.search(line.text)
-        if match:
-            hosts.add(match["host"])
+        named = hosts_of_tasks(line.text)
+        if named:
+            hosts.update(unfolded(named))
     return (("host", hosts.pop()),) if len(hosts) == 1 else ()

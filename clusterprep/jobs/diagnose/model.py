@@ -185,15 +185,19 @@ class Cause(Struct, frozen=True):
     looks: str  # what the log looks like
     unlike: str  # what looks similar and is something else
     remedy: Remedy
-    check: str | None  # the check that finds it before the job starts
+    check: str | None  # the check that finds it, or what `finds` says, before the job starts
     signs: tuple[Sign, ...] = ()
     detect: Detector | None = None  # for causes that only several lines together show
     needles: tuple[str, ...] = ()  # in small letters, part of the lines that `detect` needs
     yields_to: frozenset[str] = field(default_factory=frozenset)  # causes that explain this one
     # Whether the hosts that wrote the lines are to blame if no sign names a culprit.
     blames_host: bool = False
+    # Whether the process that prints a line may be to blame. It is not where it tells of another.
+    blames_process: bool = True
     # What happened as far as it is known where no line says the cause itself; else `message`.
     doubt: str = ""
+    # What the check finds, where that is one of the reasons that the cause may have.
+    finds: str = ""
 
 
 class DiagnosedCause(Struct, frozen=True):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterprep.jobs.diagnose import crashes, echoes, endings, limits, messages
+from clusterprep.jobs.diagnose import crashes, echoes, endings, limits, lost_peers, messages
 from clusterprep.jobs.diagnose.culprit import filled, named, worded
 from clusterprep.jobs.diagnose.endings import Aftermath, Endings
 from clusterprep.jobs.diagnose.known import causes
@@ -99,7 +99,8 @@ def diagnose(
     log_endings = Endings(log)
     evidence = list(_by_signs(log))
     evidence.extend(_by_detectors(log))
-    evidence.extend(messages.evidence(log, {piece.line.order for piece in evidence}))
+    told = {piece.line.order for piece in evidence if not lost_peers.is_of_peer(piece)}
+    evidence.extend(messages.evidence(log, told))
     evidence.extend(job_records.evidence(log, records or job_records.Records()))
     evidence = _without_survived(evidence, log_endings)
     if log_endings.launch_ended_others:
@@ -109,6 +110,8 @@ def diagnose(
     evidence.extend(crashes.evidence(log, explained, log_endings))
     if _has_lost_a_rank(evidence, log_endings):
         evidence = _with_waits_as_echoes(evidence)
+    has_failure = any(_is_of_failure(piece) for piece in evidence)
+    evidence = lost_peers.weighed(evidence, log_endings, has_failure=has_failure)
     weighed = _weighed_causes(evidence, log)
     ordered = _ordered(weighed)
     if log_endings.has_failed:
@@ -133,6 +136,12 @@ def _has_lost_a_rank(evidence: Iterable[Evidence], log_endings: Endings) -> bool
         if is_end and not log_endings.is_after_trouble(piece.line):
             return True
     return False
+
+
+def _is_of_failure(piece: Evidence) -> bool:
+    """Whether the evidence tells of a failure, and not only of a peer that went away."""
+    severity = piece.severity or causes()[piece.cause].severity
+    return severity == "fatal" and not lost_peers.is_of_peer(piece)
 
 
 def _with_waits_as_echoes(evidence: Iterable[Evidence]) -> list[Evidence]:
@@ -448,10 +457,22 @@ def _unexplained(
 
 
 def _errorlike(log: LogFile) -> Iterator[LogLine]:
-    """Yield the lines that look like errors. All lines of a kind have the same words."""
+    """Yield the lines that look like errors. All lines of a kind have the same words.
+
+    NCCL warns of what fails, in whatever words, and of little else.
+    """
     for lines in log.forms.values():
-        if _ERROR.search(lines[0].message):
+        first = lines[0]
+        if _ERROR.search(first.message) or _warns_of_failure(first):
             yield from lines
+
+
+def _warns_of_failure(line: LogLine) -> bool:
+    """Whether NCCL warns of what is not known as harmless."""
+    if line.source != "nccl" or line.level != "WARN":
+        return False
+    rule = messages.meaning(line)
+    return rule is None or rule.kind != "harmless"
 
 
 def _is_silent(line: LogLine) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from clusterprep.jobs.diagnose.launchers import HOSTS, unfolded
 from clusterprep.jobs.diagnose.model import DiagnosedCause, Diagnosis, LogLine
 
 _IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.]*\.\d)")
@@ -61,11 +62,12 @@ _USER = re.compile(
     r"|\b(?P<key>USER|LOGNAME|user(?:name)?)[=:] ?(?P<value>[\w.-]+)"
 )
 _HOST_BY_CONTEXT = re.compile(
-    r"(?:\((?P<a>[A-Za-z][\w.-]*), ?\d+\)|srun: error: (?P<b>[\w.-]+):"
+    rf"(?:\((?P<a>[A-Za-z][\w.-]*), ?\d+\)|srun: error: (?P<b>{HOSTS}):"
     r"|\bON (?P<c>[\w.\[\],-]+) CANCELLED|"
     r"[Hh]ost(?:name)? *[:=] *"
     r"(?P<d>[A-Za-z][\w.-]*)|node '(?P<e>[\w.-]+)')"
 )
+_FOLDED = re.compile(r"[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)+")  # gpu[03-04]
 _NAME = r"(?P<{}>[A-Za-z][\w.-]*)"
 _HOST_IN_MESSAGE = re.compile(
     "|".join(
@@ -164,6 +166,7 @@ class Redactor:
         text = _USER.sub(self._user, text)
         for pattern in (_MAPPED, _IPV6, _IPV4):
             text = pattern.sub(self._address, text)
+        text = _FOLDED.sub(self._folded, text)
         return _WORD.sub(self._word, text)
 
     def learn(self, text: str) -> None:
@@ -171,7 +174,8 @@ class Redactor:
         for pattern in (_HOST_BY_CONTEXT, _HOST_IN_MESSAGE):
             for match in pattern.finditer(text):
                 names = [name for name in match.groups() if name]
-                self.know("host", [names[0].rstrip(".-")])
+                name = names[0].rstrip(".-")
+                self.know("host", [name, *unfolded(name), *_FOLDED.findall(name)])
         for match in _DOTTED.finditer(text):
             if "." in match[0]:
                 self.know("host", _names_with_domain(match[0]))
@@ -190,6 +194,11 @@ class Redactor:
         if without_names == word and len(self._plain_words) < _MOST_PLAIN_WORDS:
             self._plain_words.add(word)
         return without_names
+
+    def _folded(self, match: re.Match[str]) -> str:
+        """Return one word for a list of hosts such as «gpu[03-04]» that is known."""
+        hosts = match[0]
+        return self.word("host", hosts) if hosts in self._kinds else hosts
 
     def _without_names(self, word: str) -> str:
         """Return a longer word without the names in it."""

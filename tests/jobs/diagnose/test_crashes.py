@@ -350,7 +350,8 @@ def test_a_spawned_process_that_lost_a_peer_is_no_failure_of_its_own() -> None:
     lost = (
         "RuntimeError: [gloo/transport/tcp/pair.cc:575] Connection closed by peer [127.0.1.1]:10482"
     )
-    assert not told(SPAWNED.replace("{last}", f"x\n{lost}")).causes
+    (found,) = told(SPAWNED.replace("{last}", f"x\n{lost}")).causes
+    assert (found.cause.name, found.culprit) == ("peer_lost", None)
 
 
 def test_a_module_that_is_started_and_not_there_is_named() -> None:
@@ -435,3 +436,15 @@ def test_a_spawned_process_that_chose_its_exit_code_is_named(code: int, count: i
     ).causes
     named = [one.culprit for one in causes if one.cause.name == "program"]
     assert named == ["process 1"] * count
+
+
+def test_what_the_watchdog_threw_is_no_crash_of_the_program() -> None:
+    """torch up to 2.0: github.com/tatsu-lab/stanford_alpaca/issues/207."""
+    found = told(
+        "terminate called after throwing an instance of 'std::runtime_error'\n"
+        "  what():  NCCL error: remote process exited or there was a network error, NCCL version 2.14.3\n"
+        "Last error:\n"
+        "NET/IB : Got completion from peer 10.9.0.7<39138> with error 12, opcode 0, len 0, vendor err 129\n"
+    )
+    first = found.causes[0]
+    assert (first.cause.name, first.confidence) == ("ib_fabric_unreachable", 0.75)

@@ -306,3 +306,30 @@ def test_a_daemon_that_mpirun_lost_is_named_and_not_why() -> None:
     ).causes[0]
     assert (found.culprit, found.confidence) == ("host train-worker-19", 0.45)
     assert "may have been ended" in found.message
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "culprit"),
+    [
+        pytest.param("srun: error: gpu[03-04]: tasks 16-31: Out Of Memory", "host_oom_kill", "hosts gpu03 and gpu04", id="out-of-memory"),
+        pytest.param("srun: error: gpu[03-04]: tasks 16-31: Killed", "host_oom_kill", "hosts gpu03 and gpu04", id="killed"),
+        pytest.param("srun: error: gpu03,n[1,7]: tasks 0-2: Killed", "host_oom_kill", "hosts gpu03, n1, n7", id="of-two-names"),
+        pytest.param("srun: error: gpu[03-04]: tasks 0,9: Exited with exit code 137", "host_oom_kill", "hosts gpu03 and gpu04", id="137"),
+        pytest.param("srun: error: gpu[01-16]: tasks 0-127: Killed", "host_oom_kill", None, id="too-many-to-blame"),
+        pytest.param("srun: error: gpu[03-04: tasks 16-31: Killed", "host_oom_kill", "host gpu[03-04", id="cut-off"),
+        pytest.param("srun: error: gpu[03-04]: tasks 16-31: Segmentation fault (core dumped)", "program", "hosts gpu03 and gpu04", id="sigsegv"),
+        pytest.param("srun: error: gpu-07: task 3: Floating point exception (core dumped)", "program", "host gpu-07", id="sigfpe"),
+        pytest.param("srun: error: Node failure on gpu[03-04].", "external_termination", "hosts gpu03 and gpu04", id="node-failure"),
+    ],
+)  # fmt: skip
+def test_the_hosts_that_slurm_folds_are_the_culprits(
+    line: str, cause: str, culprit: str | None
+) -> None:
+    found = told(line).causes[0]
+    assert (found.cause.name, found.culprit) == (cause, culprit)
+
+
+def test_no_check_is_said_to_find_what_a_scheduler_does_later() -> None:
+    text = page_of(FROM_OUTSIDE[0])
+    assert "external_termination" in text
+    assert "before the job starts" not in text

@@ -85,7 +85,26 @@ def test_a_gpu_with_an_xid_and_its_host() -> None:
 
 def test_a_gpu_that_cannot_be_attached_is_a_fault() -> None:
     log = "May 27 16:50:10 n7 kernel: NVRM: GPU 0000:09:00.0: rm_init_adapter failed, device minor number 0\n"
-    assert told(log) == "gpu_hardware_fault fatal 0.75 GPU 0000:09:00.0"
+    assert told(log) == "gpu_hardware_fault fatal 0.75 GPU 0000:09:00 on n7"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.", "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus."), id="with-an-xid"),
+        pytest.param(("NVRM: GPU 0000:3B:00.0: RmInitAdapter failed! (0x24:0xffff:1484)", "Unable to determine the device handle for GPU 00000000:3B:00.0: Unknown Error"), id="as-nvidia-smi-writes-it"),
+        pytest.param(("| 00000000:3B:00.0 Off | GPU requires reset |",), id="in-its-table"),
+    ],
+)  # fmt: skip
+def test_one_gpu_has_one_name_with_its_host(lines: tuple[str, ...]) -> None:
+    log = "".join(f"Jul 02 05:12:55 n8 kernel: {line}\n" for line in lines)
+    (found,) = grave(log)
+    assert (found.cause.name, found.culprit) == ("gpu_hardware_fault", "GPU 0000:3b:00 on n8")
+
+
+def test_the_number_of_a_lost_gpu_has_its_host() -> None:
+    log = "n1:1:2 [0] misc/nvmlwrap.cc:166 NCCL WARN nvmlDeviceGetHandleByIndex(5) failed: GPU is lost\n"
+    assert told(log) == "gpu_hardware_fault fatal 0.95 GPU 5 of n1"
 
 
 SWITCH = "[ 9.0] nvidia-nvswitch3: SXid (PCI:0000:86:00.0)"
@@ -226,7 +245,7 @@ def test_an_xid_of_days_before_the_job_is_not_its_cause() -> None:
 @pytest.mark.parametrize(
     ("line", "culprit"),
     [
-        ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", "GPU 0000:3b:00.0"),
+        ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", "GPU 0000:3b:00"),
         ("NVRM: GPU at PCI:0000:3b:00: GPU has fallen off the bus.", "GPU 0000:3b:00"),
         ("NVRM: GPU 0 has fallen off the bus and is not responding, PCI:0000:3b:00", "GPU 0000:3b:00"),
         ("RuntimeError: GPU has fallen off the bus", "None"),

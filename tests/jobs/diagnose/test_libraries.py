@@ -133,3 +133,19 @@ def test_vllm_tells_its_nccl() -> None:
 )
 def test_both_versions_are_told(line: str, note: str) -> None:
     assert note in told(line).causes[0].message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Failed to initialize NVML: Driver/library version mismatch",
+        "n1:1:2 [0] NCCL WARN nvmlInit_v2() failed: Driver/library version mismatch",
+        "[    9.000000] NVRM: API mismatch: the client has the version 550.90.07, but this kernel module has 535.54.03",
+    ],
+)
+def test_a_driver_that_was_replaced_is_loaded_anew_and_is_not_too_old(line: str) -> None:
+    insufficient = "RuntimeError: CUDA driver version is insufficient for CUDA runtime version"
+    first, *others = told(line, insufficient).causes
+    assert (first.cause.name, first.cause.check) == ("driver_not_reloaded", "nv.module_vs_lib")
+    assert [other.cause.name for other in others] == ["driver_too_old"]
+    assert "reboot" in str(first.cause.remedy.note)

@@ -125,7 +125,7 @@ def test_few_lines_are_left_and_no_form_twice() -> None:
 
 
 def test_echoes_are_left_over_where_nothing_else_is() -> None:
-    echo = "RuntimeError: [gloo/transport/tcp/pair.cc:554] Connection closed by peer [10.9.0.7]:4000, and so the error"
+    echo = "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled system error, and so the error"
     assert [line.message for line in told(echo).unexplained] == [echo]
     assert told(echo, OOM).unexplained == ()
 

@@ -41,6 +41,10 @@ from clusterprep.jobs.diagnose.redact import Redactor
         ("to s3://acme/x and https://a.example/y", "to s3://url-1 and https://url-2"),
         ("mount nfs-1:/vol/acme", "mount host-1:/path-1"),
         ("alice.smith@gpu-07.lab.corp", "user-1@host-1"),
+        (
+            "srun: error: gpu[03-04],m1: tasks 0-2: Killed, gpu04 and m1",
+            "srun: error: host-1,host-2: tasks 0-2: Killed, host-3 and host-2",
+        ),
         ("node 'n9' has failed, n9 again", "node 'host-1' has failed, host-1 again"),
     ],
 )

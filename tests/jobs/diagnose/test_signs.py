@@ -19,6 +19,7 @@ from clusterprep.jobs.diagnose.model import Cause, Sign, Weight, form_of
 from clusterprep.jobs.diagnose.prefixes import line_of
 from clusterprep.jobs.diagnose.ranking import diagnose, needles
 from clusterprep.jobs.verify.pages import PAGES
+from clusterprep.reports.diagnosis import render
 from clusterprep.survey.registry import checks
 
 SIGNS = [
@@ -236,3 +237,21 @@ def test_each_cause_says_what_a_reader_needs(cause: Cause) -> None:
     assert cause.remedy
     assert cause.severity in {"fatal", "degraded", "benign"}
     assert cause.name.startswith("benign_") == (cause.severity == "benign")
+
+
+@pytest.mark.parametrize(
+    ("cause", "finds"),
+    [
+        ("rank_desync_uneven_data", "other packages, settings or declared files on a rank"),
+        ("rank_gpu_oom", "memory that other processes hold"),
+        ("socket_ifname_not_found", "this"),
+    ],
+)
+def test_a_check_is_said_to_find_no_more_than_it_can_see(cause: str, finds: str) -> None:
+    """A trial has other steps than the job, and no check knows what a job will take of memory."""
+    example = TOLD_BY_SEVERAL_LINES.get(cause) or causes()[cause].signs[0].example
+    lines = [
+        line_of("log", number, text, number) for number, text in enumerate(example.splitlines(), 1)
+    ]
+    shown = render(diagnose(lines), "console", color=False, verbose=0, width=200, ascii_only=False)
+    assert f"{causes()[cause].check} finds {finds} before the job starts" in shown

@@ -142,6 +142,7 @@ CONTAINER = Cause(
         "rdma-core in the image"
     ),
     check="ib.chardev",
+    finds="cards that the job's user may not open",
     signs=(
         Sign(
             "net/ib : unable to",

@@ -265,9 +265,12 @@ FIREWALL = Cause(
         ),
         Sign(
             "no route to host",
-            r"^(?!.*ibv_).*no route to host(?!.*proxy)",
-            "OSError: [Errno 113] No route to host",
+            r"^(?!.*ibv_)(?:.*?\b(?:from|to) \[?(?P<peer>[\w.:%-]+?)\]?(?:<|:)\d+>?\s)?.*?"
+            r"no route to host(?!.*proxy)",
+            "n4:51:52 [1] misc/socket.cc:49 NCCL WARN Call to recv from 10.9.0.7<43211> failed : "
+            "No route to host",
             Weight.LIKELY,
+            "peer {peer}",
         ),
         Sign(
             "connection timed out",
@@ -337,6 +340,7 @@ PORT = Cause(
         "or give this one another --master-port"
     ),
     check="net.ports",
+    finds="a rendezvous port that is taken",
     signs=(
         Sign(
             "address already in use",

@@ -57,6 +57,7 @@ UNEVEN = Cause(
         "join(); compare the number of samples of all ranks"
     ),
     check="rank.consistency",
+    finds="other packages, settings or declared files on a rank",
     signs=(
         Sign(
             "exhausted inputs",
@@ -110,6 +111,7 @@ FLOW = Cause(
         "collective that differs"
     ),
     check="rank.consistency",
+    finds="other packages, settings or declared files on a rank",
     yields_to=_EXPLAINED_BY,
     signs=(
         Sign(
@@ -282,6 +284,7 @@ SIZES = Cause(
         "checkpoint on all nodes"
     ),
     check="rank.consistency",
+    finds="other packages, settings or declared files on a rank",
     yields_to=frozenset({"program"}),
     signs=(
         Sign(

@@ -80,6 +80,7 @@ DUPLICATE = Cause(
         "first CUDA call"
     ),
     check="env.cuda_visible",
+    finds="lists of GPUs that differ or have holes",
     signs=(
         Sign(
             "using the same gpu",
@@ -116,6 +117,7 @@ ORDINAL = Cause(
         "visible"
     ),
     check="launch.nproc",
+    finds="more processes than GPUs",
     blames_host=True,
     signs=(
         Sign(
@@ -236,6 +238,7 @@ GUESSED = Cause(
         "torch.cuda.set_device(LOCAL_RANK) before it"
     ),
     check="env.cuda_visible",
+    finds="lists of GPUs that differ or have holes",
     detect=detect_guesses,
     needles=("currently unknown", "guessing device id"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterprep.jobs.diagnose.launchers import HOSTS
 from clusterprep.jobs.diagnose.model import Cause, Sign, Weight
 from clusterprep.remedies import shell_line
 
@@ -30,7 +31,7 @@ TERMINATION = Cause(
         "sacct -j JOB -o State,Reason,Elapsed,Timelimit   # nohup or tmux against SIGHUP; "
         "checkpoints against preemption"
     ),
-    check="slurm.state",
+    check=None,
     # Launchers end the other nodes by a signal after one of these; no signal leads to one of these.
     yields_to=frozenset(
         {"program", "rank_gpu_oom", "host_oom_kill", "invalid_device_ordinal", "port_in_use"}
@@ -163,8 +164,8 @@ TERMINATION = Cause(
         ),
         Sign(
             "node fail",
-            r"Node failure on (?P<node>[\w.-]+)|DUE TO NODE FAILURE",
-            "srun: error: Node failure on gpu-07",
+            rf"Node failure on (?P<node>{HOSTS})|DUE TO NODE FAILURE",
+            "srun: error: Node failure on gpu[03-04]",
             culprit="host {node}",
         ),
         Sign(

@@ -69,6 +69,8 @@ def detect_peers(log: LogFile) -> Iterator[Evidence]:
             yield Evidence("p2p_acs_iommu", line, Weight.SYMPTOM)
 
 
+# A GPU by its address on the bus, which many hosts have.
+_GPU = "GPU {pci} on {host}|GPU {pci}"
 HARDWARE = Cause(
     "gpu_hardware_fault",
     "fatal",
@@ -91,6 +93,7 @@ HARDWARE = Cause(
         "replace the GPU"
     ),
     check="gpu.xid",
+    finds="errors that a GPU had before",
     signs=(
         Sign(
             "fallen off the bus",
@@ -98,7 +101,7 @@ HARDWARE = Cause(
             r"(?P<pci>[0-9a-fA-F:.]{6,}[0-9a-fA-F]))?.*fallen off the bus"
             r"(?:.{0,40}PCI:(?P<place>[0-9a-fA-F:.]*[0-9a-fA-F]))?",
             "[ 9.000000] NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus",
-            culprit="GPU {pci}|GPU {place}",
+            culprit=f"{_GPU}|GPU {{place}} on {{host}}|GPU {{place}}",
         ),
         Sign(
             "uncorrectable ecc error",
@@ -141,9 +144,11 @@ HARDWARE = Cause(
         ),
         Sign(
             "gpu requires re",
+            r"(?:(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F:.]+[0-9a-fA-F])\b.*)?"
             r"GPU requires (?:reset|restart)",
             "| 00000000:3B:00.0 Off | GPU requires reset |",
             Weight.LIKELY,
+            _GPU,
         ),
         Sign(
             "eccuncorrectable",
@@ -156,14 +161,14 @@ HARDWARE = Cause(
             r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F])\s*$",
             "[ 9.000000] NVRM: The NVIDIA GPU 0000:3b:00.0",
             Weight.SYMPTOM,
-            "GPU {pci}",
+            _GPU,
         ),
         Sign(
             "gpu is lost",
             r"(?:nvmlDeviceGetHandleByIndex\((?P<index>\d+)\).*)?GPU is lost",
             "n1:1:2 [0] misc/nvmlwrap.cc:166 NCCL WARN nvmlDeviceGetHandleByIndex(5) failed: GPU "
             "is lost",
-            culprit="GPU {index}",
+            culprit="GPU {index} of {host}|GPU {index}",
         ),
         Sign(
             "nvmldevicegethandlebyindex",
@@ -171,13 +176,13 @@ HARDWARE = Cause(
             "n1:1:2 [0] misc/nvmlwrap.cc:166 NCCL WARN nvmlDeviceGetHandleByIndex(5) failed: "
             "Unknown Error",
             Weight.LIKELY,
-            "GPU {index}",
+            "GPU {index} of {host}|GPU {index}",
         ),
         Sign(
             "determine the device handle",
             r"Unable to determine the device handle for GPU ?(?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F])",
             "Unable to determine the device handle for GPU 0000:3B:00.0: Unknown Error",
-            culprit="GPU {pci}",
+            culprit=_GPU,
         ),
         Sign(
             "hardware stack error",
@@ -191,14 +196,14 @@ HARDWARE = Cause(
             r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F]):? )?RmInitAdapter failed",
             "[    9.000000] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x24:0xffff:1484)",
             Weight.LIKELY,
-            "GPU {pci}",
+            _GPU,
         ),
         Sign(
             "rm_init_adapter failed",
             r"NVRM: (?:GPU (?P<pci>[0-9a-fA-F:.]*[0-9a-fA-F]):? )?rm_init_adapter failed",
             "[    9.000000] NVRM: GPU 0000:3b:00.0: rm_init_adapter failed, device minor number 0",
             Weight.LIKELY,
-            "GPU {pci}",
+            _GPU,
         ),
         Sign(
             "severity=uncorrect",
@@ -486,7 +491,7 @@ TOPOLOGY = Cause(
         "unset NCCL_TOPO_FILE NCCL_GRAPH_FILE   # or the file that the provider has for this "
         "machine and release"
     ),
-    check="env.nccl_unknown",
+    check="fabric.topology",
     blames_host=True,
     signs=(
         Sign(

@@ -329,6 +329,7 @@ BRIDGED = Cause(
         "docker run --network host …   # or an overlay network, or hostNetwork: true in a pod"
     ),
     check="eth.iface_choice",
+    finds="nodes that would use such an address",
     detect=detect_bridged,
     needles=NEEDLES,
 )

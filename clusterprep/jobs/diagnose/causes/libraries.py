@@ -105,6 +105,7 @@ NOT_BUILT = Cause(
         "without NVIDIA GPUs"
     ),
     check="torch.version",
+    finds="another torch than that of the other nodes",
     signs=(
         Sign(
             "have nccl",

@@ -95,7 +95,7 @@ PROGRAM = Cause(
             "floating point exception",
             r"Floating point exception",
             "srun: error: gpu-07: task 3: Floating point exception (core dumped)",
-            culprit="rank {rank}",
+            culprit="rank {rank}|host {host}",
             note="a process ended by SIGFPE",
         ),
         Sign(
@@ -228,10 +228,10 @@ PROGRAM = Cause(
         ),
         Sign(
             "execve(): ",
-            r"srun: error: (?P<node>[\w.-]+): task .*execve\(\): |execve\(\): \S+: "
+            r"srun: error: .*: tasks? .*execve\(\): |execve\(\): \S+: "
             r"(?:No such file|Permission denied)",
             "slurmstepd: error: execve(): train.sh: No such file or directory",
-            culprit="host {node}|host {host}",
+            culprit="host {host}",
             note="Slurm cannot start the program",
         ),
         Sign(
@@ -255,9 +255,17 @@ PROGRAM = Cause(
         Sign(
             "terminate called after",
             r"terminate called after throwing an instance of "
-            r"'(?P<what>(?!c10|gloo|nccl|at::|tensorpipe|torch)[^']+)'",
+            r"'(?P<what>(?!c10|gloo|nccl|at::|tensorpipe|torch|std::runtime_error)[^']+)'",
             "terminate called after throwing an instance of 'std::bad_alloc'",
             Weight.LIKELY,
+            note="a native library raised {what}",
+        ),
+        Sign(
+            "terminate called after",
+            r"terminate called after throwing an instance of '(?P<what>std::runtime_error)'",
+            "terminate called after throwing an instance of 'std::runtime_error'",
+            # torch's watchdog throws it too, up to 2.0, whatever made a collective fail.
+            Weight.SYMPTOM,
             note="a native library raised {what}",
         ),
         Sign(

@@ -147,6 +147,7 @@ FABRIC = Cause(
         "port; RoCE: PFC and ECN"
     ),
     check="ib.state",
+    finds="ports that are down",
     signs=(
         Sign(
             "async",
@@ -361,6 +362,7 @@ RAIL = Cause(
         "nodes"
     ),
     check="net.rail",
+    finds="ports at the switch of another rail",
 )
 MTU = Cause(
     "mtu_mismatch",
@@ -377,6 +379,7 @@ MTU = Cause(
         "RoCE: ip link set IFACE mtu 9000"
     ),
     check="eth.path_mtu",
+    finds="Ethernet paths that drop large packets",
     signs=(
         Sign(
             "got completion",

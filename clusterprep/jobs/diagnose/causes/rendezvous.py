@@ -276,6 +276,7 @@ MISCONFIGURED = Cause(
         "on every node but for I; or the same --rdzv-id and --rdzv-endpoint"
     ),
     check="launch.ranks",
+    finds="ranks and addresses that an earlier job left",
     signs=(
         Sign(
             "expected, but not set",
@@ -435,6 +436,7 @@ INCOMPLETE = Cause(
         "own log says why it did not come"
     ),
     check="launch.nproc",
+    finds="nodes that start another number of processes",
     signs=(
         Sign(
             "barrier timed out",
@@ -622,6 +624,7 @@ WORLD = Cause(
         "check --only launch.,env."
     ),
     check="launch.nproc",
+    finds="nodes that start another number of processes",
     signs=(
         Sign(
             "from procs",

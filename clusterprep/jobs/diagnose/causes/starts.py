@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from clusterprep.jobs.diagnose.launchers import HOSTS
 from clusterprep.jobs.diagnose.model import Cause, Evidence, LogFile, Sign, Weight
 from clusterprep.remedies import sentence
 
@@ -158,7 +159,7 @@ NOT_STARTED = Cause(
         # ---- Slurm 22.05 to 26.05, src/api/step_launch.c, src/srun/launch.c, src/sbatch/sbatch.c
         Sign(
             "task launch for ",
-            r"Task launch for \S+ failed on node (?P<node>[\w.-]+): (?P<why>\S.{0,160})",
+            rf"Task launch for \S+ failed on node (?P<node>{HOSTS}): (?P<why>\S.{{0,160}})",
             "srun: error: Task launch for StepId=4711.0 failed on node n1: Job prolog failed",
             culprit="host {node}",
             note="Slurm started no task on {node}: {why}",

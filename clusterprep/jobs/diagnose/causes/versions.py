@@ -78,7 +78,8 @@ DRIVER = Cause(
     ),
     unlike=(
         "A GPU that is too new or too old for the library asks for another NCCL or torch: "
-        "nccl_bug_or_version."
+        "nccl_bug_or_version. «Driver/library version mismatch» is a driver that was replaced: "
+        "driver_not_reloaded."
     ),
     remedy=shell_line(
         "nvidia-smi   # install a driver for that CUDA, or a torch for this driver; reboot after a "
@@ -86,6 +87,7 @@ DRIVER = Cause(
     ),
     check="cuda.runtime_vs_driver",
     blames_host=True,
+    yields_to=frozenset({"driver_not_reloaded"}),
     signs=(
         Sign(
             "driver version is insufficient",
@@ -174,11 +176,36 @@ DRIVER = Cause(
             "host {host}",
         ),
         Sign(
+            "forward compatibility was attempted",
+            r"forward compatibility was attempted on non supported HW",
+            "RuntimeError: CUDA error 804: forward compatibility was attempted on non supported HW",
+            Weight.LIKELY,
+            "host {host}",
+        ),
+    ),
+)
+RELOAD = Cause(
+    "driver_not_reloaded",
+    "fatal",
+    title="The driver was replaced and not loaded anew",
+    message=(
+        "The libraries of the NVIDIA driver are of another version than its kernel module, as "
+        "after an update without a reboot, or in a container that brings its own."
+    ),
+    looks="«Driver/library version mismatch» of NVML, «API mismatch» in the kernel's log.",
+    unlike="A driver that is older than the CUDA of the program: driver_too_old.",
+    remedy=shell_line(
+        "cat /proc/driver/nvidia/version; modinfo -F version nvidia   # reboot, or load the module "
+        "anew with nothing on the GPUs; a container takes the libraries of its host"
+    ),
+    check="nv.module_vs_lib",
+    blames_host=True,
+    signs=(
+        Sign(
             "driver/library version mismatch",
             r"driver/library version mismatch",
             "Failed to initialize NVML: Driver/library version mismatch",
-            Weight.LIKELY,
-            "host {host}",
+            culprit="host {host}",
         ),
         Sign(
             "nvrm: api mismatch",
@@ -186,16 +213,8 @@ DRIVER = Cause(
             r"(?P<module>\d+\.[\d.]+\d))?",
             "[    9.000000] NVRM: API mismatch: the client has the version 550.90.07, but this "
             "kernel module has 535.54.03",
-            Weight.LIKELY,
-            "host {host}",
+            culprit="host {host}",
             note="the libraries are of driver {client} and the kernel module is {module}",
-        ),
-        Sign(
-            "forward compatibility was attempted",
-            r"forward compatibility was attempted on non supported HW",
-            "RuntimeError: CUDA error 804: forward compatibility was attempted on non supported HW",
-            Weight.LIKELY,
-            "host {host}",
         ),
     ),
 )
@@ -217,6 +236,7 @@ MISMATCH = Cause(
         "NCCL_* everywhere"
     ),
     check="nccl.torch",
+    finds="versions of NCCL that differ",
     signs=(
         Sign(
             "mismatched nccl version",
@@ -381,7 +401,8 @@ BUG = Cause(
         "python -c 'import torch; print(torch.version.cuda, torch.cuda.nccl.version())'   "
         "# take a newer torch or NCCL"
     ),
-    check="nccl.system",
+    check="sw.known_bad",
+    finds="versions with a known defect",
     blames_host=True,
     signs=(
         Sign(
