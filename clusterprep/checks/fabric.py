@@ -222,18 +222,21 @@ def _describe_one(one: Plugin) -> str:
 
 def topology(context: CheckContext) -> Iterable[Outcome]:
     """Judge that the topology file has the GPUs and cards of its node, and no others."""
-    for node in context.nodes:
-        found: TopologyFile | None = context.value(node, "nccl.topology")
-        tree: PciTree = context.value(node, "pci.tree")
-        if found is None:
-            yield skipped(node, "no topology file: NCCL looks at the bus by itself")
-        elif not found.there:
-            message = "the topology file that NCCL is given cannot be opened; NCCL goes on without"
-            yield failed(node, message, found.path, "a file that can be read")
-        elif not tree.gpus:
-            yield skipped(node, "no GPU is visible on the bus here")
-        else:
-            yield _judge_topology(context, node, tree, found)
+    for nodes in context.alike(parts=[HARDWARE]):
+        yield from about_all(nodes, [_judge_file(context, nodes[0])])
+
+
+def _judge_file(context: CheckContext, node: Node) -> Outcome:
+    found: TopologyFile | None = context.value(node, "nccl.topology")
+    tree: PciTree = context.value(node, "pci.tree")
+    if found is None:
+        return skipped(node, "no topology file: NCCL looks at the bus by itself")
+    if not found.there:
+        message = "the topology file that NCCL is given cannot be opened; NCCL goes on without"
+        return failed(node, message, found.path, "a file that can be read")
+    if not tree.gpus:
+        return skipped(node, "no GPU is visible on the bus here")
+    return _judge_topology(context, node, tree, found)
 
 
 def _judge_topology(

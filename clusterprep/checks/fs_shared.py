@@ -12,7 +12,6 @@ from clusterprep.checks import (
     Proof,
     about_all,
     failed,
-    passed,
     skipped,
     unknown,
     with_nodes,
@@ -62,10 +61,13 @@ def shared(context: CheckContext) -> Iterable[Outcome]:
         for outcome in _judge(context, nodes, path, of_nodes):
             touched.update(outcome.nodes)
             yield outcome
+    untouched: dict[str, list[str]] = {}
     for name, paths in well.items():
         if name not in touched:
-            message = "every shared folder is the same on all nodes"
-            yield passed(nodes[name], message, ", ".join(paths), SAME)
+            untouched.setdefault(", ".join(paths), []).append(name)
+    for seen, names in untouched.items():
+        message = "every shared folder is the same on all nodes"
+        yield Outcome("pass", tuple(names), message, seen, SAME)
 
 
 def _judge(

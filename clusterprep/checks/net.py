@@ -36,7 +36,7 @@ def ports(context: CheckContext) -> Iterable[Outcome]:
             yield _port_taken(listen, wanted)
     dials = dials_of(context)
     tables = _tables(context)
-    for explanation in explain(dials.all, context.inventory.groups, tables):
+    for explanation in explain(dials.all, context.inventory.groups, tables, dials.failed):
         blamed.update(explanation.nodes)
         blamed.update(dial.dialer for dial in explanation.failed)
         yield _failure(context, explanation, tables, wanted)

@@ -175,15 +175,18 @@ def explain(
     dials: Sequence[Dial],
     groups: Groups,
     tables: Mapping[str, TableWhileDialling],
+    failed: Sequence[Dial] | None = None,
 ) -> tuple[Explanation, ...]:
     """Return the smallest explanations of the failed dials; each dial belongs to exactly one.
 
-    `groups` are those of the inventory, and `tables` holds what nodes know of their table of
-    neighbours. A dial without an answer is explained by a table that was full at one of its ends.
-    What is left is judged by `find_causes`, and causes that are alike become one. No node is
-    blamed that `find_causes` does not blame, or whose table was not full.
+    `failed` are those of `dials` that did not get through, if they are known already. `groups` are
+    those of the inventory, and `tables` holds what nodes know of their table of neighbours. A dial
+    without an answer is explained by a table that was full at one of its ends. What is left is
+    judged by `find_causes`, and causes that are alike become one. No node is blamed that
+    `find_causes` does not blame, or whose table was not full.
     """
-    failed = unreached(dials)
+    if failed is None:
+        failed = unreached(dials)
     if not failed:
         return ()
     explanations: list[Explanation] = []
@@ -252,8 +255,7 @@ _PLAINEST: tuple[Kind, ...] = ("everywhere", "between", "apart", "ports")
 class _Regions:
     """Tells in which regions a dial lies."""
 
-    def __init__(self, dials: Sequence[Dial], groups: Groups) -> None:
-        failed = unreached(dials)
+    def __init__(self, dials: Sequence[Dial], failed: Sequence[Dial], groups: Groups) -> None:
         connected = [dial for dial in dials if dial.word == CONNECTED]
         self._reached = frozenset(map(_listener, connected))
         self._number = len(self._reached.union(map(_dialer, connected), _ends_of(failed)))
@@ -377,7 +379,8 @@ def _fold_regions(
 
     The region that explains most causes is taken first.
     """
-    regions = _Regions(dials, groups)
+    failed = [dial for cause in causes for dial in cause.failed]
+    regions = _Regions(dials, failed, groups)
     common: list[set[Region]] = []  # of each cause
     number: Counter[Region] = Counter()
     for cause in causes:

@@ -173,11 +173,11 @@ def _node_rows(nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
     opening = "["
     for start in range(0, len(nodes), BATCH):
         batch = nodes[start : start + BATCH]
+        heads = _row_texts(list(map(_node, batch)), 0)
         texts = rows.texts([node.facts for node in batch])
-        for node, facts in zip(batch, texts, strict=True):
+        for head, facts in zip(heads, texts, strict=True):
             # The facts become the last key of the object.
-            head = _row_text(_node(node)).removesuffix("}")
-            yield f'{opening}\n    {head}, "facts": '
+            yield f'{opening}\n    {head.removesuffix("}")}, "facts": '
             yield facts
             yield "}"
             opening = ","
