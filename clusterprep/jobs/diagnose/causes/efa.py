@@ -271,7 +271,7 @@ EFA = Cause(
         "unset NCCL_NET and FI_PROVIDER"
     ),
     check="nccl.plugin",
-    finds="a plug-in that a node has not",
+    finds="a plug-in that a node lacks",
     signs=(
         Sign(
             "efa provider is operating in",

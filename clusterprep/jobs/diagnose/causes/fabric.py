@@ -93,7 +93,7 @@ HARDWARE = Cause(
         "replace the GPU"
     ),
     check="gpu.xid",
-    finds="errors that a GPU had before",
+    finds="earlier errors of a GPU",
     signs=(
         Sign(
             "fallen off the bus",

@@ -101,7 +101,7 @@ HOST = Cause(
         "or more memory for the job"
     ),
     check="mem.free",
-    finds="memory that is in use already",
+    finds="memory that other processes use",
     signs=(
         Sign(
             "killed process",
