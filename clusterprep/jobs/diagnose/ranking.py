@@ -140,8 +140,10 @@ def _has_lost_a_rank(evidence: Iterable[Evidence], log_endings: Endings) -> bool
 
 def _is_of_failure(piece: Evidence) -> bool:
     """Whether the evidence tells of a failure, and not only of a peer that went away."""
+    if lost_peers.is_of_peer(piece) or lost_peers.may_follow(piece):
+        return False
     severity = piece.severity or causes()[piece.cause].severity
-    return severity == "fatal" and not lost_peers.is_of_peer(piece)
+    return severity == "fatal"
 
 
 def _with_waits_as_echoes(evidence: Iterable[Evidence]) -> list[Evidence]:

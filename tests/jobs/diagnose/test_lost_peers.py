@@ -86,6 +86,16 @@ def test_any_cause_comes_instead(line: str, cause: str) -> None:
     assert [found.cause.name for found in found.causes] == [cause]
 
 
+def test_an_internal_error_that_says_no_more_follows_from_it() -> None:
+    """NCCL 2.14: github.com/NVIDIA/nccl/issues/795 and 1514."""
+    internal = "ncclInternalError: Internal check failed."
+    last = "Net : Connection closed by remote peer gpu2<43236>"
+    found = told(internal, "Last error:", last).causes
+    assert [cause.cause.name for cause in found] == ["peer_lost", "nccl_bug_or_version"]
+    assert (found[0].culprit, found[0].confidence) == ("peer gpu2", 0.45)
+    assert [cause.cause.name for cause in told(internal).causes] == ["nccl_bug_or_version"]
+
+
 @pytest.mark.parametrize(
     "texts",
     [

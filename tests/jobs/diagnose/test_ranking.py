@@ -947,3 +947,22 @@ def test_a_mismatch_that_nccl_suspects_is_not_told_as_a_fact() -> None:
     ).causes[0]
     assert (found.culprit, found.confidence) == ("rank 1", 0.75)
     assert found.message.startswith("Ranks may have entered")
+
+
+@pytest.mark.parametrize(
+    ("line", "culprit"),
+    [
+        ("n1:1:2 [3] include/alloc.h:200 NCCL WARN Failed to CUDA calloc async 608 bytes", "GPU 3 of n1"),
+        ("n1:1:2 [0] NCCL WARN Cuda failure 'an illegal memory access was encountered'", "host n1"),
+        ("n1:1:2 [0] NCCL WARN Cuda failure 'unspecified launch failure'", "host n1"),
+        ("n1:1:2 [0] NCCL WARN Cuda failure 'hardware stack error'", "host n1"),
+        ("n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with status=IBV_WC_LOC_LEN_ERR(1) opcode=128", "peer 10.9.0.7 as seen from n1"),
+        ("n1:1:2 [0] NCCL WARN NET/IB: Fatal error. Detected 1 failed devices", "host n1"),
+        ("mlx5: n1: got completion with error:", "host n1"),
+        ("n1:1:2 [0] plugin/net.cc:349 NCCL WARN Failed to initialize any NET plugin", "host n1"),
+        ("n1:1:2 [0] net.cc:480 NCCL WARN Error: network AWS Libfabric not found.", "host n1"),
+        ("n1:1:2 [0] net.cc:480 NCCL WARN Failed to initialize NET plugin Libfabric", "host n1"),
+    ],
+)  # fmt: skip
+def test_whom_the_line_names_is_the_culprit(line: str, culprit: str) -> None:
+    assert told(line).causes[0].culprit == culprit

@@ -271,7 +271,7 @@ EFA = Cause(
         "unset NCCL_NET and FI_PROVIDER"
     ),
     check="nccl.plugin",
-    finds="a plug-in that a node has not",
+    finds="a plug-in that a node lacks",
     signs=(
         Sign(
             "efa provider is operating in",
@@ -298,12 +298,14 @@ EFA = Cause(
             r"Failed to initialize any NET plugin",
             "n1:1:2 [0] plugin/net.cc:349 NCCL WARN Failed to initialize any NET plugin",
             Weight.LIKELY,
+            "host {host}",
         ),
         Sign(
             "error: network ",
             r"Error: network (?P<name>.+?) not found",
             "n1:1:2 [0] net.cc:480 NCCL WARN Error: network AWS Libfabric not found.",
             Weight.LIKELY,
+            "host {host}",
         ),
         Sign(
             "failed to initialize net",
@@ -311,6 +313,7 @@ EFA = Cause(
             r"^(?!.*\bINFO\b).*Failed to initialize NET",
             "n1:1:2 [0] net.cc:480 NCCL WARN Failed to initialize NET plugin Libfabric",
             Weight.LIKELY,
+            "host {host}",
             searches_whole_line=True,
         ),
     ),

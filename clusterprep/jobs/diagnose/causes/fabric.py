@@ -93,7 +93,7 @@ HARDWARE = Cause(
         "replace the GPU"
     ),
     check="gpu.xid",
-    finds="errors that a GPU had before",
+    finds="earlier errors of a GPU",
     signs=(
         Sign(
             "fallen off the bus",
@@ -129,7 +129,7 @@ HARDWARE = Cause(
             "[rank5]: RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or "
             "a hardware error",
             Weight.LIKELY,
-            "rank {rank}",
+            "rank {rank}|host {host}",
         ),
         Sign(
             "nvlinkuncorrectable",
@@ -189,7 +189,7 @@ HARDWARE = Cause(
             r"hardware stack error",
             "[rank5]: RuntimeError: CUDA error: hardware stack error",
             Weight.LIKELY,
-            "rank {rank}",
+            "rank {rank}|host {host}",
         ),
         Sign(
             "rminitadapter failed",
@@ -218,14 +218,14 @@ HARDWARE = Cause(
             r"an illegal memory access was encountered",
             "[rank5]: RuntimeError: CUDA error: an illegal memory access was encountered",
             Weight.SYMPTOM,
-            "rank {rank}",
+            "rank {rank}|host {host}",
         ),
         Sign(
             "unspecified launch failure",
             r"unspecified launch failure",
             "[rank5]: RuntimeError: CUDA error: unspecified launch failure",
             Weight.SYMPTOM,
-            "rank {rank}",
+            "rank {rank}|host {host}",
         ),
     ),
     detect=detect_xids,

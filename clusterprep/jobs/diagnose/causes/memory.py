@@ -65,7 +65,7 @@ GPU = Cause(
             r"Failed to CUDA (?:calloc|malloc|host alloc)",
             "n1:1:2 [3] include/alloc.h:200 NCCL WARN Failed to CUDA calloc async 608 bytes",
             Weight.LIKELY,
-            "rank {rank}",
+            "rank {rank}|GPU {gpu} of {host}",
         ),
         Sign(
             "_alloc_failed",
@@ -101,7 +101,7 @@ HOST = Cause(
         "or more memory for the job"
     ),
     check="mem.free",
-    finds="memory that is in use already",
+    finds="memory that other processes use",
     signs=(
         Sign(
             "killed process",

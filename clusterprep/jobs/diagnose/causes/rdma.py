@@ -278,12 +278,14 @@ FABRIC = Cause(
             r"NET/IB: Fatal error\. Detected \d+ failed devices",
             "n1:1:2 [0] NCCL WARN NET/IB: Fatal error. Detected 1 failed devices",
             Weight.LIKELY,
+            "host {host}",
         ),
         Sign(
             "got completion with error:",
             r"mlx\d: (?P<host>[\w.-]+): got completion with error:",
             "mlx5: n1: got completion with error:",
             Weight.LIKELY,
+            "host {host}",
         ),
         Sign(
             "ibv_po",
@@ -383,10 +385,12 @@ MTU = Cause(
     signs=(
         Sign(
             "got completion",
-            r"Got completion.*(?:error 1\b|status=(?:\w+\()?1\)?[ ,(]|IBV_WC_LOC_LEN_ERR)",
+            r"Got completion(?: from peer (?P<peer>[\w.:%-]+)<\d+>)?.*"
+            r"(?:error 1\b|status=(?:\w+\()?1\)?[ ,(]|IBV_WC_LOC_LEN_ERR)",
             "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.9.0.7<40001> with "
             "status=IBV_WC_LOC_LEN_ERR(1) opcode=128",
             Weight.LIKELY,
+            "peer {peer}",
         ),
         Sign(
             "mtu",
