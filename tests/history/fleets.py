@@ -121,6 +121,7 @@ def _report(
         findings,
         env=_env(nodes, debug),
         verify=None if speed is None else _trial(speed),
+        held_by=tuple(node.node for node in nodes if not node.reached),
     )
 
 
