@@ -17,7 +17,7 @@ from clusterprep.cli.output import print_result
 def certificate(context: click.Context) -> None:
     """Certificates of acceptances, made by `verify --for`."""
     if context.invoked_subcommand is None:
-        raise SystemExit(print_result((context.get_help(), "\n"), OK))
+        context.exit(print_result((context.get_help(), "\n"), OK))
 
 
 @certificate.command("verify")
