@@ -10,13 +10,13 @@ commands and are never used.
 
 from __future__ import annotations
 
-import bisect
 import difflib
 import functools
 import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter, ne, sub
 
 MAX_NODES = 100_000
 ALL = "all"  # in a selection: every node, if no node and no group has this name
@@ -77,26 +77,33 @@ def select(
 
 def fold(names: Iterable[str]) -> str:
     """Return names as 'gpu[01-14,16]', without repetitions and whatever their order."""
-    names = tuple(names)
-    if len(names) == 1:
-        return names[0]
-    codes = sorted(map(_code, names))  # mostly they are in order, and each is there once
-    if len(set(codes)) < len(codes):
-        codes = sorted(set(codes))
+    numbers_by_row: dict[_Row, list[_Number]] = {}
     others: list[str] = []
-    if codes[:1] == [_NOT_FOLDABLE]:
-        others = sorted({name for name in names if _code(name) == _NOT_FOLDABLE})
-        del codes[0]
-    if codes:
-        others.insert(0, _fold(codes))
+    distinct = sorted(names)  # mostly they are in order, and each is there once
+    if len(distinct) == 1:
+        return distinct[0]
+    if len(set(distinct)) < len(distinct):
+        distinct = sorted(set(distinct))
+    # Names of one row mostly stand together, and the loop over them is in C.
+    for row, run in itertools.groupby(map(_split, distinct), itemgetter(0)):
+        if row is None:
+            others.extend(map(itemgetter(1), run))
+        else:
+            numbers_by_row.setdefault(row, []).extend(map(itemgetter(1), run))
+    if numbers_by_row:
+        others.insert(0, _fold(numbers_by_row))
     return ",".join(others)
 
 
 def fold_numbers(numbers: Iterable[int]) -> str:
-    """Return numbers, as those of ranks, as `fold` would return their texts: '[0-14,16]'."""
-    in_order = sorted(set(numbers))
-    ranges = _ranges(_runs(in_order))
-    return f"[{ranges}]" if len(in_order) > 1 else ranges
+    """Return numbers, as those of ranks, as `fold` would return their texts: '[0-14,16]'.
+
+    They are taken apart without being remembered: there are more of them than nodes.
+    """
+    texts = sorted(map(str, set(numbers)))
+    if not texts:
+        return ""
+    return _fold_row("", "", list(zip(map(int, texts), texts, strict=True)))
 
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
@@ -111,129 +118,70 @@ def nearest_word(word: str, valid: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-_NOT_FOLDABLE = 0
-# Bits of a code: of the last number of a name, and of how many digits it is written with.
-_NUMBER_BITS, _WIDTH_BITS = 56, 8
-_Run = tuple[int, int]
-"""The first and the last of numbers without a gap."""
+_Row = tuple[str, str | None]
+"""The text before and after the last number of a name; without a number the latter is None."""
+_Number = tuple[int, str]
+"""The last number of a name, and as it is written there; 0 and "" of a name without one."""
 
 
 @functools.lru_cache(MAX_NODES)  # a report folds the same names for each of a hundred findings
-def _code(name: str) -> int:
-    """Return a number for a name: its text around its last number, the digits of that, and itself.
-
-    So the codes of names that follow each other do so too. _NOT_FOLDABLE is that of a name that
-    ClusterShell cannot fold.
-    """
+def _split(name: str) -> tuple[_Row, _Number] | tuple[None, str]:
+    """Return the row and the number of a name; None and the name if ClusterShell cannot fold it."""
     if not _FOLDABLE.fullmatch(name):
-        return _NOT_FOLDABLE
-    row, number = name, ""
+        return None, name
     match = _LAST_NUMBER.fullmatch(name)
-    if match is not None:
-        before, number, after = match.groups()
-        row = f"{before}\0{after}"
-    code = int.from_bytes(
-        b"\1" + row.encode(), "big"
-    )  # nothing is lost of a row that begins with 0
-    code = (code << _WIDTH_BITS) + len(number)
-    return (code << _NUMBER_BITS) + int(number or 0)
+    if match is None:
+        return (name, None), (0, "")
+    before, number, after = match.groups()
+    return _row(before, after), (int(number), number)
 
 
-def _fold(codes: Sequence[int]) -> str:
-    """Return names that ClusterShell can fold as text, by their codes in order."""
-    runs_by_row: dict[int, list[_Run]] = {}
-    for run in _runs(codes):
-        runs_by_row.setdefault(run[0] >> (_NUMBER_BITS + _WIDTH_BITS), []).append(run)
-    folded_by_name = dict(map(_fold_row, runs_by_row.items()))
-    rows = [folded_by_name[name] for name in sorted(folded_by_name)]
-    if len(rows) == 1 or len(rows) > _MOST_ROWS:
-        return ",".join(rows)
+@functools.lru_cache(MAX_NODES)
+def _row(before: str, after: str) -> _Row:
+    """Return a row, as one object for all its names: these are compared quickly."""
+    return before, after
+
+
+def _fold(numbers_by_row: Mapping[_Row, Sequence[_Number]]) -> str:
+    """Return names that ClusterShell can fold as text."""
+    folded = []
+    for (before, after), numbers in numbers_by_row.items():
+        row = _fold_row(before, after or "", numbers)
+        folded.append(row)
+    if len(folded) == 1 or len(folded) > _MOST_ROWS:
+        return ",".join(folded)
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
-    return str(NodeSet.fromlist(rows, resolver=RESOLVER_NOGROUP))
+    return str(NodeSet.fromlist(folded, resolver=RESOLVER_NOGROUP))
 
 
-def _fold_row(row_and_runs: tuple[int, Sequence[_Run]]) -> tuple[str, str]:
-    """Return the name of a row that sorts first, and all of its names as text."""
-    row, runs = row_and_runs
-    text = row.to_bytes(row.bit_length() // 8 + 1, "big")[1:].decode()
-    before, has_number, after = text.partition("\0")
-    if not has_number:
-        return before, before
-    runs_by_width: dict[int, list[_Run]] = {}
-    for first, last in runs:
-        width = (first >> _NUMBER_BITS) % (1 << _WIDTH_BITS)
-        number = first % (1 << _NUMBER_BITS)
-        runs_by_width.setdefault(width, []).append((number, number + last - first))
-    ranges = _ranges_of_widths(runs_by_width)
-    if len(runs) == 1 and first == last:
-        name = f"{before}{ranges}{after}"
-        return name, name
-    firsts = [f"{of_width[0][0]:0{width}}" for width, of_width in runs_by_width.items()]
-    name = min([f"{before}{first}{after}" for first in firsts])
-    return name, f"{before}[{ranges}]{after}"
+def _fold_row(before: str, after: str, numbers: Sequence[_Number]) -> str:
+    if len(numbers) == 1:
+        _, text = numbers[0]
+        return f"{before}{text}{after}"
+    return f"{before}[{_ranges(numbers)}]{after}"
 
 
-def _ranges_of_widths(runs_by_width: Mapping[int, Sequence[_Run]]) -> str:
-    """Return numbers, by how many digits they are written with, as ClusterShell writes them."""
-    if len(runs_by_width) == 1:
-        ((width, runs),) = runs_by_width.items()
-        return _ranges(runs, width)
-    if not any(_is_padded(runs[0][0], width) for width, runs in runs_by_width.items()):
-        every_run = itertools.chain.from_iterable(runs_by_width.values())
-        numbers = [range(first, last + 1) for first, last in every_run]
-        return _ranges(_runs(list(itertools.chain.from_iterable(numbers))))
-    from ClusterShell.RangeSet import RangeSet
+def _ranges(numbers: Sequence[_Number]) -> str:
+    """Return numbers, in the order of their texts, as '1-3,7', as ClusterShell writes them."""
+    # The loops over all numbers are in C: there may be ten thousand.
+    values = list(map(itemgetter(0), numbers))
+    texts = list(map(itemgetter(1), numbers))
+    if len(set(map(len, texts))) > 1:
+        if texts != list(map(str, values)):
+            from ClusterShell.RangeSet import RangeSet
 
-    texts = []
-    for width, runs in runs_by_width.items():
-        for first, last in runs:
-            texts.extend([f"{number:0{width}}" for number in range(first, last + 1)])
-    return str(RangeSet.fromlist(texts))
-
-
-def _is_padded(number: int, width: int) -> bool:
-    return len(str(number)) < width
-
-
-def _ranges(runs: Iterable[_Run], width: int = 0) -> str:
-    """Return runs as '1-3,7', with numbers of at least `width` digits."""
+            return str(RangeSet.fromlist(texts))
+        values.sort()
+        texts = list(map(str, values))
+    steps = map(sub, values[1:], values)
+    is_start = map(ne, steps, itertools.repeat(1))
+    starts = [0, *itertools.compress(itertools.count(1), is_start), len(values)]
     ranges = []
-    for first, last in runs:
-        text = f"{first:0{width}}"
-        ranges.append(text if first == last else f"{text}-{last:0{width}}")
+    for start, end in itertools.pairwise(starts):
+        first, last = texts[start], texts[end - 1]
+        ranges.append(first if first == last else f"{first}-{last}")
     return ",".join(ranges)
-
-
-def _runs(values: Sequence[int]) -> list[_Run]:
-    """Return the runs of numbers that stand in order, each once."""
-    runs = []
-    start = 0
-    while start < len(values):
-        end = start + 1
-        if end < len(values) and values[end] - values[start] == 1:
-            end = _end_of_run(values, start)
-        runs.append((values[start], values[end - 1]))
-        start = end
-    return runs
-
-
-def _end_of_run(values: Sequence[int], start: int) -> int:
-    """Return the position behind the run that begins at `start`.
-
-    There is no gap between two numbers that differ by as much as their positions. So only some of
-    ten thousand are looked at.
-    """
-    step = 1
-    while start + step < len(values) and values[start + step] - values[start] == step:
-        step *= 2
-    return bisect.bisect_right(
-        range(len(values)),
-        values[start] - start,
-        start + step // 2,
-        min(start + step, len(values)),
-        key=lambda position: values[position] - position,
-    )
 
 
 def _evaluate(text: str, meaning: Meaning) -> list[str]:
