@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -63,7 +64,7 @@ def password(
 def _refuse_without_terminal() -> None:
     """Raise InputError if a prompt would find no terminal: getpass would then read any stdin."""
     try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+        Path("/dev/tty").open("rb").close()
     except OSError:
         if sys.stdin is None or not sys.stdin.isatty():
             hint = f"give the password in {PASSWORD}, or in a file with {PASSWORD}_FD"

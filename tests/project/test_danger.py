@@ -138,7 +138,6 @@ EXCUSED = {
         "assert",
     ): "for mypy: only a jump host can be left out",
     ("clusterprep/remote/transports/slurm_step.py", "assert"): "for mypy: all three are pipes",
-    ("clusterprep/remote/transports/ssh_paramiko.py", "assert"): "for mypy: a login has a handler",
     ("clusterprep/remote/transports/local.py", "assert"): "for mypy: all three are pipes",
     (
         "clusterprep/remote/transports/ssh_config.py",

@@ -20,6 +20,7 @@ from clusterprep.checks.shm import remove_command
 from clusterprep.checks.ssh import allow_sudo
 from clusterprep.facts.environment import Setting
 from clusterprep.facts.storage import Segment
+from clusterprep.model import Inventory
 from clusterprep.remedies import Remedy, shell_line
 from clusterprep.survey import registry
 from tests.project.test_architecture import none
@@ -167,11 +168,15 @@ alias also=2
 """
 
 
+def removal_of(setting: Setting) -> Remedy:
+    return removal_command(setting, Inventory("test", ()))
+
+
 def test_two_findings_about_one_line_leave_all_other_lines(tmp_path: Path) -> None:
     """Both had `sed -i '1d'`, and the second took the alias below."""
     file = tmp_path / "bashrc"
     file.write_text(BASHRC)
-    remedy = removal_command(Setting("NCCL_IB_HCA", "mlx5_9", str(file), 1))
+    remedy = removal_of(Setting("NCCL_IB_HCA", "mlx5_9", str(file), 1))
     for _ in range(3):
         paste(remedy, tmp_path)
         assert file.read_text() == BASHRC.replace(
@@ -194,7 +199,7 @@ def test_in_any_order_only_the_lines_that_are_named_are_commented_out(tmp_path: 
         file = tmp_path / f"bashrc{number}"
         file.write_text(BASHRC)
         for setting in (*order, *order):
-            remedy = removal_command(Setting(setting.name, setting.value, str(file), setting.line))
+            remedy = removal_of(Setting(setting.name, setting.value, str(file), setting.line))
             assert remedy.is_command
             paste(remedy, tmp_path)
         assert file.read_text().splitlines() == wanted
@@ -205,16 +210,16 @@ def test_on_the_wrong_node_nothing_changes_and_a_link_stays_one(tmp_path: Path) 
     target, link = tmp_path / "dotfiles", tmp_path / ".bashrc"
     target.write_text(other)
     link.symlink_to(target)
-    paste(removal_command(Setting("NCCL_IB_HCA", "mlx5_9", str(link), 1)), tmp_path)
+    paste(removal_of(Setting("NCCL_IB_HCA", "mlx5_9", str(link), 1)), tmp_path)
     assert target.read_text() == other
-    paste(removal_command(Setting("NCCL_IB_HCA", "mlx5_0", str(link), 1)), tmp_path)
+    paste(removal_of(Setting("NCCL_IB_HCA", "mlx5_0", str(link), 1)), tmp_path)
     assert link.is_symlink()
     assert target.read_text() == f"# {other}"
 
 
 def test_a_value_that_no_line_can_show_is_only_looked_for() -> None:
     for value in ("a\nb", "\x1b[2J", "<redacted>"):
-        remedy = removal_command(Setting("NCCL_X", value, "/root/.bashrc", 3))
+        remedy = removal_of(Setting("NCCL_X", value, "/root/.bashrc", 3))
         assert remedy == "grep -n NCCL_X /root/.bashrc"
 
 
