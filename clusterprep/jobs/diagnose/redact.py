@@ -67,7 +67,7 @@ _HOST_BY_CONTEXT = re.compile(
     r"[Hh]ost(?:name)? *[:=] *"
     r"(?P<d>[A-Za-z][\w.-]*)|node '(?P<e>[\w.-]+)')"
 )
-_FOLDED = re.compile(r"[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)+")  # gpu[03-04]
+_FOLDED = re.compile(r"(?<![\w.-])[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)+")  # gpu[03-04]
 _NAME = r"(?P<{}>[A-Za-z][\w.-]*)"
 _HOST_IN_MESSAGE = re.compile(
     "|".join(
