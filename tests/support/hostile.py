@@ -95,7 +95,8 @@ def fake():
             for number in range(1000, 2000):
                 frame(b'{"id": %d, "answers": []}' % number)
             frame(b'{"what": "x"}')
-            time.sleep(0.05)  # or it were a flood, which is another way
+            # Or it were a flood, which is another way, where the look takes a minute.
+            time.sleep(0.2)
     if WAY == "drip":
         while True:
             say(b"\n" + nonce + b" 1")
