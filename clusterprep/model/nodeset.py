@@ -34,16 +34,16 @@ _MOST_ROWS = 200
 Meaning = Callable[[str], list[str]]  # the names that an operand stands for
 
 
-def expand(text: str) -> list[str]:
+def expand(text: str, most: int = MAX_NODES) -> list[str]:
     """Return every name in the order written; the last bracket varies fastest.
 
     `,` joins, `!` subtracts, `&` intersects, `^` keeps names of one side only, from left to right.
     A name that is written twice stays twice. Raises ValueError for what is wrong, and for more than
-    MAX_NODES names before they are built.
+    `most` names before they are built.
     """
     if _FOLDABLE.fullmatch(text):
         return [text]
-    return _evaluate(text, _expand_operand)
+    return _evaluate(text, functools.partial(_expand_operand, most=most), most)
 
 
 def select(
@@ -184,7 +184,7 @@ def _ranges(numbers: Sequence[_Number]) -> str:
     return ",".join(ranges)
 
 
-def _evaluate(text: str, meaning: Meaning) -> list[str]:
+def _evaluate(text: str, meaning: Meaning, most: int = MAX_NODES) -> list[str]:
     """Return the names of a text with operators. Raises ValueError."""
     result: list[str] = []
     for operator, operand in _pieces(text):
@@ -196,8 +196,8 @@ def _evaluate(text: str, meaning: Meaning) -> list[str]:
             result += meaning(operand)
         else:
             result = _apply(operator, result, meaning(operand))
-        if len(result) > MAX_NODES:
-            raise ValueError(_too_many(text))
+        if len(result) > most:
+            raise ValueError(_too_many(text, most))
     return result
 
 
@@ -222,14 +222,14 @@ def _apply(operator: str, left: list[str], right: list[str]) -> list[str]:
     return only_left + [name for name in right if name not in in_left]
 
 
-def _expand_operand(text: str) -> list[str]:
+def _expand_operand(text: str, most: int = MAX_NODES) -> list[str]:
     """Return the names of one name or pattern without operators."""
     parts = _BRACKET.split(text)  # literal, range, literal, range, …, literal
     literals, brackets = parts[0::2], parts[1::2]
     _check_literals(text, literals)
     count = math.prod(_count(bracket) for bracket in brackets)
-    if count > MAX_NODES:
-        raise ValueError(_too_many(text))
+    if count > most:
+        raise ValueError(_too_many(text, most))
     choices = [[literals[0]]]  # for each part of a name, the texts that it may be
     for bracket, literal in zip(brackets, literals[1:], strict=True):
         choices.append(_indices(bracket))
@@ -293,9 +293,9 @@ def _indices(bracket: str) -> list[str]:
     return indices
 
 
-def _too_many(text: str) -> str:
+def _too_many(text: str, most: int) -> str:
     shown = text if len(text) <= 60 else text[:57] + "…"
-    return f"'{shown}' stands for more than {MAX_NODES:,} nodes"
+    return f"'{shown}' stands for more than {most:,} nodes"
 
 
 def _unknown(names: list[str], valid: list[str], whole: str) -> str:

@@ -194,3 +194,10 @@ def test_strangers_may_be_allowed() -> None:
 def test_a_near_miss_is_a_hint() -> None:
     assert nearest("adress", ["name", "address"]) == "did you mean 'address'?"
     assert nearest("adress", ["gpus"]) is None
+
+
+@pytest.mark.parametrize("text", ["n[1-65]", "n[1-40],m[1-25]", "n[1-13]m[1-5]"])
+def test_no_more_names_are_built_than_are_wanted(text: str) -> None:
+    assert len(expand(text, 65)) == 65
+    with pytest.raises(ValueError, match="more than 64 nodes"):
+        expand(text, 64)

@@ -10,15 +10,18 @@ from clusterprep.model.nodeset import expand
 # A host, or a list of hosts as Slurm folds it: «gpu[03-04,07]».
 HOSTS = r"[\w.\[\],-]*[\w\]]"
 NEEDLES = ("exited with exit code",)
+# Hosts of one line that are told one by one. A line of more is about the job, and many such lines
+# would fill the memory.
+MOST_HOSTS = 64
 _TASKS = re.compile(
     rf"(?:srun|slurmstepd): (?:error: )?(?P<hosts>{HOSTS}): tasks? [\d,-]+: ", re.IGNORECASE
 )
 
 
-def unfolded(hosts: str) -> list[str]:
-    """Return the hosts of «gpu[03-04]», or the text itself if it is no list of hosts."""
+def unfolded(hosts: str, most: int = MOST_HOSTS) -> list[str]:
+    """Return the hosts of «gpu[03-04]», or the text itself if it is no list of at most so many."""
     try:
-        return expand(hosts)
+        return expand(hosts, most)
     except ValueError:
         return [hosts]
 

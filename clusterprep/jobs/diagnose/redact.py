@@ -67,6 +67,7 @@ _HOST_BY_CONTEXT = re.compile(
     r"[Hh]ost(?:name)? *[:=] *"
     r"(?P<d>[A-Za-z][\w.-]*)|node '(?P<e>[\w.-]+)')"
 )
+_MOST_HOSTS = 10_000  # of one list: all of them may stand by themselves in other lines
 _FOLDED = re.compile(r"(?<![\w.-])[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)+")  # gpu[03-04]
 _NAME = r"(?P<{}>[A-Za-z][\w.-]*)"
 _HOST_IN_MESSAGE = re.compile(
@@ -175,7 +176,7 @@ class Redactor:
             for match in pattern.finditer(text):
                 names = [name for name in match.groups() if name]
                 name = names[0].rstrip(".-")
-                self.know("host", [name, *unfolded(name), *_FOLDED.findall(name)])
+                self.know("host", [name, *unfolded(name, _MOST_HOSTS), *_FOLDED.findall(name)])
         for match in _DOTTED.finditer(text):
             if "." in match[0]:
                 self.know("host", _names_with_domain(match[0]))

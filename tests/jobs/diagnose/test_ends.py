@@ -333,3 +333,10 @@ def test_no_check_is_said_to_find_what_a_scheduler_does_later() -> None:
     text = page_of(FROM_OUTSIDE[0])
     assert "external_termination" in text
     assert "before the job starts" not in text
+
+
+def test_a_list_of_more_hosts_than_are_told_one_by_one_stays_folded() -> None:
+    """Two hundred lines of 100,000 hosts each took 4 GB."""
+    for hosts, name in (("gpu[1-2]", "hosts gpu1 and gpu2"), ("gpu[1-65]", "host gpu[1-65]")):
+        found = told(f"srun: error: {hosts}: tasks 0-64: Out Of Memory").causes[0]
+        assert found.culprit == name
