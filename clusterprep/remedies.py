@@ -123,18 +123,26 @@ def with_all_words(remedies: Sequence[Remedy]) -> Remedy:
     chained.
     """
     distinct = list(dict.fromkeys(remedies))
-    rows = [remedy.split(" ") for remedy in distinct]
-    are_alike = len({len(row) for row in rows}) == 1
-    if len(distinct) > 1 and are_alike and all(remedy.is_command for remedy in distinct):
-        columns = list(zip(*rows, strict=True))
-        differing = [place for place, words in enumerate(columns) if len(set(words)) > 1]
-        place = differing[0]
-        line = " ".join((*rows[0][:place], *columns[place], *rows[0][place + 1 :]))
-        if len(differing) == 1 and len(line) <= LONGEST_LINE:
-            notes = "; ".join(dict.fromkeys(remedy.note for remedy in distinct if remedy.note))
-            is_bare = all(remedy.is_bare for remedy in distinct)
-            return _make(line, is_command=True, note=notes, is_bare=is_bare)
-    return chain(*distinct)
+    line = _joined_line(distinct)
+    if line is None or not all(remedy.is_command for remedy in distinct):
+        return chain(*distinct)
+    notes = dict.fromkeys(remedy.note for remedy in distinct if remedy.note)
+    is_bare = all(remedy.is_bare for remedy in distinct)
+    return _make(line, is_command=True, note="; ".join(notes), is_bare=is_bare)
+
+
+def _joined_line(lines: Sequence[str]) -> str | None:
+    """Return lines that differ in one word as one line, None where they differ otherwise."""
+    first, *others = [line.split(" ") for line in lines]
+    if any(len(words) != len(first) for words in others):
+        return None
+    joined: list[str] = []
+    differing = 0
+    for different_words in map(dict.fromkeys, zip(first, *others, strict=True)):
+        joined.extend(different_words)
+        differing += len(different_words) > 1
+    line = " ".join(joined)
+    return line if differing == 1 and len(line) <= LONGEST_LINE else None
 
 
 def noted(remedy: Remedy, template: str, /, **words: Word) -> Remedy:

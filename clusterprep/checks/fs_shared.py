@@ -61,11 +61,15 @@ def shared(context: CheckContext) -> Iterable[Outcome]:
         for outcome in _judge(context, nodes, path, of_nodes):
             touched.update(outcome.nodes)
             yield outcome
-    untouched: dict[str, list[str]] = {}
-    for name, paths in well.items():
-        if name not in touched:
-            untouched.setdefault(", ".join(paths), []).append(name)
-    for seen, names in untouched.items():
+    yield from _passes({name: paths for name, paths in well.items() if name not in touched})
+
+
+def _passes(folders_by_node: Mapping[str, Sequence[str]]) -> Iterable[Outcome]:
+    """Yield that nodes have their folders as all others do, once for those of the same folders."""
+    names_by_folders: dict[str, list[str]] = {}
+    for name, folders in folders_by_node.items():
+        names_by_folders.setdefault(", ".join(folders), []).append(name)
+    for seen, names in names_by_folders.items():
         message = "every shared folder is the same on all nodes"
         yield Outcome("pass", tuple(names), message, seen, SAME)
 

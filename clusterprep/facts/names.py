@@ -45,24 +45,26 @@ def _sample(count: int) -> tuple[int, ...]:
 
 def parse_names(answer: Mapping[str, Any]) -> Mapping[str, tuple[str, ...] | None]:
     """Return addresses by name, None for a name that has none."""
-    lists = [addresses for _, addresses in answer.items()]
-    if not _ADDRESSES.issuperset(map(type, lists)):
-        lists = list(map(parse_addresses, lists))
     names = tuple(answer)
+    lists = tuple(addresses for _, addresses in answer.items())
+    if not _ADDRESSES.issuperset(map(type, lists)):
+        lists = tuple(map(parse_addresses, lists))
     # In a large fleet a node resolves its own name first, and then names that most resolve alike.
-    own = {name: addresses or None for name, addresses in zip(names[:1], lists, strict=False)}
-    return Joined(own, _by_name(names[1:], tuple(lists[1:])))
+    return Joined(_by_name(names[:1], lists[:1]), _known_by_name(names[1:], lists[1:]))
 
 
 _ADDRESSES = frozenset((tuple, type(None)))  # in which only pieces of an answer come
 
 
-@functools.lru_cache(64)  # of the nodes of a large fleet, and of those in the sample
 def _by_name(
     names: tuple[str, ...], lists: tuple[tuple[str, ...] | None, ...]
 ) -> Mapping[str, tuple[str, ...] | None]:
-    """Return addresses by name, one value for equal arguments. It must not be changed."""
+    """Return addresses by name, None for a name that has none. It must not be changed."""
     return {name: addresses or None for name, addresses in zip(names, lists, strict=True)}
+
+
+# Of the nodes of a large fleet, and of those in the sample.
+_known_by_name = functools.lru_cache(64)(_by_name)
 
 
 def parse_addresses(answer: Any) -> tuple[str, ...] | None:

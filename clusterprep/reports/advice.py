@@ -67,19 +67,26 @@ def _after_failure(report: Report, place: str) -> Advice:
     counts = finding is not None and (finding.severity == "error" or report.strict)
     if not counts:
         finding = None  # it is only a warning: something else made the command fail
-    step = f"mend what stands {place}"
-    if finding and finding.remedy.is_command:
-        step = f"paste the fixes {place}"
-    sentence = f"{step}, then run the same command again"
-    if report.lists is not None and report.lists.wanted is not None and report.lists.passing:
-        most = pluralize(len(report.lists.passing), "node")
-        sentence = f"pick at most {most}, or {sentence}"
+    sentence = _mending(report, finding, place)
     if report.held_by:
         without = f"{sentence}; or go on without {fold_nodes(report.held_by)}"
         return [("next", without), ("add", "--partial")]
     # What this user may not do, fix may not do either.
     cure = [] if "not-started" in outcomes else _fix(report)
     return [("next", sentence), *cure, *_undo(report), *_explain(report, finding)]
+
+
+def _mending(report: Report, finding: Finding | None, place: str) -> str:
+    """Return what to do about a failure. `finding` is the worst, if findings are the reason."""
+    step = f"mend what stands {place}"
+    if finding and finding.remedy.is_command:
+        step = f"paste the fixes {place}"
+    sentence = f"{step}, then run the same command again"
+    lists = report.lists
+    if lists is None or lists.wanted is None or not lists.passing:
+        return sentence
+    most = pluralize(len(lists.passing), "node")
+    return f"pick at most {most}, or {sentence}"
 
 
 def _fix(report: Report) -> Advice:
@@ -101,7 +108,7 @@ def _fix(report: Report) -> Advice:
 
 
 def _without_root(report: Report) -> list[Rights]:
-    """Return the rights of the login users that are not root, of whom `fix` wants sudo."""
+    """Return the rights of the login users that are not root: `fix` needs sudo for them."""
     found = [node.facts.get("ssh.rights") for node in report.nodes or ()]
     return [rights for rights in found if isinstance(rights, Rights) and rights.uid != 0]
 
