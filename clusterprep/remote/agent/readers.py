@@ -564,7 +564,8 @@ FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin"
 LINK, STICKY, GROUP, OTHERS = 0o120000, 0o1000, 0o020, 0o002
 # Exit codes of a child that could not start the program, as in a shell; 125 is any other failure.
 NOT_STARTED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
-_search_paths = {}  # type: ignore[var-annotated]  # (PATH, user) -> folders; root alone changes them
+# (PATH, user) -> folders; root alone changes them
+_search_paths = {}  # type: ignore[var-annotated]
 # From Python 3.8 on.
 SPAWN = getattr(os, "posix_spawn", None)
 OPEN_AS = getattr(os, "POSIX_SPAWN_OPEN", None)
